@@ -1,0 +1,92 @@
+"""Attend: the one place scores become weights. Who may see whom, the softmax, and the weighted mean of
+values."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+
+class Mask(NamedTuple):
+    """What is added to the scores before the softmax; the cheapest form that says it."""
+
+    bias: torch.Tensor | None = None  # broadcasts to (B, H, T, S); -inf forbids
+    causal: bool = False  # a square in which each position sees itself and what came before
+
+
+def make_mask(q_pos, k_pos, *, causal, window=None, visible=None, bias=None):
+    """The mask of self-attention: order, distance and padding, all told by positions (1|B, T), never by
+    slots.
+
+    window: a causal query sees that many keys, itself included; without causality, half as many to each side.
+    visible: (B, S), false where a key is padding.
+    """
+    if causal and window is None and visible is None and bias is None:
+        if q_pos.shape == k_pos.shape:
+            return Mask(causal=True)
+        if q_pos.shape[-1] == 1:  # the newest position sees all there is
+            return Mask()
+    if not causal and window is None and visible is None:
+        return Mask(bias)
+    behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
+    allowed_B1TS = behind_B1TS >= 0 if causal else torch.ones_like(behind_B1TS, dtype=torch.bool)
+    if window is not None:
+        allowed_B1TS = allowed_B1TS & (behind_B1TS < window if causal else behind_B1TS.abs() <= window // 2)
+    if visible is not None:
+        # padding sees itself, so that no row of weights is empty
+        allowed_B1TS = allowed_B1TS & visible[:, None, None, :] | (behind_B1TS == 0)
+    return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
+
+
+def hide(visible):
+    """The mask of cross-attention: nothing but the padding of the memory is hidden."""
+    if visible is None:
+        return Mask()
+    return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
+
+
+def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, softcap=None, dropout=0.0):
+    """softmax(q k' * scale + mask) v. Heads beyond the G of keys and values share them, H / G to each."""
+    if softcap is None and not plain_is_faster(q_BHTD, k_BGSD):
+        bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
+        shared = q_BHTD.shape[1] != k_BGSD.shape[1]
+        return F.scaled_dot_product_attention(
+            q_BHTD, k_BGSD, v_BGSE, bias, dropout, mask.causal, scale=scale, enable_gqa=shared
+        )
+    weights_BHTS = weigh(q_BHTD, k_BGSD, mask, scale=scale, softcap=softcap)
+    y_BGJE = fold(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
+    y_BHTE = unfold(y_BGJE, q_BHTD)
+    return y_BHTE
+
+
+def weigh(q_BHTD, k_BGSD, mask, *, scale=None, softcap=None):
+    """The weights themselves: along the keys, each row sums to one."""
+    scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
+    scores_BGJS = fold(q_BHTD * scale, k_BGSD) @ k_BGSD.mT
+    scores_BHTS = unfold(scores_BGJS, q_BHTD)
+    if softcap is not None:
+        scores_BHTS = softcap * (scores_BHTS / softcap).tanh()
+    if mask.causal:
+        scores_BHTS = scores_BHTS + torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
+    if mask.bias is not None:
+        scores_BHTS = scores_BHTS + mask.bias.to(scores_BHTS.dtype)
+    weights_BHTS = scores_BHTS.softmax(-1)
+    return weights_BHTS
+
+
+def fold(heads, shared):
+    """Line up the rows of all heads that share a key/value head, so that one matrix product serves them."""
+    return heads.unflatten(1, (shared.shape[1], -1)).flatten(2, 3)
+
+
+def unfold(rows, heads):
+    """The rows as heads again."""
+    return rows.unflatten(2, (-1, heads.shape[2])).flatten(1, 2)
+
+
+def plain_is_faster(q_BHTD, k_BGSD):
+    """On a CPU the fused kernel loses, up to six times, to plain products on short sequences, in bfloat16 and
+    in training (tests/benchmarks/attention.py); beyond them the plain form's weights would no longer fit the
+    cache."""
+    short = q_BHTD.shape[-2] * k_BGSD.shape[-2] <= 512 * 512
+    return q_BHTD.device.type == "cpu" and short and (q_BHTD.requires_grad or q_BHTD.dtype != torch.float32)

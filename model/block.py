@@ -1,0 +1,97 @@
+"""Block: one layer. Its kinds differ in one thing: where the norms stand."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+
+from model.attend import Mask
+
+
+class Sight(NamedTuple):
+    """What one forward pass lets every layer of a stack see; the stack makes it once."""
+
+    mask: Mask
+    rotate: Callable | None = None
+    memory: torch.Tensor | None = None  # the encoder's output
+    memory_mask: Mask | None = None
+
+
+class Block(nn.Module):
+    """Self-attention, a look at the memory where there is one, feed-forward. `norm` makes a new norm."""
+
+    needs_final_norm = True  # the stream leaves the last block unnormalised
+
+    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
+        super().__init__()
+        self.attention, self.cross, self.ffn = attention, cross, ffn
+        self.drop = nn.Dropout(dropout)
+
+    def attend(self, x, sight, cache):
+        return self.attention(x, mask=sight.mask, rotate=sight.rotate, cache=cache and cache.own)
+
+    def consult(self, x, sight, cache):
+        return self.cross(x, sight.memory, mask=sight.memory_mask, cache=cache and cache.cross)
+
+
+class Pre(Block):
+    """Each sub-layer reads a normalised copy; the stream itself passes untouched
+    (arxiv.org/abs/2002.04745)."""
+
+    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
+        super().__init__(attention, ffn, norm, cross, dropout)
+        self.attention_norm, self.ffn_norm = norm(), norm()
+        self.cross_norm = norm() if cross else None
+
+    def forward(self, x, sight, cache=None):
+        x = x + self.drop(self.attend(self.attention_norm(x), sight, cache))
+        if sight.memory is not None:
+            x = x + self.drop(self.consult(self.cross_norm(x), sight, cache))
+        return x + self.drop(self.ffn(self.ffn_norm(x)))
+
+
+class Post(Pre):
+    """The stream is normalised after each sub-layer, as in the paper of 2017 (arxiv.org/abs/1706.03762)."""
+
+    needs_final_norm = False
+
+    def forward(self, x, sight, cache=None):
+        x = self.attention_norm(x + self.drop(self.attend(x, sight, cache)))
+        if sight.memory is not None:
+            x = self.cross_norm(x + self.drop(self.consult(x, sight, cache)))
+        return self.ffn_norm(x + self.drop(self.ffn(x)))
+
+
+class Sandwich(Pre):
+    """A norm before and one after each sub-layer: what is added has one size too
+    (arxiv.org/abs/2105.13290)."""
+
+    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
+        super().__init__(attention, ffn, norm, cross, dropout)
+        self.attention_added_norm, self.ffn_added_norm = norm(), norm()
+        self.cross_added_norm = norm() if cross else None
+
+    def forward(self, x, sight, cache=None):
+        x = x + self.drop(self.attention_added_norm(self.attend(self.attention_norm(x), sight, cache)))
+        if sight.memory is not None:
+            x = x + self.drop(self.cross_added_norm(self.consult(self.cross_norm(x), sight, cache)))
+        return x + self.drop(self.ffn_added_norm(self.ffn(self.ffn_norm(x))))
+
+
+class Parallel(Block):
+    """All sub-layers read one normalised copy at once (arxiv.org/abs/2204.02311)."""
+
+    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
+        super().__init__(attention, ffn, norm, cross, dropout)
+        self.norm = norm()
+
+    def forward(self, x, sight, cache=None):
+        normed = self.norm(x)
+        added = self.attend(normed, sight, cache) + self.ffn(normed)
+        if sight.memory is not None:
+            added = added + self.consult(normed, sight, cache)
+        return x + self.drop(added)
+
+
+BLOCKS = {"pre": Pre, "post": Post, "sandwich": Sandwich, "parallel": Parallel}

@@ -1,0 +1,64 @@
+"""Plain data such as {kind: gqa, group: 2} becomes a module; an option the part does not take is refused."""
+
+import inspect
+import math
+from typing import get_args
+
+
+def build(name, kinds, node, shared):
+    """kinds[node["kind"]], made from the node's own options and those shared sizes its constructor names."""
+    options = dict(node)
+    kind = options.pop("kind", None)
+    if kind not in kinds:
+        raise ValueError(f"{name}.kind is {kind!r}; choose one of: {', '.join(kinds)}")
+    return construct(f"{name} ({kind})", kinds[kind], options, shared)
+
+
+def construct(name, constructor, options, shared):
+    """constructor(**options), checked one by one, with the shared sizes it asks for."""
+    own = own_options(constructor, shared)
+    for option, value in options.items():
+        if option not in own:
+            raise ValueError(
+                f"{name} takes no option {option!r}; its options are: {', '.join(own) or 'none'}"
+            )
+        if not fits(value, own[option].annotation):
+            raise ValueError(f"{name}: {option} is {value!r}; expected {spell(own[option].annotation)}")
+    if missing := [o for o in own if own[o].default is inspect.Parameter.empty and o not in options]:
+        raise ValueError(f"{name} needs a value for {', '.join(missing)}")
+    taken = {
+        size: value for size, value in shared.items() if size in inspect.signature(constructor).parameters
+    }
+    try:
+        return constructor(**taken, **options)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def own_options(constructor, shared):
+    """The parameters a config may set: not those the parent shares, nor those a kind has fixed by
+    partial()."""
+    fixed = getattr(constructor, "keywords", {})
+    parameters = inspect.signature(constructor).parameters
+    return {name: p for name, p in parameters.items() if name not in shared and name not in fixed}
+
+
+def fits(value, annotation):
+    allowed = get_args(annotation) or (annotation,)
+    if isinstance(value, bool):
+        return bool in allowed
+    if isinstance(value, float):
+        return float in allowed and math.isfinite(value)
+    return type(value) in allowed or (isinstance(value, int) and float in allowed)
+
+
+def spell(annotation):
+    words = {type(None): "null", float: "a finite number", int: "a whole number", bool: "true or false"}
+    return " or ".join(words.get(a, f"a {a.__name__}") for a in get_args(annotation) or (annotation,))
+
+
+def require_positive(**values):
+    """Sizes and rates that are given must be above zero."""
+    for name, value in values.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} must be above 0 and is {value}")

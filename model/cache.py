@@ -1,0 +1,33 @@
+"""Cache: what a layer remembers between decoding steps."""
+
+from typing import NamedTuple
+
+
+class Cache:
+    """Buffers that fill along their next-to-last axis: keys and values, or the one latent of MLA. They are
+    made once, at the first append, so a step copies nothing but what is new. Without a size they hold just
+    that append."""
+
+    def __init__(self, size=None):
+        self.size, self.length, self.buffers = size, 0, []
+
+    def append(self, *new):
+        """Remember, and return all that is remembered."""
+        end = self.length + new[0].shape[-2]
+        if not self.buffers:
+            self.size = self.size or end
+            self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
+        if end > self.size:
+            raise ValueError(f"the cache holds {self.size} positions and cannot take {end}")
+        for buffer, n in zip(self.buffers, new, strict=True):
+            buffer[..., self.length : end, :] = n
+        self.length = end
+        return self.read()
+
+    def read(self):
+        return [buffer[..., : self.length, :] for buffer in self.buffers]
+
+
+class LayerCache(NamedTuple):
+    own: Cache  # grows by each token decoded
+    cross: Cache  # the keys and values of a memory, filled once

@@ -1,0 +1,30 @@
+"""Embedding: token ids become vectors."""
+
+import math
+
+import torch.nn as nn
+
+from model.build import construct, require_positive
+
+
+class Embedding(nn.Module):
+    """A row of the table for each token; scaled by sqrt(d_model) where a small table also serves as the head.
+    An encoder that reads two texts at once can add to each token a vector for the text it stands in."""
+
+    def __init__(self, vocab_size: int, d_model: int, scaled: bool = False, token_types: int = 0):
+        super().__init__()
+        require_positive(vocab_size=vocab_size, d_model=d_model)
+        self.table = nn.Embedding(vocab_size, d_model)
+        self.types = nn.Embedding(token_types, d_model) if token_types > 0 else None
+        self.scale = math.sqrt(d_model) if scaled else 1.0
+
+    def forward(self, tokens_BT, types_BT=None):
+        x = self.table(tokens_BT) * self.scale
+        if self.types is None:
+            return x
+        return x + (self.types.weight[0] if types_BT is None else self.types(types_BT))
+
+
+def make_embedding(config, vocab_size):
+    sizes = {"vocab_size": vocab_size, "d_model": config.d_model}
+    return construct("model.embedding", Embedding, config.embedding, sizes)

@@ -1,0 +1,78 @@
+"""Feed-forward: what each position does alone, after attention has brought it what it needs."""
+
+import math
+from functools import partial
+
+import torch.nn as nn
+import torch.nn.functional as F
+
+from model.build import require_positive
+
+
+class Plain(nn.Module):
+    """out(activation(up(x))); the width between is given, or a multiple of d_model rounded up to suit
+    kernels."""
+
+    def __init__(
+        self,
+        d_model: int,
+        activation,
+        expand: float = 4.0,
+        multiple_of: int = 1,
+        width: int | None = None,
+        bias: bool = False,
+    ):
+        super().__init__()
+        require_positive(expand=expand, multiple_of=multiple_of, width=width)
+        self.ffn_width = width or math.ceil(expand * d_model / multiple_of) * multiple_of
+        self.activation = activation
+        self.up = nn.Linear(d_model, self.ffn_width, bias=bias)
+        self.out = nn.Linear(self.ffn_width, d_model, bias=bias)
+
+    def forward(self, x):
+        h_BTF = self.activation(self.up(x))
+        return self.out(h_BTF)
+
+
+class Gated(Plain):
+    """out(activation(gate(x)) * up(x)): one half decides what of the other passes
+    (arxiv.org/abs/2002.05202)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        activation,
+        expand: float = 8 / 3,
+        multiple_of: int = 1,
+        width: int | None = None,
+        bias: bool = False,
+    ):
+        super().__init__(d_model, activation, expand, multiple_of, width, bias)
+        self.gate = nn.Linear(d_model, self.ffn_width, bias=bias)
+
+    def forward(self, x):
+        h_BTF = self.activation(self.gate(x)) * self.up(x)
+        return self.out(h_BTF)
+
+
+def relu2(values):
+    return F.relu(values).square()
+
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "relu2": relu2,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+FFNS = {
+    "relu": partial(Plain, activation=ACTIVATIONS["relu"]),
+    "relu2": partial(Plain, activation=ACTIVATIONS["relu2"]),
+    "gelu": partial(Plain, activation=ACTIVATIONS["gelu"]),
+    "gelu_tanh": partial(Plain, activation=ACTIVATIONS["gelu_tanh"]),
+    "swiglu": partial(Gated, activation=ACTIVATIONS["silu"]),
+    "geglu": partial(Gated, activation=ACTIVATIONS["gelu"]),
+    "geglu_tanh": partial(Gated, activation=ACTIVATIONS["gelu_tanh"]),
+}

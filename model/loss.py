@@ -1,0 +1,55 @@
+"""Loss: the cross-entropy of the targets, without ever holding the logits of a whole batch."""
+
+import torch
+import torch.nn.functional as F
+
+IGNORE = -100  # a position without a target
+ROWS = 512  # positions whose logits are held at a time
+
+
+def loss(hidden, head, targets, count=None):
+    """(sum over all targets, their number). Positions without a target cost nothing. Whoever knows the number
+    of targets should say so: counting them on a GPU waits for it."""
+    hidden, targets = hidden.flatten(0, -2), targets.flatten()
+    count = int((targets != IGNORE).sum()) if count is None else count
+    if count < len(targets):
+        first = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]
+        hidden, targets = hidden[first], targets[first]
+    if torch.is_grad_enabled() and count > ROWS:
+        return InChunks.apply(head, hidden, targets, *head.parameters()), count
+    chunks = zip(hidden.split(ROWS), targets.split(ROWS), strict=True)
+    return sum(cross_entropy(head, *chunk) for chunk in chunks), count
+
+
+def cross_entropy(head, hidden_NC, targets_N):
+    logits_NV = head(hidden_NC)
+    if logits_NV.dtype != torch.float64:
+        logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
+    return F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE, reduction="sum")
+
+
+class InChunks(torch.autograd.Function):
+    """The gradient of each chunk is taken while its logits are at hand, so that none need be kept for the
+    backward pass nor computed again in it."""
+
+    @staticmethod
+    def forward(ctx, head, hidden_NC, targets_N, *parameters):
+        total = hidden_NC.new_zeros((), dtype=torch.promote_types(hidden_NC.dtype, torch.float32))
+        hidden_grad_NC = torch.empty_like(hidden_NC)
+        grads = [torch.zeros_like(p) for p in parameters]
+        for start in range(0, len(hidden_NC), ROWS):
+            chunk = slice(start, start + ROWS)
+            with torch.enable_grad():
+                rows = hidden_NC[chunk].detach().requires_grad_()
+                part = cross_entropy(head, rows, targets_N[chunk])
+                hidden_grad_NC[chunk], *part_grads = torch.autograd.grad(part, [rows, *parameters])
+            total += part.detach()
+            for grad, part_grad in zip(grads, part_grads, strict=True):
+                grad += part_grad
+        ctx.save_for_backward(hidden_grad_NC, *grads)
+        return total
+
+    @staticmethod
+    def backward(ctx, scale):
+        hidden_grad_NC, *grads = ctx.saved_tensors
+        return None, hidden_grad_NC * scale, None, *[grad * scale for grad in grads]

@@ -1,0 +1,142 @@
+"""Plain data becomes parts, and what cannot is said in a sentence."""
+
+import math
+
+import pytest
+import torch
+
+from model import build_model
+from model.config import EncoderSizes
+from tests.parts import alive, part, tiny, tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"attention": {"kind": "mhaa"}},
+            "model.attention.kind is 'mhaa'; choose one of: mha, gqa, mqa, mla",
+        ),
+        ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
+        (
+            {"attention": part("attention", "mla", window=4)},
+            r"model.attention \(mla\) takes no option 'window'; its options are: query_rank, latent_width",
+        ),
+        (
+            {"attention": part("attention", "mha", group=2)},
+            r"model.attention \(mha\) takes no option 'group'",
+        ),
+        (
+            {"attention": part("attention", "gqa", group=3)},
+            r"model.attention \(gqa\): n_heads \(4\) must be a",
+        ),
+        (
+            {"attention": part("attention", "gqa", window="far")},
+            "window is 'far'; expected a whole number or null",
+        ),
+        ({"attention": part("attention", "gqa", bias=2)}, "bias is 2; expected true or false"),
+        ({"attention": part("attention", "gqa", window=True)}, "window is True; expected a whole number"),
+        ({"norm": part("norm", "rmsnorm", eps=math.nan)}, "eps is nan; expected a finite number"),
+        (
+            {"norm": part("norm", "rmsnorm", eps=0.0)},
+            r"model.norm \(rmsnorm\): eps must be above 0 and is 0.0",
+        ),
+        ({"block": part("block", "pre", final=True)}, "takes no option 'final'; its options are: none"),
+        ({"ffn": part("ffn", "relu", activation="gelu")}, "takes no option 'activation'"),
+        (
+            {"head": {"tied": True, "shared": True}},
+            "model.head takes no option 'shared'; its options are: tied",
+        ),
+        ({"embedding": {"scaled": 1}}, "model.embedding: scaled is 1; expected true or false"),
+        ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_decoder"),
+        ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
+        ({"n_layers": 0}, "model.n_layers must be at least 1 and is 0"),
+        ({"context": -1}, "model.context must be at least 1 and is -1"),
+        ({"dropout": 1.0}, "model.dropout must be from 0 to below 1 and is 1.0"),
+        ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
+        ({"cross_attention": part("attention", "mha")}, "a decoder has no memory to look at"),
+        (
+            {"encoder": EncoderSizes(None, 3, None)},
+            "model.encoder sets sizes of an encoder_decoder's encoder",
+        ),
+        (
+            {"embedding": {"token_types": 2}},
+            "token_types tells an encoder's texts apart; model.kind is decoder",
+        ),
+        ({"d_model": 20, "position": part("position", "rope")}, "fraction .1.0. of 5 is 5"),
+    ],
+)
+def test_errors(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build_model(tiny(**changes), 23)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"cross_attention": None}, "an encoder_decoder needs model.cross_attention"),
+        ({"cross_attention": part("attention", "mla")}, "mla attends to its own text only"),
+        ({"cross_attention": part("attention", "mha", window=4)}, "window is a distance within one text"),
+    ],
+)
+def test_errors_of_cross_attention(changes, sentence):
+    with pytest.raises(ValueError, match=f"model.cross_attention.*{sentence}|^{sentence}"):
+        build_model(tiny("encoder_decoder", **changes), 23)
+
+
+def test_whole_numbers_pass_for_any_number():
+    build_model(tiny(attention=part("attention", "gqa", softcap=30)), 23)
+
+
+def test_the_encoder_has_sizes_of_its_own():
+    net = alive(tiny("encoder_decoder", encoder=EncoderSizes(d_model=40, n_layers=3, n_heads=5)))
+    assert (len(net.encoder.blocks), len(net.decoder.blocks)) == (3, 2)
+    assert net.encoder.blocks[0].attention.n_heads == 5
+    assert net.encode(tokens(1, 6)).shape == (1, 6, 40)
+    assert net.decoder.blocks[0].cross.key.weight.shape == (32, 40)
+    assert net(tokens(1, 6), tokens(1, 4)).shape == (1, 4, 23)
+
+
+def test_source_and_target_share_a_table_of_one_width():
+    shared = build_model(tiny("encoder_decoder", encoder=EncoderSizes(None, 1, None)), 23)
+    assert shared.source_embedding is None
+    assert sum(tuple(p.shape) == (23, 32) for p in shared.parameters()) == 2  # table and head
+    apart = build_model(tiny("encoder_decoder"), 23)
+    assert apart.source_embedding.table.weight.shape == (23, 40)
+
+
+def test_tied_weights_stay_tied():
+    net = build_model(tiny(head={"tied": True}), 23)
+    net = net.double()
+    net.load_state_dict(net.state_dict())
+    assert net.head.map.weight is net.embedding.table.weight
+    assert len({p.data_ptr() for p in net.parameters()}) == len(list(net.parameters()))
+    net.embedding.table.weight.data.zero_()
+    assert (net(tokens(1, 3)) == 0).all()
+    assert build_model(tiny(), 23).head.map.weight is not net.embedding.table.weight
+
+
+def test_cross_attention_reads_its_memory_once():
+    net = alive(tiny("encoder_decoder"))
+    memory, calls = net.encode(tokens(1, 6)), []
+    for block in net.decoder.blocks:
+        block.cross.key.register_forward_hook(lambda *_: calls.append("key"))
+        block.cross.value.register_forward_hook(lambda *_: calls.append("value"))
+    caches = net.new_caches(8)
+    for t in tokens(1, 5).split(1, 1):
+        net.decode(t, memory, caches=caches)
+    assert sorted(calls) == ["key", "key", "value", "value"]  # one of each per layer
+
+
+def test_all_decoder_layers_look_at_one_memory():
+    net = alive(tiny("encoder_decoder"))
+    seen = []
+    for block in net.decoder.blocks:
+        block.cross.register_forward_hook(lambda module, given, _: seen.append(given[1]))
+    net(tokens(1, 6), tokens(1, 4))
+    assert len(seen) == 2 and seen[0] is seen[1]
+
+
+def test_visible_tells_of_every_position():
+    with pytest.raises(ValueError, match="visible tells of 5 positions; with those cached there are 7"):
+        alive(tiny())(tokens(1, 7), visible=torch.ones(1, 5, dtype=torch.bool))

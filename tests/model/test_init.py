@@ -1,0 +1,101 @@
+"""A new model: what is drawn, how widely, and that nothing else decides it."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model import build_model
+from tests.parts import part, tiny, tokens
+
+WIDE = {"d_model": 256, "n_heads": 4, "n_layers": 3}
+
+
+def std(weight):
+    return pytest.approx(weight.std().item(), rel=0.05)
+
+
+def test_gpt2_scales_what_writes_into_the_stream_by_depth():
+    net = build_model(tiny(**WIDE), 500)
+    block = net.stack.blocks[1]
+    assert std(block.attention.query.weight) == std(block.ffn.up.weight) == std(net.head.map.weight) == 0.02
+    assert std(block.attention.out.weight) == std(block.ffn.out.weight) == 0.02 / math.sqrt(2 * 3)
+    assert std(net.embedding.table.weight) == std(net.stack.position.table.weight) == 0.02
+    assert not block.attention.query.bias.any() and not block.ffn.out.bias.any()
+    assert (block.ffn_norm.weight == 1).all()
+
+
+def test_a_decoder_that_crosses_has_three_writers_a_layer():
+    net = build_model(tiny("encoder_decoder", **WIDE), 500)
+    assert std(net.decoder.blocks[0].cross.out.weight) == 0.02 / math.sqrt(3 * 3)
+    assert std(net.encoder.blocks[0].ffn.out.weight) == 0.02 / math.sqrt(2 * 3)
+
+
+def test_modern_starts_with_silent_layers_and_an_even_guess():
+    net = build_model(tiny(**WIDE, init="modern"), 500)
+    for block in net.stack.blocks:
+        assert not block.attention.out.weight.any() and not block.ffn.out.weight.any()
+    assert not net.head.map.weight.any()
+    assert std(net.embedding.table.weight) == 1.0
+    assert std(net.stack.blocks[0].attention.key.weight) == 0.5 / 16
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_scores_start_at_one_size_whatever_the_scale(scale):
+    net = build_model(tiny(**WIDE, init="t5", attention=part("attention", "mha_nobias", scale=scale)), 500)
+    attention = net.stack.blocks[0].attention
+    x = torch.randn(1, 64, 256, generator=torch.Generator().manual_seed(0))
+    q, k = (linear(x).unflatten(-1, (4, 64)).transpose(1, 2) for linear in (attention.query, attention.key))
+    assert std(q @ k.mT * attention.scale) == pytest.approx(1.0, rel=0.1)
+
+
+def test_vaswani_draws_by_both_sides():
+    net = build_model(tiny(**WIDE, init="vaswani"), 500)
+    assert std(net.stack.blocks[0].ffn.up.weight) == math.sqrt(2 / (256 + 1024))
+
+
+@pytest.mark.parametrize("scheme", ["gpt2", "bert", "t5", "vaswani", "modern"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_first_guess_is_near_an_even_one(scheme, tied):
+    net = build_model(tiny(**WIDE, init=scheme, head={"tied": tied}), 500).eval()
+    text = torch.randint(0, 500, (8, 17), generator=torch.Generator().manual_seed(0))
+    loss = F.cross_entropy(net(text[:, :16]).flatten(0, 1), text[:, 1:].flatten()).item()
+    assert abs(loss - math.log(500)) < 0.7
+
+
+def test_the_seed_alone_decides():
+    first = build_model(tiny(), 23, seed=7)
+    torch.randn(100)
+    again, other = build_model(tiny(), 23, seed=7), build_model(tiny(), 23, seed=8)
+    for a, b, c in zip(first.parameters(), again.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c) == (a.ndim == 1)
+
+
+def test_building_leaves_the_worlds_randomness_alone():
+    torch.manual_seed(0)
+    expected = torch.randn(3)
+    torch.manual_seed(0)
+    build_model(tiny(), 23)
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_sizes_can_be_asked_without_memory():
+    with torch.device("meta"):
+        net = build_model(tiny(), 23)
+    assert all(p.is_meta for p in net.parameters())
+    assert sum(p.numel() for p in net.parameters()) == sum(
+        p.numel() for p in build_model(tiny(), 23).parameters()
+    )
+
+
+def test_one_batch_overfits():
+    net, text = build_model(tiny(), 23), tokens(4, 9)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for _ in range(60):
+        loss = F.cross_entropy(net(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1

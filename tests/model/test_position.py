@@ -1,0 +1,231 @@
+"""Each scheme of position against its formula or its reference, and against what it promises."""
+
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from model.position import POSITIONS, Alibi, Learned, Position, Relative, Rope, Sinusoidal, pair_rates
+from tests.parts import alive, names, part, tiny, tokens
+
+POS = torch.arange(12)[None]
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def scores(rope, q, k, q_pos, k_pos):
+    q_pos, k_pos = torch.tensor([[q_pos]]), torch.tensor([[k_pos]])
+    return (rope.rotation(q, q_pos)(q) @ rope.rotation(k, k_pos)(k).mT).item()
+
+
+@pytest.mark.parametrize("kind", [k for k in POSITIONS if k != "none"])
+def test_each_scheme_overrides_exactly_one_hook(kind):
+    hooks = {"embed", "rotation", "bias"}
+    assert len(hooks & set(vars(POSITIONS[kind]))) == 1
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("name", [n for n in names("position") if n.startswith("rope")])
+def test_rope_tells_the_distance_and_nothing_else(name, fraction):
+    options = part("position", name, fraction=fraction)
+    options.pop("kind")
+    rope, q, k = Rope(8, **options), randn(1, 1, 1, 8), randn(1, 1, 1, 8, seed=1)
+    near = scores(rope, q, k, 7, 3)
+    assert scores(rope, q, k, 1007, 1003) == pytest.approx(near, rel=1e-9)
+    assert scores(rope, q, k, 8, 3) != pytest.approx(near, rel=1e-3)
+    width = int(8 * fraction)
+    assert torch.equal(rope.rotation(q, POS[:, 5:6])(q)[..., width:], q[..., width:])
+
+
+def test_rope_keeps_lengths():
+    x = randn(1, 2, 12, 8)
+    torch.testing.assert_close(Rope(8).rotation(x, POS)(x).norm(dim=-1), x.norm(dim=-1))
+
+
+def test_rope_turns_as_llama_does():
+    x = randn(1, 2, 12, 8)
+    angle = POS[0, :, None] * pair_rates(8, 10000.0, x)
+    cos, sin = torch.cat([angle, angle], -1).cos()[None], torch.cat([angle, angle], -1).sin()[None]
+    expected, _ = apply_rotary_pos_emb(x, x, cos, sin)
+    torch.testing.assert_close(Rope(8).rotation(x, POS)(x), expected)
+
+
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+@pytest.mark.parametrize(
+    ("scaling", "theirs"),
+    [
+        ({"kind": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (
+            {
+                "kind": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_context": 512,
+            },
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 512,
+            },
+        ),
+        (
+            {"kind": "yarn", "factor": 4.0, "original_context": 512},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+        ),
+        (
+            {
+                "kind": "yarn",
+                "factor": 40.0,
+                "original_context": 4096,
+                "beta_fast": 16.0,
+                "attention_factor": 1.1,
+            },
+            {
+                "rope_type": "yarn",
+                "factor": 40.0,
+                "original_max_position_embeddings": 4096,
+                "beta_fast": 16.0,
+                "attention_factor": 1.1,
+            },
+        ),
+    ],
+    ids=["linear", "llama3", "yarn", "yarn with a growth of its own"],
+)
+def test_rope_scaling_equals_its_reference(scaling, theirs, base):
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=1,
+        max_position_embeddings=16384,
+        rope_parameters=theirs | {"rope_theta": base},
+    )
+    expected, growth = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, "cpu")
+    rope = Rope(64, base=base, scaling=scaling)
+    rate, ours = rope.scaling(pair_rates(64, base, torch.zeros(())), base)
+    torch.testing.assert_close(rate, expected, rtol=1e-5, atol=0)
+    assert ours == pytest.approx(growth)
+    turned = rope.rotation(torch.zeros(()), POS)(torch.ones(1, 1, 12, 64))
+    torch.testing.assert_close(turned.norm(dim=-1), torch.full((1, 1, 12), 8 * growth))
+
+
+def test_rope_angles_stay_exact_in_bfloat16():
+    """Position 1001 has no bfloat16: an angle made in it would be off by radians."""
+    x, pos = torch.ones(1, 1, 1, 8), torch.tensor([[1001]])
+    exact = Rope(8).rotation(x, pos)(x)
+    rough = Rope(8).bfloat16().rotation(x.bfloat16(), pos)(x.bfloat16())
+    torch.testing.assert_close(rough.float(), exact, rtol=0, atol=0.01)
+
+
+def test_sinusoidal_is_the_formula_of_the_paper():
+    x = Sinusoidal(8).embed(torch.zeros(1, 12, 8, dtype=torch.float64), POS)
+    for pos in range(12):
+        for i in range(4):
+            angle = pos / 10000 ** (2 * i / 8)
+            assert x[0, pos, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert x[0, pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+@pytest.mark.parametrize("n_heads", [1, 4, 6, 8, 12, 25])
+def test_alibi_slopes_are_blooms(n_heads):
+    theirs = build_alibi_tensor(torch.ones(1, 12), n_heads, torch.float32)[:, 0]  # slope * key position
+    ours = Alibi(n_heads).bias(POS[:, -1:], POS)[0, :, 0]
+    torch.testing.assert_close(ours - ours[:, :1], theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_alibi_is_the_same_to_both_sides():
+    bias = Alibi(4).bias(POS, POS)
+    assert torch.equal(bias, bias.mT)
+    assert (bias.diagonal(dim1=-2, dim2=-1) == 0).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (16, 40)])
+def test_relative_buckets_are_t5s(causal, buckets, max_distance):
+    offset = torch.arange(-300, 301)
+    theirs = T5Attention._relative_position_bucket(offset, not causal, buckets, max_distance)
+    assert torch.equal(Relative(4, causal, buckets, max_distance).bucket(offset), theirs)
+
+
+def test_relative_bias_is_one_table_for_all_layers():
+    net = alive(tiny(position=part("position", "relative")))
+    tables = [name for name, p in net.named_parameters() if tuple(p.shape) == (32, 4)]
+    assert tables == ["stack.position.table.weight"]
+
+
+@pytest.mark.parametrize("name", [n for n in names("position") if n != "none"])
+def test_order_matters(name):
+    """With a position the last token knows in which order the others came; without one, in one layer, it does
+    not."""
+    text = tokens(1, 7)
+    mixed = text[:, [2, 0, 1, 5, 3, 4, 6]]
+
+    def change(position):
+        net = alive(tiny(position=part("position", position), n_layers=1))
+        return (net.hidden(text)[0, -1] - net.hidden(mixed)[0, -1]).abs().max()
+
+    assert change(name) > 1e-3
+    assert change("none") < 1e-12
+
+
+def test_no_position_leaves_everything_as_it_is():
+    x = randn(1, 12, 8)
+    assert Position().embed(x, POS) is x
+    assert Position().rotation(x, POS) is None
+    assert Position().bias(POS, POS) is None
+
+
+def test_learned_positions_end():
+    net = alive(tiny())
+    with pytest.raises(
+        ValueError, match="17 positions, but model.context is 16 and its learned positions end"
+    ):
+        net(tokens(1, 17))
+    caches = net.new_caches(32)
+    net(tokens(1, 16), caches=caches)
+    with pytest.raises(ValueError, match="17 positions"):
+        net(tokens(1, 1), caches=caches)
+
+
+def test_other_positions_go_on():
+    for name in names("position"):
+        if name != "learned":
+            assert alive(tiny(position=part("position", name)))(tokens(1, 40)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Rope(7), "must be even and within the head's; fraction \\(1.0\\) of 7 is 7"),
+        (lambda: Rope(8, fraction=0.4), "fraction \\(0.4\\) of 8 is 3"),
+        (lambda: Rope(8, fraction=1.5), "fraction \\(1.5\\) of 8 is 12"),
+        (lambda: Rope(8, base=0.0), "base must be above 0"),
+        (
+            lambda: Rope(8, scaling={"kind": "ntk"}),
+            "scaling.kind is 'ntk'; choose one of: none, linear, llama3, yarn",
+        ),
+        (lambda: Rope(8, scaling={"kind": "linear"}), "scaling \\(linear\\) needs a value for factor"),
+        (
+            lambda: Rope(8, scaling=part("position", "rope_llama3")["scaling"] | {"low_freq_factor": 4.0}),
+            "low_freq_factor \\(4.0\\) must be below high_freq_factor \\(4.0\\)",
+        ),
+        (lambda: Sinusoidal(7), "d_model \\(7\\) must be even"),
+        (lambda: Relative(4, True, buckets=5), "even number of buckets from 4 on \\(5\\)"),
+        (lambda: Relative(4, True, max_distance=16), "larger max_distance \\(16\\)"),
+    ],
+)
+def test_errors(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_learned_positions_are_as_many_as_the_context():
+    assert Learned(16, 8).table.weight.shape == (16, 8)

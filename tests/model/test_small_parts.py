@@ -1,0 +1,177 @@
+"""Norms, feed-forwards, blocks, embedding, head and cache, each against its formula."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model import build_model
+from model.block import BLOCKS, Sight
+from model.cache import Cache
+from model.embedding import Embedding
+from model.feedforward import FFNS
+from model.head import Head
+from model.norm import LayerNorm, RMSNorm
+from tests.parts import part, tiny, tokens
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def drawn(module):
+    module = module.double().eval()
+    for i, parameter in enumerate(module.parameters()):
+        parameter.data = randn(*parameter.shape, seed=i + 1)
+    return module
+
+
+def same(ours, expected):
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_norms(weight, bias):
+    x = randn(2, 3, 8)
+    for kind, centre in ((LayerNorm, True), (RMSNorm, False)):
+        norm = drawn(kind(8, eps=1e-3, weight=weight, bias=bias))
+        centred = x - x.mean(-1, keepdim=True) if centre else x
+        expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-3).sqrt()
+        expected = expected * norm.weight if weight else expected
+        same(norm(x), expected + norm.bias if bias else expected)
+        assert len(list(norm.parameters())) == weight + bias
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+def test_norms_take_bfloat16_with_weights_in_float32(kind):
+    x = randn(2, 3, 8).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        normed = kind(8, bias=True)(x)
+    assert normed.dtype == torch.bfloat16
+    torch.testing.assert_close(normed.float(), kind(8)(x.float()), rtol=0, atol=0.02)
+
+
+PLAIN = {
+    "relu": F.relu,
+    "relu2": lambda h: F.relu(h) ** 2,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda h: F.gelu(h, approximate="tanh"),
+}
+GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": lambda h: F.gelu(h, approximate="tanh")}
+
+
+@pytest.mark.parametrize("kind", FFNS)
+def test_feed_forwards(kind):
+    x, ffn = randn(2, 3, 8), drawn(FFNS[kind](8, expand=3.0, bias=True))
+    up = x @ ffn.up.weight.T + ffn.up.bias
+    inside = PLAIN[kind](up) if kind in PLAIN else GATED[kind](x @ ffn.gate.weight.T + ffn.gate.bias) * up
+    same(ffn(x), inside @ ffn.out.weight.T + ffn.out.bias)
+
+
+def test_feed_forward_widths():
+    assert FFNS["swiglu"](96, expand=8 / 3, multiple_of=32).ffn_width == 256
+    assert FFNS["swiglu"](100, expand=8 / 3, multiple_of=32).ffn_width == 288  # 266.7 rounded up
+    assert FFNS["swiglu"](4096, width=11008).ffn_width == 11008
+    with pytest.raises(ValueError, match="expand must be above 0"):
+        FFNS["relu"](8, expand=0.0)
+
+
+def make_block(kind, cross):
+    """A block of three plain maps, to see nothing but the sums and the norms."""
+    a, c, f = randn(8, 8, seed=1), randn(8, 8, seed=2), randn(8, 8, seed=3)
+    block = BLOCKS[kind](
+        attention=Map(a), ffn=Map(f), norm=lambda: LayerNorm(8).double(), cross=Map(c) if cross else None
+    )
+    return block, lambda x: x @ a, lambda x: x @ c, lambda x: x @ f
+
+
+class Map(torch.nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x, *memory, mask=None, rotate=None, cache=None):
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_where_the_norms_stand(kind, cross):
+    block, a, c, f = make_block(kind, cross)
+    x, n = randn(2, 3, 8), LayerNorm(8)
+    ours = block(x, Sight(mask=None, memory=x if cross else None))
+    if kind == "parallel":
+        same(ours, x + a(n(x)) + f(n(x)) + (c(n(x)) if cross else 0))
+        return
+    sums = {
+        "pre": lambda x, layer: x + layer(n(x)),
+        "post": lambda x, layer: n(x + layer(x)),
+        "sandwich": lambda x, layer: x + n(layer(n(x))),
+    }
+    expected = x
+    for layer in (a, c, f) if cross else (a, f):
+        expected = sums[kind](expected, layer)
+    same(ours, expected)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_the_stream_is_normalised_at_its_end(kind):
+    """By the last block, or by a norm of the stack's own."""
+    net = build_model(tiny(block=part("block", kind)), 23).eval()
+    hidden = net.hidden(tokens(1, 7))
+    torch.testing.assert_close(hidden.square().mean(-1), torch.ones(1, 7), rtol=0, atol=0.05)
+
+
+def test_dropout_stands_on_what_each_sub_layer_adds():
+    torch.manual_seed(0)
+    for kind in BLOCKS:
+        block, *_ = make_block(kind, cross=True)
+        block.drop.p = 1.0
+        x = randn(2, 3, 8)
+        ours = block.train()(x, Sight(mask=None, memory=x))
+        n = LayerNorm(8)
+        same(ours, n(n(n(x))) if kind == "post" else x)
+
+
+def test_embedding():
+    ids, types = torch.tensor([[1, 2]]), torch.tensor([[0, 1]])
+    plain = drawn(Embedding(5, 9))
+    same(plain(ids), plain.table.weight[ids])
+    scaled = drawn(Embedding(5, 9, scaled=True))
+    same(scaled(ids), 3 * scaled.table.weight[ids])
+    typed = drawn(Embedding(5, 9, token_types=2))
+    same(typed(ids, types), typed.table.weight[ids] + typed.types.weight[types])
+    same(typed(ids), typed(ids, torch.zeros_like(types)))
+
+
+def test_head():
+    x = randn(2, 3, 9)
+    plain = drawn(Head(9, 5, bias=True))
+    logits = x @ plain.map.weight.T + plain.map.bias
+    same(plain(x), logits)
+    scaled = drawn(Head(9, 5, scaled=True, softcap=2.0))
+    same(scaled(x), 2 * ((x / 3) @ scaled.map.weight.T / 2).tanh())
+    full = drawn(Head(9, 5, transform="gelu"))
+    inside = F.gelu(x @ full.transform.dense.weight.T + full.transform.dense.bias)
+    same(full(x), full.transform.norm(inside) @ full.map.weight.T)
+    with pytest.raises(ValueError, match="transform is 'gelo'; choose one of: relu, relu2, gelu"):
+        Head(9, 5, transform="gelo")
+
+
+def test_cache_remembers_in_order_and_copies_nothing():
+    cache, parts = Cache(6), [randn(1, 2, n, 3, seed=n) for n in (2, 1, 3)]
+    for part in parts:
+        [all_so_far] = cache.append(part)
+    assert torch.equal(all_so_far, torch.cat(parts, -2))
+    assert all_so_far.data_ptr() == cache.buffers[0].data_ptr()
+    with pytest.raises(ValueError, match="the cache holds 6 positions and cannot take 7"):
+        cache.append(parts[1])
+
+
+def test_cache_without_a_size_holds_one_append():
+    cache, memory = Cache(), randn(1, 2, 4, 3)
+    cache.append(memory)
+    assert torch.equal(cache.read()[0], memory)
+    with pytest.raises(ValueError, match="the cache holds 4 positions"):
+        cache.append(memory)
