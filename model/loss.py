@@ -16,7 +16,8 @@ def loss(hidden, head, targets, count=None):
         first = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]
         hidden, targets = hidden[first], targets[first]
     if torch.is_grad_enabled() and count > ROWS:
-        return InChunks.apply(head, hidden, targets, *head.parameters()), count
+        learning = [p for p in head.parameters() if p.requires_grad]
+        return InChunks.apply(head, hidden, targets, *learning), count
     chunks = zip(hidden.split(ROWS), targets.split(ROWS), strict=True)
     return sum(cross_entropy(head, *chunk) for chunk in chunks), count
 

@@ -186,7 +186,7 @@ def test_no_position_leaves_everything_as_it_is():
 def test_learned_positions_end():
     net = alive(tiny())
     with pytest.raises(
-        ValueError, match="17 positions, but model.context is 16 and its learned positions end"
+        ValueError, match=r"17 positions, but model.context is 16 and its learned positions end"
     ):
         net(tokens(1, 17))
     caches = net.new_caches(32)

@@ -161,8 +161,8 @@ def test_head():
 
 def test_cache_remembers_in_order_and_copies_nothing():
     cache, parts = Cache(6), [randn(1, 2, n, 3, seed=n) for n in (2, 1, 3)]
-    for part in parts:
-        [all_so_far] = cache.append(part)
+    for new in parts:
+        [all_so_far] = cache.append(new)
     assert torch.equal(all_so_far, torch.cat(parts, -2))
     assert all_so_far.data_ptr() == cache.buffers[0].data_ptr()
     with pytest.raises(ValueError, match="the cache holds 6 positions and cannot take 7"):

@@ -1,0 +1,109 @@
+"""Greedy decoding through the cache gives what whole forward passes give, for every row by itself."""
+
+import pytest
+import torch
+
+from model.generate import generate
+from tests.parts import alive, names, part, tiny, tokens
+
+
+def talkative(kind="decoder", **changes):
+    """A model whose likeliest word changes with every token, for want of a bias that always wins."""
+    return alive(tiny(kind, norm=part("norm", "rmsnorm_plain"), ffn=part("ffn", "swiglu"), **changes))
+
+
+def finish(steps):
+    """Rows of ids from an iterator over steps."""
+    rows = zip(*steps, strict=True)
+    return [[i for i in row if i is not None] for row in rows]
+
+
+@torch.no_grad()
+def slowly(net, prompt, count, source=None):
+    """The same by forward passes without a cache; past the context, the newer half goes on."""
+    row, new = list(prompt), []
+    for _ in range(count):
+        if len(row) > net.context:
+            row = row[-(net.context // 2) :]
+        text = torch.tensor([row])
+        logits = net(text) if source is None else net(torch.tensor([source]), text)
+        row.append(logits[0, -1].argmax().item())
+        new.append(row[-1])
+    return new
+
+
+PROMPTS = [tokens(n, seed=n).tolist() for n in (5, 1, 9)]
+SOURCES = [tokens(n, seed=50 + n).tolist() for n in (7, 12, 2)]
+
+
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("attention", ["mha_nobias", "gqa", "mla"])
+def test_decoder(attention, position):
+    net = talkative(attention=part("attention", attention), position=part("position", position))
+    expected = [slowly(net, prompt, 20) for prompt in PROMPTS]  # crosses the context of 16
+    assert len({tuple(row) for row in expected}) == 3
+    assert finish(generate(net, PROMPTS, max_new_tokens=20)) == expected
+    for prompt, row in zip(PROMPTS, expected, strict=True):
+        assert finish(generate(net, [prompt], max_new_tokens=20)) == [row]
+
+
+@pytest.mark.parametrize("position", ["learned", "rope", "relative"])
+def test_encoder_decoder(position):
+    net = talkative("encoder_decoder", position=part("position", position))
+    expected = [slowly(net, p, 20, s) for p, s in zip(PROMPTS, SOURCES, strict=True)]
+    assert finish(generate(net, PROMPTS, sources=SOURCES, max_new_tokens=20)) == expected
+
+
+def test_the_source_matters():
+    net = talkative("encoder_decoder")
+    answers = finish(generate(net, [[1]] * 3, sources=SOURCES, max_new_tokens=8))
+    assert len({tuple(answer) for answer in answers}) == 3
+
+
+def test_each_row_ends_by_itself():
+    net = talkative()
+    full = finish(generate(net, PROMPTS, max_new_tokens=12))
+    stop = full[0][3]
+    steps = list(generate(net, PROMPTS, max_new_tokens=12, stop=stop))
+    for row, whole in zip(finish(steps), full, strict=True):
+        end = whole.index(stop) + 1 if stop in whole else len(whole)
+        assert row == whole[:end]
+    assert any(i is None for i in steps[-1]) or len(steps) < 12
+
+
+def test_it_ends_when_all_rows_have():
+    net = talkative()
+    [first] = finish(generate(net, PROMPTS[:1], max_new_tokens=6))
+    steps = list(generate(net, PROMPTS[:1], max_new_tokens=6, stop=first[0]))
+    assert steps == [[first[0]]]
+
+
+def test_each_step_after_the_prompt_reads_one_token():
+    net, lengths = talkative(), []
+    net.stack.register_forward_pre_hook(lambda module, given: lengths.append(given[0].shape[1]))
+    list(generate(net, [PROMPTS[0]], max_new_tokens=6))
+    assert lengths == [5, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "sentence"),
+    [
+        ("decoder", {"prompts": [[]]}, "a prompt is empty; it needs at least one token"),
+        ("decoder", {"prompts": [[1] * 17]}, "a prompt has 17 tokens and the model's context is 16"),
+        ("decoder", {"prompts": [[1, 23]]}, "a prompt has ids from 1 to 23; the vocabulary has 23"),
+        ("decoder", {"prompts": [[-1]]}, "a prompt has ids from -1 to -1"),
+        ("decoder", {"prompts": [[1]], "sources": [[1]]}, "sources go with an encoder_decoder"),
+        ("encoder_decoder", {"prompts": [[1]]}, "an encoder_decoder with sources"),
+        ("encoder_decoder", {"prompts": [[1]], "sources": [[]]}, "a source is empty"),
+        ("encoder_decoder", {"prompts": [[1]], "sources": [[1], [2]]}, "there are 2 sources and 1 prompts"),
+        ("encoder", {"prompts": [[1]]}, "an encoder fills in masked tokens"),
+    ],
+)
+def test_errors(kind, given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        generate(alive(tiny(kind)), **given, max_new_tokens=1)
+
+
+def test_a_model_in_training_is_refused():
+    with pytest.raises(ValueError, match=r"call model.eval\(\) first"):
+        generate(alive(tiny()).train(), [[1]], max_new_tokens=1)
