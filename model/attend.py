@@ -13,6 +13,13 @@ class Mask(NamedTuple):
     bias: torch.Tensor | None = None  # broadcasts to (B, H, T, S); -inf forbids
     causal: bool = False  # a square in which each position sees itself and what came before
 
+    def on(self, scores_BHTS):
+        if self.causal:
+            scores_BHTS = scores_BHTS + torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
+        if self.bias is not None:
+            scores_BHTS = scores_BHTS + self.bias.to(scores_BHTS.dtype)
+        return scores_BHTS
+
 
 def make_mask(q_pos, k_pos, *, causal, window=None, visible=None, bias=None):
     """The mask of self-attention: order, distance and padding, all told by positions (1|B, T), never by
@@ -66,11 +73,7 @@ def weigh(q_BHTD, k_BGSD, mask, *, scale=None, softcap=None):
     scores_BHTS = unfold(scores_BGJS, q_BHTD)
     if softcap is not None:
         scores_BHTS = softcap * (scores_BHTS / softcap).tanh()
-    if mask.causal:
-        scores_BHTS = scores_BHTS + torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
-    if mask.bias is not None:
-        scores_BHTS = scores_BHTS + mask.bias.to(scores_BHTS.dtype)
-    weights_BHTS = scores_BHTS.softmax(-1)
+    weights_BHTS = mask.on(scores_BHTS).softmax(-1)
     return weights_BHTS
 
 

@@ -90,10 +90,12 @@ class MultiHead(nn.Module):
         else:
             new = self.table(x if keys is None else keys, values, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
-        dropout = self.dropout if self.training else 0.0
-        y_BHTE = attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, softcap=self.softcap, dropout=dropout)
-        merged_BTW = merge(y_BHTE)
+        merged_BTW = merge(self.look_up(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
+
+    def look_up(self, q_BHTD, k_BGSD, v_BGSE, mask):
+        dropout = self.dropout if self.training else 0.0
+        return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, softcap=self.softcap, dropout=dropout)
 
     def table(self, keys, values, rotate):
         """What there is to look up; keys and values are most often made from one tensor."""
@@ -117,7 +119,6 @@ class Latent(nn.Module):
         self,
         d_model: int,
         n_heads: int,
-        memory: Widths | None = None,
         query_rank: int | None = None,
         latent_width: int | None = None,
         plain_width: int | None = None,
@@ -127,8 +128,6 @@ class Latent(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        if memory is not None:
-            raise ValueError("mla attends to its own text only; as cross_attention choose mha, gqa or mqa")
         require_positive(query_rank=query_rank, latent_width=latent_width, plain_width=plain_width)
         require_positive(rotary_width=rotary_width, value_width=value_width)
         width = head_width(d_model, n_heads)
@@ -153,8 +152,8 @@ class Latent(nn.Module):
         # what is remembered of a token: its latent and its rotated key, side by side
         new_B1TK = torch.cat([split(self.latent_norm(self.latent(x)), 1), k_B1TR], -1)
         [memory_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
-        look_up = self.absorbed if self.absorbing_is_cheaper(x, memory_B1SK) else self.expanded
-        merged_BTW = merge(look_up(q_BHTP, q_BHTR, memory_B1SK, mask))
+        form = self.absorbed if self.absorbing_is_cheaper(x, memory_B1SK) else self.expanded
+        merged_BTW = merge(form(q_BHTP, q_BHTR, memory_B1SK, mask))
         return self.out(merged_BTW)
 
     def expanded(self, q_BHTP, q_BHTR, memory_B1SK, mask):
@@ -164,7 +163,7 @@ class Latent(nn.Module):
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
         k_BHSD = torch.cat([k_BHSP, k_B1SR.expand(-1, self.n_heads, -1, -1)], -1)
-        return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
+        return self.look_up(q_BHTD, k_BHSD, v_BHSE, mask)
 
     def absorbed(self, q_BHTP, q_BHTR, memory_B1SK, mask):
         """The same numbers with the expansions folded into query and result: (q W) c' = q (c W')', so all
@@ -173,10 +172,10 @@ class Latent(nn.Module):
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
-        y_BHTL = self.attend(q_BHTK, memory_B1SK, memory_B1SK[..., : self.latent_width], mask)
+        y_BHTL = self.look_up(q_BHTK, memory_B1SK, memory_B1SK[..., : self.latent_width], mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
-    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
+    def look_up(self, q_BHTD, k_BGSD, v_BGSE, mask):
         dropout = self.dropout if self.training else 0.0
         return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, dropout=dropout)
 

@@ -2,15 +2,20 @@
 
 import inspect
 import math
+from functools import cache, partial
 from typing import get_args
 
 
-def build(name, kinds, node, shared):
-    """kinds[node["kind"]], made from the node's own options and those shared sizes its constructor names."""
+def build(name, kinds, node, shared, needs=None):
+    """kinds[node["kind"]], made from the node's own options and those shared sizes its constructor names.
+    Where something `needs` to be shared, only kinds that name it will do."""
     options = dict(node)
     kind = options.pop("kind", None)
     if kind not in kinds:
         raise ValueError(f"{name}.kind is {kind!r}; choose one of: {', '.join(kinds)}")
+    able = [k for k in kinds if needs in (None, *parameters(kinds[k]))]
+    if kind not in able:
+        raise ValueError(f"{name}.kind is {kind!r}, which takes no {needs}; choose one of: {', '.join(able)}")
     return construct(f"{name} ({kind})", kinds[kind], options, shared)
 
 
@@ -26,9 +31,7 @@ def construct(name, constructor, options, shared):
             raise ValueError(f"{name}: {option} is {value!r}; expected {spell(own[option].annotation)}")
     if missing := [o for o in own if own[o].default is inspect.Parameter.empty and o not in options]:
         raise ValueError(f"{name} needs a value for {', '.join(missing)}")
-    taken = {
-        size: value for size, value in shared.items() if size in inspect.signature(constructor).parameters
-    }
+    taken = {size: value for size, value in shared.items() if size in parameters(constructor)}
     try:
         return constructor(**taken, **options)
     except ValueError as error:
@@ -36,11 +39,14 @@ def construct(name, constructor, options, shared):
 
 
 def own_options(constructor, shared):
-    """The parameters a config may set: not those the parent shares, nor those a kind has fixed by
-    partial()."""
-    fixed = getattr(constructor, "keywords", {})
-    parameters = inspect.signature(constructor).parameters
-    return {name: p for name, p in parameters.items() if name not in shared and name not in fixed}
+    """The parameters a config may set: those that neither the parent shares nor the kind has fixed."""
+    fixed = constructor.keywords if isinstance(constructor, partial) else {}
+    return {name: p for name, p in parameters(constructor).items() if name not in {*shared, *fixed}}
+
+
+@cache
+def parameters(constructor):
+    return inspect.signature(constructor).parameters
 
 
 def fits(value, annotation):

@@ -1,6 +1,5 @@
 """Feed-forward: what each position does alone, after attention has brought it what it needs."""
 
-import math
 from functools import partial
 
 import torch.nn as nn
@@ -10,7 +9,7 @@ from model.build import require_positive
 
 
 class Plain(nn.Module):
-    """out(activation(up(x))); the width between is given, or a multiple of d_model rounded up to suit
+    """out(activation(up(x))); the width between is given, or a multiple of d_model rounded to suit
     kernels."""
 
     def __init__(
@@ -24,7 +23,7 @@ class Plain(nn.Module):
     ):
         super().__init__()
         require_positive(expand=expand, multiple_of=multiple_of, width=width)
-        self.ffn_width = width or math.ceil(expand * d_model / multiple_of) * multiple_of
+        self.ffn_width = width or max(1, round(expand * d_model / multiple_of)) * multiple_of
         self.activation = activation
         self.up = nn.Linear(d_model, self.ffn_width, bias=bias)
         self.out = nn.Linear(self.ffn_width, d_model, bias=bias)

@@ -75,12 +75,12 @@ class Stack(nn.Module):
 
 
 def make_block(config, sizes, memory_width):
-    parts = {
-        "attention": build("model.attention", ATTENTIONS, config.attention, sizes | {"memory": None}),
-        "ffn": build("model.ffn", FFNS, config.ffn, sizes),
-        "cross": None,
-    }
+    attention = build("model.attention", ATTENTIONS, config.attention, sizes | {"memory": None})
+    ffn, cross = build("model.ffn", FFNS, config.ffn, sizes), None
     if memory_width is not None:
         memory = {"memory": Widths(memory_width, memory_width)}
-        parts["cross"] = build("model.cross_attention", ATTENTIONS, config.cross_attention, sizes | memory)
-    return build("model.block", BLOCKS, config.block, parts | sizes)
+        cross = build(
+            "model.cross_attention", ATTENTIONS, config.cross_attention, sizes | memory, needs="memory"
+        )
+    parts = {"attention": attention, "cross": cross, "ffn": ffn}
+    return build("model.block", BLOCKS, config.block, sizes | parts)

@@ -10,7 +10,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
 )
 
 from model.attend import Mask, make_mask
-from model.attention import Latent, Widths
+from model.attention import Latent
 from model.cache import Cache
 from model.norm import RMSNorm
 from model.position import Rope
@@ -141,8 +141,3 @@ def test_the_cache_holds_latent_and_rotary_key_and_nothing_else():
     [remembered] = cache.read()
     assert torch.equal(remembered[:, 0, :, :20], attention.latent_norm(attention.latent(x)))
     assert torch.equal(remembered[:, :, :, 20:], rotate(attention.key_position(x)[:, None]))
-
-
-def test_it_cannot_cross():
-    with pytest.raises(ValueError, match="mla attends to its own text only; as cross_attention choose mha"):
-        Latent(24, 4, Widths(24, 24))

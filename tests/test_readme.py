@@ -1,0 +1,65 @@
+"""What the README says is so: its commands run, its tables are complete, its attention joins the others."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.parts import ROOT, names
+
+README = (ROOT / "README.md").read_text()
+
+
+def run(*words, cwd):
+    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for folder in ("model", "configs", "training", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, tmp_path)
+    return tmp_path
+
+
+def test_an_attention_of_your_own(copy):
+    """One class, one line, one yaml, taken from the README; then the grid finds it."""
+    new_class, line = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    path = copy / "model/attention.py"
+    text = path.read_text().replace("ATTENTIONS = {\n", f"{new_class}\n\nATTENTIONS = {{\n{line}")
+    path.write_text(text)
+    (copy / "configs/attention/talking.yaml").write_text(yaml)
+    chosen = ["tests/model/test_grid.py", "tests/model/test_shapes.py", "tests/test_house.py"]
+    proof = run("-m", "pytest", *chosen, "-k", "talking or yaml", "-p", "no:cacheprovider", cwd=copy)
+    assert proof.returncode == 0, proof.stdout
+    passed = int(re.search(r"(\d+) passed", proof.stdout)[1])
+    per_kind = len(names("position")) * len(names("block")) * 3
+    assert passed > per_kind
+    shown = run("-m", "model.shapes", "model=t5", "attention=talking", cwd=copy)
+    assert "scores_BTSH" in shown.stdout, shown.stderr
+
+
+def commands():
+    return [line.strip() for line in README.splitlines() if line.startswith("    python ")]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_run(command):
+    done = run(*command.split()[1:], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("group", ["model", "attention", "position", "norm", "ffn", "block", "size"])
+def test_the_table_of_kinds_is_complete(group):
+    [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
+    listed = row.split("|")[2].replace("(default)", "").split(",")
+    assert sorted(name.strip() for name in listed) == names(group)
+
+
+def test_the_map_shows_every_file():
+    for path in (ROOT / "model").glob("*.py"):
+        assert path.stem == "__init__" or path.name in README, f"{path.name} is missing from the README"
