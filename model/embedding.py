@@ -16,11 +16,15 @@ class Embedding(nn.Module):
         require_positive(vocab_size=vocab_size, d_model=d_model)
         self.table = nn.Embedding(vocab_size, d_model)
         self.types = nn.Embedding(token_types, d_model) if token_types > 0 else None
-        self.scale = math.sqrt(d_model) if scaled else 1.0
+        self.scale = math.sqrt(d_model) if scaled else None
 
     def forward(self, tokens_BT, types_BT=None):
-        x = self.table(tokens_BT) * self.scale
+        x = self.table(tokens_BT)
+        if self.scale is not None:
+            x = x * self.scale
         if self.types is None:
+            if types_BT is not None:
+                raise ValueError("types tell texts apart, but model.embedding.token_types is 0")
             return x
         return x + (self.types.weight[0] if types_BT is None else self.types(types_BT))
 

@@ -25,7 +25,7 @@ class Head(nn.Module):
         super().__init__()
         require_positive(softcap=softcap)
         self.tied, self.softcap = tied, softcap
-        self.scale = d_model**-0.5 if scaled else 1.0
+        self.scale = d_model**-0.5 if scaled else None
         self.transform = Transform(d_model, transform, norm) if transform else nn.Identity()
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
@@ -35,7 +35,8 @@ class Head(nn.Module):
             self.map.weight = embedding.table.weight
 
     def forward(self, hidden):
-        logits = self.map(self.transform(hidden) * self.scale)
+        hidden = self.transform(hidden)
+        logits = self.map(hidden if self.scale is None else hidden * self.scale)
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
 

@@ -85,7 +85,7 @@ def spread(name, matrix, model, scheme):
     """Which column of the table a matrix belongs to."""
     if name.endswith("embedding.table"):
         # a head that divides its scores can read a table of any size
-        return scheme.tied if model.head.tied and model.head.scale == 1.0 else scheme.embedding
+        return scheme.tied if model.head.tied and model.head.scale is None else scheme.embedding
     if isinstance(matrix, nn.Embedding):
         return flat
     if name == "head.map":

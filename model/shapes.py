@@ -147,7 +147,7 @@ def example(kind):
 
 
 def show(config):
-    model = build_model(config, VOCABULARY)
+    model = build_model(config, VOCABULARY).double()  # in float64 the scores are made in the open
     steps = walk(model, example(config.kind))
     for s in steps:
         where, code = f"{s.path}:{s.line}", linecache.getline(str(ROOT / s.path), s.line).strip()

@@ -53,6 +53,14 @@ def test_commands_run(command):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_walk_looks_as_shown():
+    shown = run("-m", "model.shapes", "model=llama", cwd=ROOT).stdout
+    excerpt = [line.strip() for line in README.splitlines() if re.match(r"    \w+_[A-Z1]+ +\(", line)]
+    assert len(excerpt) == 6
+    for line in excerpt:
+        assert line in shown, line
+
+
 @pytest.mark.parametrize("group", ["model", "attention", "position", "norm", "ffn", "block", "size"])
 def test_the_table_of_kinds_is_complete(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]

@@ -84,7 +84,7 @@ def test_what_a_name_promises():
 
 
 def test_the_walk_shows_each_place_once_in_the_order_of_the_text():
-    net = build_model(compose(["model=t5", "size=tiny"]).model, 23)
+    net = build_model(compose(["model=t5", "size=tiny"]).model, 23).double()
     steps = walk(net, {"source": tokens(2, 9), "tokens": tokens(2, 6)})
     ways = [s.name for s in steps]
     for way in (

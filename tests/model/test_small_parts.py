@@ -143,6 +143,8 @@ def test_embedding():
     typed = drawn(Embedding(5, 9, token_types=2))
     same(typed(ids, types), typed.table.weight[ids] + typed.types.weight[types])
     same(typed(ids), typed(ids, torch.zeros_like(types)))
+    with pytest.raises(ValueError, match="types tell texts apart, but model.embedding.token_types is 0"):
+        plain(ids, types)
 
 
 def test_head():

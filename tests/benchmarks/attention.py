@@ -1,0 +1,71 @@
+"""Plain products beside the fused kernel on a CPU: where `plain_is_faster` in model/attend.py draws its line.
+
+OMP_NUM_THREADS=2 python tests/benchmarks/attention.py
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import model.attend
+from model.attend import Mask, attend
+
+SHAPES = [
+    (32, 4, 64, 32),
+    (16, 4, 128, 32),
+    (8, 4, 256, 32),
+    (4, 12, 256, 64),
+    (2, 12, 512, 64),
+    (1, 12, 1024, 64),
+]
+
+
+def tensors(batch, heads, length, width, dtype, training):
+    """As `split` makes them: heads of one packed tensor."""
+    made = [torch.randn(batch, length, heads, width).to(dtype).transpose(1, 2) for _ in range(4)]
+    return [t.requires_grad_(training) for t in made[:3]], made[3]
+
+
+def milliseconds(shape, dtype, training, rounds=9):
+    """The median over interleaved rounds of (plain, fused)."""
+    inputs, gradient = tensors(*shape, dtype, training)
+    times = {True: [], False: []}
+    for _ in range(rounds):
+        for plain in times:
+            model.attend.plain_is_faster = lambda q, k, plain=plain: plain
+            start = time.perf_counter()
+            y = attend(*inputs, Mask(causal=True))
+            if training:
+                torch.autograd.grad(y, inputs, gradient)
+            times[plain].append(1000 * (time.perf_counter() - start))
+    return [sorted(t)[rounds // 2] for t in times.values()]
+
+
+NUMBERS = {
+    "float32": (torch.float32, "highest"),
+    "float32 medium": (torch.float32, "medium"),
+    "bfloat16": (torch.bfloat16, "highest"),
+}
+
+
+def main():
+    rule = model.attend.plain_is_faster
+    print(
+        f"{'batch, heads, length, width':>28} {'numbers':>15} {'':>9} {'plain ms':>9} {'fused ms':>9}  chosen"
+    )
+    for shape in SHAPES:
+        for numbers, (dtype, precision) in NUMBERS.items():
+            torch.set_float32_matmul_precision(precision)
+            for training in (True, False):
+                [q, k, _], _ = tensors(*shape, dtype, training)
+                chosen = "plain" if rule(q, k) else "fused"
+                plain, fused = milliseconds(shape, dtype, training)
+                doing = "training" if training else "reading"
+                print(f"{shape!s:>28} {numbers:>15} {doing:>9} {plain:>9.2f} {fused:>9.2f}  {chosen}")
+
+
+if __name__ == "__main__":
+    main()
