@@ -52,31 +52,6 @@ def hide(visible):
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
 
 
-def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, softcap=None, dropout=0.0):
-    """softmax(q k' * scale + mask) v. Heads beyond the G of keys and values share them, H / G to each."""
-    if softcap is None and not plain_is_faster(q_BHTD, k_BGSD):
-        bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
-        shared = q_BHTD.shape[1] != k_BGSD.shape[1]
-        return F.scaled_dot_product_attention(
-            q_BHTD, k_BGSD, v_BGSE, bias, dropout, mask.causal, scale=scale, enable_gqa=shared
-        )
-    weights_BHTS = weigh(q_BHTD, k_BGSD, mask, scale=scale, softcap=softcap)
-    y_BGJE = fold(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
-    y_BHTE = unfold(y_BGJE, q_BHTD)
-    return y_BHTE
-
-
-def weigh(q_BHTD, k_BGSD, mask, *, scale=None, softcap=None):
-    """The weights themselves: along the keys, each row sums to one."""
-    scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
-    scores_BGJS = fold(q_BHTD * scale, k_BGSD) @ k_BGSD.mT
-    scores_BHTS = unfold(scores_BGJS, q_BHTD)
-    if softcap is not None:
-        scores_BHTS = softcap * (scores_BHTS / softcap).tanh()
-    weights_BHTS = mask.on(scores_BHTS).softmax(-1)
-    return weights_BHTS
-
-
 def fold(heads, shared):
     """Line up the rows of all heads that share a key/value head, so that one matrix product serves them."""
     return heads.unflatten(1, (shared.shape[1], -1)).flatten(2, 3)
@@ -95,3 +70,35 @@ def plain_is_faster(q_BHTD, k_BGSD):
     if q_BHTD.dtype != torch.float32 or torch.compiler.is_compiling():
         return True
     return torch.get_float32_matmul_precision() != "highest"
+
+
+def weigh(q_BHTD, k_BGSD, mask, *, scale=None, softcap=None):
+    """The weights themselves: along the keys, each row sums to one."""
+    scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
+    scores_BGJS = fold(q_BHTD * scale, k_BGSD) @ k_BGSD.mT
+    scores_BHTS = unfold(scores_BGJS, q_BHTD)
+    if softcap is not None:
+        scores_BHTS = softcap * (scores_BHTS / softcap).tanh()
+    weights_BHTS = mask.on(scores_BHTS).softmax(-1)
+    return weights_BHTS
+
+
+def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, softcap=None, dropout=0.0):
+    """softmax(q k' * scale + mask) v. Heads beyond the G of keys and values share them, H / G to each."""
+    if softcap is None and not plain_is_faster(q_BHTD, k_BGSD):
+        bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
+        shared = q_BHTD.shape[1] != k_BGSD.shape[1]
+        return F.scaled_dot_product_attention(
+            q_BHTD,
+            k_BGSD,
+            v_BGSE,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=mask.causal,
+            scale=scale,
+            enable_gqa=shared,
+        )
+    weights_BHTS = weigh(q_BHTD, k_BGSD, mask, scale=scale, softcap=softcap)
+    y_BGJE = fold(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
+    y_BHTE = unfold(y_BGJE, q_BHTD)
+    return y_BHTE

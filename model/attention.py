@@ -22,6 +22,43 @@ def merge(heads):
     return heads.transpose(1, 2).flatten(-2)
 
 
+def head_width(d_model, n_heads):
+    if d_model % n_heads:
+        raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
+    return d_model // n_heads
+
+
+class AcrossHeads(nn.Module):
+    """A norm over all heads of a position at once."""
+
+    def __init__(self, norm, n_heads):
+        super().__init__()
+        self.norm, self.n_heads = norm, n_heads
+
+    def forward(self, heads):
+        return split(self.norm(merge(heads)), self.n_heads)
+
+
+def qk_normalizer(kind, norm, n_heads, width):
+    """Queries and keys of one size keep the softmax from saturating (arxiv.org/abs/2302.05442)."""
+    kinds = {
+        "none": nn.Identity,
+        "head": partial(norm, width),
+        "full": lambda: AcrossHeads(norm(n_heads * width), n_heads),
+    }
+    if kind not in kinds:
+        raise ValueError(f"qk_norm is {kind!r}; choose one of: {', '.join(kinds)}")
+    return kinds[kind]()
+
+
+def low_rank(d_in, rank, d_out, norm):
+    """One linear map, or two with a norm between them where they meet in few channels."""
+    if rank is None:
+        return nn.Linear(d_in, d_out, bias=False)
+    down, up = nn.Linear(d_in, rank, bias=False), nn.Linear(rank, d_out, bias=False)
+    return nn.Sequential(down, norm(rank), up)
+
+
 class Widths(NamedTuple):
     """The widths of the tensors that keys and values are made from."""
 
@@ -180,55 +217,13 @@ class Latent(nn.Module):
         return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, dropout=dropout)
 
     def absorbing_is_cheaper(self, x, memory_B1SK):
-        """Count multiplications per head: expanding pays once per remembered token, absorbing once per new
-        one and at every meeting of the two."""
-        new, remembered = x.shape[1], memory_B1SK.shape[2]
-        plain, rotary, value, latent = (
-            self.plain_width,
-            self.rotary_width,
-            self.value_width,
-            self.latent_width,
-        )
-        expanded = remembered * latent * (plain + value) + new * remembered * (plain + rotary + value)
-        absorbed = new * latent * (plain + value) + new * remembered * (2 * latent + rotary)
+        """By multiplications per head: expanding pays for each remembered token, absorbing for each new one
+        and more at every meeting of the two."""
+        T, S = x.shape[1], memory_B1SK.shape[2]
+        P, R, E, L = self.plain_width, self.rotary_width, self.value_width, self.latent_width
+        expanded = S * L * (P + E) + T * S * (P + R + E)
+        absorbed = T * L * (P + E) + T * S * (2 * L + R)
         return absorbed < expanded
-
-
-def head_width(d_model, n_heads):
-    if d_model % n_heads:
-        raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
-    return d_model // n_heads
-
-
-def qk_normalizer(kind, norm, n_heads, width):
-    """Queries and keys of one size keep the softmax from saturating (arxiv.org/abs/2302.05442)."""
-    kinds = {
-        "none": nn.Identity,
-        "head": partial(norm, width),
-        "full": lambda: AcrossHeads(norm(n_heads * width), n_heads),
-    }
-    if kind not in kinds:
-        raise ValueError(f"qk_norm is {kind!r}; choose one of: {', '.join(kinds)}")
-    return kinds[kind]()
-
-
-class AcrossHeads(nn.Module):
-    """A norm over all heads of a position at once."""
-
-    def __init__(self, norm, n_heads):
-        super().__init__()
-        self.norm, self.n_heads = norm, n_heads
-
-    def forward(self, heads):
-        return split(self.norm(merge(heads)), self.n_heads)
-
-
-def low_rank(d_in, rank, d_out, norm):
-    """One linear map, or two with a norm between them where they meet in few channels."""
-    if rank is None:
-        return nn.Linear(d_in, d_out, bias=False)
-    down, up = nn.Linear(d_in, rank, bias=False), nn.Linear(rank, d_out, bias=False)
-    return nn.Sequential(down, norm(rank), up)
 
 
 ATTENTIONS = {

@@ -26,6 +26,8 @@ class Block(nn.Module):
     def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
         super().__init__()
         self.attention, self.cross, self.ffn = attention, cross, ffn
+        self.attention_norm, self.ffn_norm = norm(), norm()
+        self.cross_norm = norm() if cross else None
         self.drop = nn.Dropout(dropout)
 
     def attend(self, x, sight, cache):
@@ -36,13 +38,7 @@ class Block(nn.Module):
 
 
 class Pre(Block):
-    """Each sub-layer reads a normalised copy; the stream itself passes untouched
-    (arxiv.org/abs/2002.04745)."""
-
-    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
-        super().__init__(attention, ffn, norm, cross, dropout)
-        self.attention_norm, self.ffn_norm = norm(), norm()
-        self.cross_norm = norm() if cross else None
+    """Each sub-layer reads a normalised copy, the stream passes untouched (arxiv.org/abs/2002.04745)."""
 
     def forward(self, x, sight, cache=None):
         x = x + self.drop(self.attend(self.attention_norm(x), sight, cache))
@@ -51,7 +47,7 @@ class Pre(Block):
         return x + self.drop(self.ffn(self.ffn_norm(x)))
 
 
-class Post(Pre):
+class Post(Block):
     """The stream is normalised after each sub-layer, as in the paper of 2017 (arxiv.org/abs/1706.03762)."""
 
     needs_final_norm = False
@@ -63,9 +59,8 @@ class Post(Pre):
         return self.ffn_norm(x + self.drop(self.ffn(x)))
 
 
-class Sandwich(Pre):
-    """A norm before and one after each sub-layer: what is added has one size too
-    (arxiv.org/abs/2105.13290)."""
+class Sandwich(Block):
+    """Pre, and what is added is normalised too (arxiv.org/abs/2105.13290)."""
 
     def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
         super().__init__(attention, ffn, norm, cross, dropout)
@@ -80,17 +75,12 @@ class Sandwich(Pre):
 
 
 class Parallel(Block):
-    """All sub-layers read one normalised copy at once (arxiv.org/abs/2204.02311)."""
-
-    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
-        super().__init__(attention, ffn, norm, cross, dropout)
-        self.norm = norm()
+    """All sub-layers read the same stream at once (arxiv.org/abs/2204.02311)."""
 
     def forward(self, x, sight, cache=None):
-        normed = self.norm(x)
-        added = self.attend(normed, sight, cache) + self.ffn(normed)
+        added = self.attend(self.attention_norm(x), sight, cache) + self.ffn(self.ffn_norm(x))
         if sight.memory is not None:
-            added = added + self.consult(normed, sight, cache)
+            added = added + self.consult(self.cross_norm(x), sight, cache)
         return x + self.drop(added)
 
 

@@ -6,17 +6,36 @@ from functools import cache, partial
 from typing import get_args
 
 
-def build(name, kinds, node, shared, needs=None):
-    """kinds[node["kind"]], made from the node's own options and those shared sizes its constructor names.
-    Where something `needs` to be shared, only kinds that name it will do."""
-    options = dict(node)
-    kind = options.pop("kind", None)
-    if kind not in kinds:
-        raise ValueError(f"{name}.kind is {kind!r}; choose one of: {', '.join(kinds)}")
-    able = [k for k in kinds if needs in (None, *parameters(kinds[k]))]
-    if kind not in able:
-        raise ValueError(f"{name}.kind is {kind!r}, which takes no {needs}; choose one of: {', '.join(able)}")
-    return construct(f"{name} ({kind})", kinds[kind], options, shared)
+def require_positive(**values):
+    """Sizes and rates that are given must be above zero."""
+    for name, value in values.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} must be above 0 and is {value}")
+
+
+@cache
+def parameters(constructor):
+    return inspect.signature(constructor).parameters
+
+
+def own_options(constructor, shared):
+    """The parameters a config may set: those that neither the parent shares nor the kind has fixed."""
+    fixed = constructor.keywords if isinstance(constructor, partial) else {}
+    return {name: p for name, p in parameters(constructor).items() if name not in {*shared, *fixed}}
+
+
+def fits(value, annotation):
+    allowed = get_args(annotation) or (annotation,)
+    if isinstance(value, bool):
+        return bool in allowed
+    if isinstance(value, float):
+        return float in allowed and math.isfinite(value)
+    return type(value) in allowed or (isinstance(value, int) and float in allowed)
+
+
+def spell(annotation):
+    words = {type(None): "null", float: "a finite number", int: "a whole number", bool: "true or false"}
+    return " or ".join(words.get(a, f"a {a.__name__}") for a in get_args(annotation) or (annotation,))
 
 
 def construct(name, constructor, options, shared):
@@ -38,33 +57,14 @@ def construct(name, constructor, options, shared):
         raise ValueError(f"{name}: {error}") from None
 
 
-def own_options(constructor, shared):
-    """The parameters a config may set: those that neither the parent shares nor the kind has fixed."""
-    fixed = constructor.keywords if isinstance(constructor, partial) else {}
-    return {name: p for name, p in parameters(constructor).items() if name not in {*shared, *fixed}}
-
-
-@cache
-def parameters(constructor):
-    return inspect.signature(constructor).parameters
-
-
-def fits(value, annotation):
-    allowed = get_args(annotation) or (annotation,)
-    if isinstance(value, bool):
-        return bool in allowed
-    if isinstance(value, float):
-        return float in allowed and math.isfinite(value)
-    return type(value) in allowed or (isinstance(value, int) and float in allowed)
-
-
-def spell(annotation):
-    words = {type(None): "null", float: "a finite number", int: "a whole number", bool: "true or false"}
-    return " or ".join(words.get(a, f"a {a.__name__}") for a in get_args(annotation) or (annotation,))
-
-
-def require_positive(**values):
-    """Sizes and rates that are given must be above zero."""
-    for name, value in values.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} must be above 0 and is {value}")
+def build(name, kinds, node, shared, needs=None):
+    """kinds[node["kind"]], made from the node's own options and those shared sizes its constructor names.
+    Where something `needs` to be shared, only kinds that name it will do."""
+    options = dict(node)
+    kind = options.pop("kind", None)
+    if kind not in kinds:
+        raise ValueError(f"{name}.kind is {kind!r}; choose one of: {', '.join(kinds)}")
+    able = [k for k in kinds if needs in (None, *parameters(kinds[k]))]
+    if kind not in able:
+        raise ValueError(f"{name}.kind is {kind!r}, which takes no {needs}; choose one of: {', '.join(able)}")
+    return construct(f"{name} ({kind})", kinds[kind], options, shared)

@@ -8,6 +8,10 @@ import torch.nn.functional as F
 from model.build import require_positive
 
 
+def relu2(values):
+    return F.relu(values).square()
+
+
 class Plain(nn.Module):
     """out(activation(up(x))); the width between is given, or a multiple of d_model rounded to suit
     kernels."""
@@ -52,10 +56,6 @@ class Gated(Plain):
     def forward(self, x):
         h_BTF = self.activation(self.gate(x)) * self.up(x)
         return self.out(h_BTF)
-
-
-def relu2(values):
-    return F.relu(values).square()
 
 
 ACTIVATIONS = {

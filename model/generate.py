@@ -8,37 +8,28 @@ from model.encoder import Encoder
 from model.encoder_decoder import EncoderDecoder
 
 
-def generate(model, prompts, *, max_new_tokens, sources=None, stop=None):
-    """Continue each prompt (a list of token ids), always with the likeliest token. An iterator over steps:
-    one list each: a new id for each row, None for those that have written `stop`. A row's ids do not depend
-    on the other rows.
-
-    An encoder-decoder answers `sources`; its prompts are the beginnings of the answers, most often one start
-    token. A row that reaches the context goes on with its newer half.
-    """
-    decode = reader(model, prompts, sources)
-    return steps(model, decode, [list(prompt) for prompt in prompts], max_new_tokens, stop)
+def left_pad(rows, model):
+    """(tokens, visible); visible is None where nothing is padded."""
+    longest, device = max(map(len, rows)), model.embedding.table.weight.device
+    tokens = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
+    if all(len(row) == longest for row in rows):
+        return tokens, None
+    first = longest - torch.tensor([[len(row)] for row in rows], device=device)
+    return tokens, torch.arange(longest, device=device) >= first
 
 
-def steps(model, decode, rows, max_new_tokens, stop):
-    caches, ended = None, [False] * len(rows)
-    for _ in range(max_new_tokens):
-        if caches is None or max(map(len, rows)) > model.context:
-            newer = -(model.context // 2 or 1)
-            rows = [row[newer:] if len(row) > model.context else row for row in rows]
-            tokens, visible = left_pad(rows, model)
-            caches = model.new_caches(model.context)
-        with torch.inference_mode():
-            hidden = decode(tokens, visible=visible, caches=caches)
-            tokens = model.head(hidden[:, -1:]).argmax(-1)
-        ids = tokens[:, 0].tolist()
-        rows = [[*row, i] for row, i in zip(rows, ids, strict=True)]
-        if visible is not None:
-            visible = torch.cat([visible, torch.ones_like(visible[:, :1])], 1)
-        yield [None if end else i for end, i in zip(ended, ids, strict=True)]
-        ended = [end or i == stop for end, i in zip(ended, ids, strict=True)]
-        if all(ended):
-            return
+def check(texts, model, what):
+    """Token ids are checked where they enter, so that no forward pass need look at them."""
+    words = model.embedding.table.num_embeddings
+    for text in texts:
+        if not text:
+            raise ValueError(f"a {what} is empty; it needs at least one token")
+        if len(text) > model.context:
+            raise ValueError(
+                f"a {what} has {len(text)} tokens and the model's context is {model.context}: shorten it"
+            )
+        if not 0 <= min(text) <= max(text) < words:
+            raise ValueError(f"a {what} has ids from {min(text)} to {max(text)}; the vocabulary has {words}")
 
 
 def reader(model, prompts, sources):
@@ -64,25 +55,34 @@ def reader(model, prompts, sources):
     return partial(model.decode, memory=memory, memory_visible=visible)
 
 
-def check(texts, model, what):
-    """Token ids are checked where they enter, so that no forward pass need look at them."""
-    words = model.embedding.table.num_embeddings
-    for text in texts:
-        if not text:
-            raise ValueError(f"a {what} is empty; it needs at least one token")
-        if len(text) > model.context:
-            raise ValueError(
-                f"a {what} has {len(text)} tokens and the model's context is {model.context}: shorten it"
-            )
-        if not 0 <= min(text) <= max(text) < words:
-            raise ValueError(f"a {what} has ids from {min(text)} to {max(text)}; the vocabulary has {words}")
+def steps(model, decode, rows, max_new_tokens, stop):
+    caches, ended = None, [False] * len(rows)
+    for _ in range(max_new_tokens):
+        if caches is None or max(map(len, rows)) > model.context:
+            newer = -(model.context // 2 or 1)
+            rows = [row[newer:] if len(row) > model.context else row for row in rows]
+            tokens, visible = left_pad(rows, model)
+            caches = model.new_caches(model.context)
+        with torch.inference_mode():
+            hidden = decode(tokens, visible=visible, caches=caches)
+            tokens = model.head(hidden[:, -1:]).argmax(-1)
+        ids = tokens[:, 0].tolist()
+        rows = [[*row, i] for row, i in zip(rows, ids, strict=True)]
+        if visible is not None:
+            visible = torch.cat([visible, torch.ones_like(visible[:, :1])], 1)
+        yield [None if end else i for end, i in zip(ended, ids, strict=True)]
+        ended = [end or i == stop for end, i in zip(ended, ids, strict=True)]
+        if all(ended):
+            return
 
 
-def left_pad(rows, model):
-    """(tokens, visible); visible is None where nothing is padded."""
-    longest, device = max(map(len, rows)), model.embedding.table.weight.device
-    tokens = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
-    if all(len(row) == longest for row in rows):
-        return tokens, None
-    first = longest - torch.tensor([[len(row)] for row in rows], device=device)
-    return tokens, torch.arange(longest, device=device) >= first
+def generate(model, prompts, *, max_new_tokens, sources=None, stop=None):
+    """Continue each prompt (a list of token ids), always with the likeliest token. An iterator over steps:
+    one list each: a new id for each row, None for those that have written `stop`. A row's ids do not depend
+    on the other rows.
+
+    An encoder-decoder answers `sources`; its prompts are the beginnings of the answers, most often one start
+    token. A row that reaches the context goes on with its newer half.
+    """
+    decode = reader(model, prompts, sources)
+    return steps(model, decode, [list(prompt) for prompt in prompts], max_new_tokens, stop)

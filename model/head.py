@@ -7,6 +7,21 @@ from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm, norm_maker
 
 
+class Transform(nn.Module):
+    """The layer that BERT puts between its last block and the vocabulary (arxiv.org/abs/1810.04805)."""
+
+    def __init__(self, d_model, activation, norm):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"transform is {activation!r}; choose one of: {', '.join(ACTIVATIONS)}")
+        self.activation = ACTIVATIONS[activation]
+        self.dense = nn.Linear(d_model, d_model)
+        self.norm = norm(d_model)
+
+    def forward(self, hidden):
+        return self.norm(self.activation(self.dense(hidden)))
+
+
 class Head(nn.Module):
     """One linear map. Around it, where a family has them: BERT's transform (a layer of its own before the
     map), T5's scale by 1 / sqrt(d_model), a soft cap that keeps scores within +-softcap."""
@@ -38,21 +53,6 @@ class Head(nn.Module):
         hidden = self.transform(hidden)
         logits = self.map(hidden if self.scale is None else hidden * self.scale)
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
-
-
-class Transform(nn.Module):
-    """The layer that BERT puts between its last block and the vocabulary (arxiv.org/abs/1810.04805)."""
-
-    def __init__(self, d_model, activation, norm):
-        super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"transform is {activation!r}; choose one of: {', '.join(ACTIVATIONS)}")
-        self.activation = ACTIVATIONS[activation]
-        self.dense = nn.Linear(d_model, d_model)
-        self.norm = norm(d_model)
-
-    def forward(self, hidden):
-        return self.norm(self.activation(self.dense(hidden)))
 
 
 def make_head(config, vocab_size):

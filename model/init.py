@@ -59,6 +59,18 @@ SCHEMES = {
     "vaswani":  Scheme(fan_in,    fan_in, xavier,      xavier,   fan_in),
     "modern":   Scheme(one,       flat,   half_fan_in, zero,     zero),
 }
+
+
+def column(name, matrix, model, scheme):
+    """Which column of the table a matrix belongs to."""
+    if name.endswith("embedding.table"):
+        # a head that divides its scores can read a table of any size
+        return scheme.tied if model.head.tied and model.head.scale is None else scheme.embedding
+    if isinstance(matrix, nn.Embedding):
+        return flat
+    if name == "head.map":
+        return scheme.head
+    return scheme.out if name.endswith(".out") else scheme.hidden
 # fmt: on
 
 
@@ -72,22 +84,10 @@ def initialise(model, scheme):
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tied:
             continue
-        std = spread(name, matrix, model, SCHEMES[scheme])(matrix.weight.shape, writers[name.split(".")[0]])
+        std = column(name, matrix, model, SCHEMES[scheme])(matrix.weight.shape, writers[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
     for attention in (m for m in model.modules() if isinstance(m, MultiHead)):
         # scores start at one size whatever the scale: T5's, which is 1, asks for smaller queries
         attention.query.weight.data *= attention.key_width**-0.5 / attention.scale
-
-
-def spread(name, matrix, model, scheme):
-    """Which column of the table a matrix belongs to."""
-    if name.endswith("embedding.table"):
-        # a head that divides its scores can read a table of any size
-        return scheme.tied if model.head.tied and model.head.scale is None else scheme.embedding
-    if isinstance(matrix, nn.Embedding):
-        return flat
-    if name == "head.map":
-        return scheme.head
-    return scheme.out if name.endswith(".out") else scheme.hidden

@@ -7,21 +7,6 @@ IGNORE = -100  # a position without a target
 ROWS = 512  # positions whose logits are held at a time
 
 
-def loss(hidden, head, targets, count=None):
-    """(sum over all targets, their number). Positions without a target cost nothing. Whoever knows the number
-    of targets should say so: counting them on a GPU waits for it."""
-    hidden, targets = hidden.flatten(0, -2), targets.flatten()
-    count = int((targets != IGNORE).sum()) if count is None else count
-    if count < len(targets):
-        first = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]
-        hidden, targets = hidden[first], targets[first]
-    if torch.is_grad_enabled() and count > ROWS:
-        learning = [p for p in head.parameters() if p.requires_grad]
-        return InChunks.apply(head, hidden, targets, *learning), count
-    chunks = zip(hidden.split(ROWS), targets.split(ROWS), strict=True)
-    return sum(cross_entropy(head, *chunk) for chunk in chunks), count
-
-
 def cross_entropy(head, hidden_NC, targets_N):
     logits_NV = head(hidden_NC)
     if logits_NV.dtype != torch.float64:
@@ -54,3 +39,18 @@ class InChunks(torch.autograd.Function):
     def backward(ctx, scale):
         hidden_grad_NC, *grads = ctx.saved_tensors
         return None, hidden_grad_NC * scale, None, *[grad * scale for grad in grads]
+
+
+def loss(hidden, head, targets, count=None):
+    """(sum over all targets, their number). Positions without a target cost nothing. Whoever knows the number
+    of targets should say so: counting them on a GPU waits for it."""
+    hidden, targets = hidden.flatten(0, -2), targets.flatten()
+    count = int((targets != IGNORE).sum()) if count is None else count
+    if count < len(targets):
+        first = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]
+        hidden, targets = hidden[first], targets[first]
+    if torch.is_grad_enabled() and count > ROWS:
+        learning = [p for p in head.parameters() if p.requires_grad]
+        return InChunks.apply(head, hidden, targets, *learning), count
+    chunks = zip(hidden.split(ROWS), targets.split(ROWS), strict=True)
+    return sum(cross_entropy(head, *chunk) for chunk in chunks), count

@@ -7,6 +7,11 @@ import torch.nn.functional as F
 from model.build import build, require_positive
 
 
+def cast(parameter, values):
+    # under autocast on a CPU, mixed types would leave the fused kernel
+    return None if parameter is None else parameter.to(values.dtype)
+
+
 class Norm(nn.Module):
     """The learned gain and offset that both kinds share; either can be left out."""
 
@@ -32,11 +37,6 @@ class RMSNorm(Norm):
     def forward(self, values):
         normed = F.rms_norm(values, self.width, cast(self.weight, values), self.eps)
         return normed if self.bias is None else normed + cast(self.bias, values)
-
-
-def cast(parameter, values):
-    # under autocast on a CPU, mixed types would leave the fused kernel
-    return None if parameter is None else parameter.to(values.dtype)
 
 
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}

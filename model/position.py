@@ -1,5 +1,5 @@
-"""Position: three places it can enter the network. Positions are explicit: pos is (1|B, T), counted from
-0."""
+"""Position: three places it can enter the network. It is always told outright: pos is (1|B, T), counted
+from 0 at a row's first token that is not padding."""
 
 import math
 
@@ -41,6 +41,12 @@ class Learned(Position):
 
     def embed(self, x, pos):
         return x + self.table(pos.clamp(min=0))  # left padding stands before 0
+
+
+def pair_rates(width, base, x):
+    """base^(-2i/width) for each pair i, on x's device; never less exact than float32."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return base ** (-torch.arange(0, width, 2, device=x.device, dtype=dtype) / width)
 
 
 class Sinusoidal(Position):
@@ -137,12 +143,6 @@ class Relative(Position):
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         ahead = 0 if self.causal else buckets * (offset > 0)
         return ahead + torch.where(distance < near, distance, far)
-
-
-def pair_rates(width, base, x):
-    """base^(-2i/width) for each pair i, on x's device; never less exact than float32."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    return base ** (-torch.arange(0, width, 2, device=x.device, dtype=dtype) / width)
 
 
 POSITIONS = {

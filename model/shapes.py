@@ -52,6 +52,14 @@ class Sighting(NamedTuple):
         return tuple(self.tensor.shape)
 
 
+def promised(name):
+    """The axes that a name tells, or nothing."""
+    if name == "x":
+        return "BTC"
+    found = SUFFIX.search(name)
+    return found and found[1]
+
+
 class Tracer:
     """While it is entered, notes every tensor of such a name in the functions of this package."""
 
@@ -84,14 +92,6 @@ class Tracer:
             return look
 
         return look(frame, event, argument)
-
-
-def promised(name):
-    """The axes that a name tells, or nothing."""
-    if name == "x":
-        return "BTC"
-    found = SUFFIX.search(name)
-    return found and found[1]
 
 
 def axis_sizes(model, **given):
@@ -146,6 +146,10 @@ def example(kind):
     return texts | {"source": torch.arange(18).view(2, 9)} if kind == "encoder_decoder" else texts
 
 
+def spell(axes):
+    return f"({', '.join(map(str, axes))})"
+
+
 def show(config):
     model = build_model(config, VOCABULARY).double()  # in float64 the scores are made in the open
     steps = walk(model, example(config.kind))
@@ -156,10 +160,6 @@ def show(config):
     for axis, meaning in LEGEND.items():
         if any(axis in s.axes for s in steps):
             print(f"{axis}  {meaning}")
-
-
-def spell(axes):
-    return f"({', '.join(map(str, axes))})"
 
 
 def main(words):

@@ -13,6 +13,18 @@ from model.norm import norm_maker
 from model.position import POSITIONS
 
 
+def make_block(config, sizes, memory_width):
+    attention = build("model.attention", ATTENTIONS, config.attention, sizes | {"memory": None})
+    ffn, cross = build("model.ffn", FFNS, config.ffn, sizes), None
+    if memory_width is not None:
+        memory = {"memory": Widths(memory_width, memory_width)}
+        cross = build(
+            "model.cross_attention", ATTENTIONS, config.cross_attention, sizes | memory, needs="memory"
+        )
+    parts = {"attention": attention, "cross": cross, "ffn": ffn}
+    return build("model.block", BLOCKS, config.block, sizes | parts)
+
+
 class Stack(nn.Module):
     """Position, then n_layers blocks, then a last norm where the blocks leave one to do. With memory_width,
     each block also looks at a memory of that width."""
@@ -72,15 +84,3 @@ class Stack(nn.Module):
 
     def new_caches(self, size):
         return [LayerCache(own=Cache(size), cross=Cache()) for _ in self.blocks]
-
-
-def make_block(config, sizes, memory_width):
-    attention = build("model.attention", ATTENTIONS, config.attention, sizes | {"memory": None})
-    ffn, cross = build("model.ffn", FFNS, config.ffn, sizes), None
-    if memory_width is not None:
-        memory = {"memory": Widths(memory_width, memory_width)}
-        cross = build(
-            "model.cross_attention", ATTENTIONS, config.cross_attention, sizes | memory, needs="memory"
-        )
-    parts = {"attention": attention, "cross": cross, "ffn": ffn}
-    return build("model.block", BLOCKS, config.block, sizes | parts)
