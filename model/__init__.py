@@ -1,9 +1,8 @@
 """One plain transformer, every family.
 
-The reading order is that of a batch on its way: decoder.py, stack.py, block.py, attention.py, attend.py,
-loss.py; then what they are made of: embedding.py, position.py, norm.py, feedforward.py, head.py, cache.py;
-then how they are made: config.py, build.py, init.py; and what they are for: generate.py. `python -m
-model.shapes` prints the way with every shape.
+Read along the way of a batch: decoder.py, stack.py, block.py, attention.py, attend.py; then the small parts:
+position.py, feedforward.py, norm.py, embedding.py, head.py, cache.py; then loss.py and generate.py, and how
+it is all made: init.py, build.py, config.py. `python -m model.shapes` prints that way with every shape.
 
 A name that ends in capitals says its axes, as q_BHTD does; a bare x is always (B, T, C).
 """
@@ -61,7 +60,7 @@ def check(config):
     if not 0 <= config.dropout < 1:
         raise ValueError(f"model.dropout must be from 0 to below 1 and is {config.dropout}")
     if config.kind != "encoder_decoder" and config.cross_attention is not None:
-        raise ValueError(f"a {config.kind} has no memory to look at: leave model.cross_attention null")
+        raise ValueError(f"a {config.kind} has no memory to look at: leave out model.cross_attention")
     if config.kind == "encoder_decoder" and config.cross_attention is None:
         raise ValueError(
             "an encoder_decoder needs model.cross_attention: attention@model.cross_attention=mha"

@@ -15,15 +15,16 @@ class Mask(NamedTuple):
 
     def on(self, scores_BHTS):
         if self.causal:
-            scores_BHTS = scores_BHTS + torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
+            ahead_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
+            scores_BHTS = scores_BHTS + ahead_TS
         if self.bias is not None:
             scores_BHTS = scores_BHTS + self.bias.to(scores_BHTS.dtype)
         return scores_BHTS
 
 
 def make_mask(q_pos, k_pos, *, causal, window=None, visible=None, bias=None):
-    """The mask of self-attention: order, distance and padding, all told by positions (1|B, T), never by
-    slots.
+    """The mask of self-attention: order, distance and padding, told by the positions of queries, (1|B, T),
+    and of keys, (1|B, S), so that it does not matter where in a batch or cache they lie.
 
     window: a causal query sees that many keys, itself included; without causality, half as many to each side.
     visible: (B, S), false where a key is padding.
@@ -41,7 +42,7 @@ def make_mask(q_pos, k_pos, *, causal, window=None, visible=None, bias=None):
         allowed_B1TS = allowed_B1TS & (behind_B1TS < window if causal else behind_B1TS.abs() <= window // 2)
     if visible is not None:
         # padding sees itself, so that no row of weights is empty
-        allowed_B1TS = allowed_B1TS & visible[:, None, None, :] | (behind_B1TS == 0)
+        allowed_B1TS = (allowed_B1TS & visible[:, None, None, :]) | (behind_B1TS == 0)
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
 
 
@@ -53,7 +54,8 @@ def hide(visible):
 
 
 def fold(heads, shared):
-    """Line up the rows of all heads that share a key/value head, so that one matrix product serves them."""
+    """Line up the queries of all heads that share a head of keys, so that one product serves them; where none
+    do (G = H) nothing changes."""
     return heads.unflatten(1, (shared.shape[1], -1)).flatten(2, 3)
 
 
@@ -63,8 +65,8 @@ def unfold(rows, heads):
 
 
 def plain_is_faster(q_BHTD, k_BGSD):
-    """On a CPU the fused kernel loses to plain products, up to five times, where sequences are short and
-    numbers are not exact float32; beyond 512 tokens it wins (tests/benchmarks/attention.py)."""
+    """On a CPU the fused kernel loses to plain products, up to five times, where texts are short and numbers
+    anything but float32 in full precision; beyond 512 tokens it wins (tests/benchmarks/attention.py)."""
     if q_BHTD.device.type != "cpu" or q_BHTD.shape[-2] * k_BGSD.shape[-2] > 512 * 512:
         return False
     if q_BHTD.dtype != torch.float32 or torch.compiler.is_compiling():
@@ -84,7 +86,8 @@ def weigh(q_BHTD, k_BGSD, mask, *, scale=None, softcap=None):
 
 
 def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, softcap=None, dropout=0.0):
-    """softmax(q k' * scale + mask) v. Heads beyond the G of keys and values share them, H / G to each."""
+    """softmax(q k' * scale + mask) v. Each head of keys and values serves H / G heads of queries. Dropout is
+    that of the weights; it is 0 but in training."""
     if softcap is None and not plain_is_faster(q_BHTD, k_BGSD):
         bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
         shared = q_BHTD.shape[1] != k_BGSD.shape[1]

@@ -1,5 +1,9 @@
-"""Attention: queries look up a table of keys, the weights average the values. All kinds share one forward,
-attention(x, *, mask, rotate=None, cache=None) -> like x; those that can cross also take keys and values."""
+"""Attention: softmax(q k' / sqrt(D)) v. Each position asks a query, compares it with the keys of all
+positions it may see, and takes the mean of their values, weighted by how well the keys fit.
+
+All kinds share one forward, attention(x, *, mask, rotate=None, cache=None) -> like x; those that can look at
+another text also take the tensors that keys and values are made from.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -125,7 +129,7 @@ class MultiHead(nn.Module):
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # a memory never changes
         else:
-            new = self.table(x if keys is None else keys, values, rotate)
+            new = self.keys_and_values(x if keys is None else keys, values, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
         merged_BTW = merge(self.look_up(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
@@ -134,8 +138,8 @@ class MultiHead(nn.Module):
         dropout = self.dropout if self.training else 0.0
         return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, softcap=self.softcap, dropout=dropout)
 
-    def table(self, keys, values, rotate):
-        """What there is to look up; keys and values are most often made from one tensor."""
+    def keys_and_values(self, keys, values, rotate):
+        """Of the tokens given, most often from one tensor; those of earlier tokens are in the cache."""
         k_BGSD = self.key_norm(split(self.key(keys), self.n_groups))
         k_BGSD = rotate(k_BGSD) if rotate else k_BGSD
         v_BGSE = split(self.value(keys if values is None else values), self.n_groups)
@@ -186,40 +190,41 @@ class Latent(nn.Module):
         k_B1TR = split(self.key_position(x), 1)
         if rotate:
             q_BHTR, k_B1TR = rotate(q_BHTR), rotate(k_B1TR)
-        # what is remembered of a token: its latent and its rotated key, side by side
+        # all that is remembered of a token: its latent and its rotated key, side by side
         new_B1TK = torch.cat([split(self.latent_norm(self.latent(x)), 1), k_B1TR], -1)
-        [memory_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
-        form = self.absorbed if self.absorbing_is_cheaper(x, memory_B1SK) else self.expanded
-        merged_BTW = merge(form(q_BHTP, q_BHTR, memory_B1SK, mask))
+        [latents_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
+        form = self.absorbed if self.absorbing_is_cheaper(x, latents_B1SK) else self.expanded
+        merged_BTW = merge(form(q_BHTP, q_BHTR, latents_B1SK, mask))
         return self.out(merged_BTW)
 
-    def expanded(self, q_BHTP, q_BHTR, memory_B1SK, mask):
+    def expanded(self, q_BHTP, q_BHTR, latents_B1SK, mask):
         """Multi-head attention over the keys and values that the latents stand for."""
-        latent_B1SL, k_B1SR = memory_B1SK.split([self.latent_width, self.rotary_width], -1)
+        latent_B1SL, k_B1SR = latents_B1SK.split([self.latent_width, self.rotary_width], -1)
         k_BHSP = split(self.key(latent_B1SL[:, 0]), self.n_heads)
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
         k_BHSD = torch.cat([k_BHSP, k_B1SR.expand(-1, self.n_heads, -1, -1)], -1)
         return self.look_up(q_BHTD, k_BHSD, v_BHSE, mask)
 
-    def absorbed(self, q_BHTP, q_BHTR, memory_B1SK, mask):
-        """The same numbers with the expansions folded into query and result: (q W) c' = q (c W')', so all
-        heads look up the one table of latents, and nothing is expanded."""
+    def absorbed(self, q_BHTP, q_BHTR, latents_B1SK, mask):
+        """The same numbers without expanding anything: q (W c) = (q W) c, so W, which expands a latent c to a
+        key, can be folded into the query, and its like for values into the result. All heads then look up the
+        latents themselves, as one head of keys (D is K) and of values (E is L)."""
         expand_HPL = self.key.weight.unflatten(0, (self.n_heads, -1))
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
-        y_BHTL = self.look_up(q_BHTK, memory_B1SK, memory_B1SK[..., : self.latent_width], mask)
+        y_BHTL = self.look_up(q_BHTK, latents_B1SK, latents_B1SK[..., : self.latent_width], mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
     def look_up(self, q_BHTD, k_BGSD, v_BGSE, mask):
         dropout = self.dropout if self.training else 0.0
         return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, dropout=dropout)
 
-    def absorbing_is_cheaper(self, x, memory_B1SK):
+    def absorbing_is_cheaper(self, x, latents_B1SK):
         """By multiplications per head: expanding pays for each remembered token, absorbing for each new one
         and more at every meeting of the two."""
-        T, S = x.shape[1], memory_B1SK.shape[2]
+        T, S = x.shape[1], latents_B1SK.shape[2]
         P, R, E, L = self.plain_width, self.rotary_width, self.value_width, self.latent_width
         expanded = S * L * (P + E) + T * S * (P + R + E)
         absorbed = T * L * (P + E) + T * S * (2 * L + R)

@@ -30,10 +30,10 @@ class Block(nn.Module):
         self.cross_norm = norm() if cross else None
         self.drop = nn.Dropout(dropout)
 
-    def attend(self, x, sight, cache):
+    def attend_to_self(self, x, sight, cache):
         return self.attention(x, mask=sight.mask, rotate=sight.rotate, cache=cache and cache.own)
 
-    def consult(self, x, sight, cache):
+    def attend_to_memory(self, x, sight, cache):
         return self.cross(x, sight.memory, mask=sight.memory_mask, cache=cache and cache.cross)
 
 
@@ -41,10 +41,11 @@ class Pre(Block):
     """Each sub-layer reads a normalised copy, the stream passes untouched (arxiv.org/abs/2002.04745)."""
 
     def forward(self, x, sight, cache=None):
-        x = x + self.drop(self.attend(self.attention_norm(x), sight, cache))
+        x = x + self.drop(self.attend_to_self(self.attention_norm(x), sight, cache))
         if sight.memory is not None:
-            x = x + self.drop(self.consult(self.cross_norm(x), sight, cache))
-        return x + self.drop(self.ffn(self.ffn_norm(x)))
+            x = x + self.drop(self.attend_to_memory(self.cross_norm(x), sight, cache))
+        x = x + self.drop(self.ffn(self.ffn_norm(x)))
+        return x
 
 
 class Post(Block):
@@ -53,10 +54,11 @@ class Post(Block):
     needs_final_norm = False
 
     def forward(self, x, sight, cache=None):
-        x = self.attention_norm(x + self.drop(self.attend(x, sight, cache)))
+        x = self.attention_norm(x + self.drop(self.attend_to_self(x, sight, cache)))
         if sight.memory is not None:
-            x = self.cross_norm(x + self.drop(self.consult(x, sight, cache)))
-        return self.ffn_norm(x + self.drop(self.ffn(x)))
+            x = self.cross_norm(x + self.drop(self.attend_to_memory(x, sight, cache)))
+        x = self.ffn_norm(x + self.drop(self.ffn(x)))
+        return x
 
 
 class Sandwich(Block):
@@ -68,20 +70,24 @@ class Sandwich(Block):
         self.cross_added_norm = norm() if cross else None
 
     def forward(self, x, sight, cache=None):
-        x = x + self.drop(self.attention_added_norm(self.attend(self.attention_norm(x), sight, cache)))
+        x = x + self.drop(
+            self.attention_added_norm(self.attend_to_self(self.attention_norm(x), sight, cache))
+        )
         if sight.memory is not None:
-            x = x + self.drop(self.cross_added_norm(self.consult(self.cross_norm(x), sight, cache)))
-        return x + self.drop(self.ffn_added_norm(self.ffn(self.ffn_norm(x))))
+            x = x + self.drop(self.cross_added_norm(self.attend_to_memory(self.cross_norm(x), sight, cache)))
+        x = x + self.drop(self.ffn_added_norm(self.ffn(self.ffn_norm(x))))
+        return x
 
 
 class Parallel(Block):
     """All sub-layers read the same stream at once (arxiv.org/abs/2204.02311)."""
 
     def forward(self, x, sight, cache=None):
-        added = self.attend(self.attention_norm(x), sight, cache) + self.ffn(self.ffn_norm(x))
+        added = self.attend_to_self(self.attention_norm(x), sight, cache) + self.ffn(self.ffn_norm(x))
         if sight.memory is not None:
-            added = added + self.consult(self.cross_norm(x), sight, cache)
-        return x + self.drop(added)
+            added = added + self.attend_to_memory(self.cross_norm(x), sight, cache)
+        x = x + self.drop(added)
+        return x
 
 
 BLOCKS = {"pre": Pre, "post": Post, "sandwich": Sandwich, "parallel": Parallel}

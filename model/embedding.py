@@ -8,8 +8,9 @@ from model.build import construct, require_positive
 
 
 class Embedding(nn.Module):
-    """A row of the table for each token; scaled by sqrt(d_model) where a small table also serves as the head.
-    An encoder that reads two texts at once can add to each token a vector for the text it stands in."""
+    """A row of the table for each token, times sqrt(d_model) where `scaled`, as in the paper of 2017. An
+    encoder that reads several texts at once adds to each token a vector for the text it stands in
+    (token_types)."""
 
     def __init__(self, vocab_size: int, d_model: int, scaled: bool = False, token_types: int = 0):
         super().__init__()
@@ -19,6 +20,8 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(d_model) if scaled else None
 
     def forward(self, tokens_BT, types_BT=None):
+        if tokens_BT.ndim != 2:
+            raise ValueError(f"tokens must be (B, T), rows of ids, and are {tuple(tokens_BT.shape)}")
         x = self.table(tokens_BT)
         if self.scale is not None:
             x = x * self.scale

@@ -1,4 +1,4 @@
-"""Encoder: BERT and its kin. Every token sees both sides; hidden ones are guessed from what is around
+"""Encoder: BERT and its kin. Every token sees both sides; masked ones are guessed from what is around
 them."""
 
 import torch.nn as nn
@@ -9,6 +9,9 @@ from model.stack import Stack
 
 
 class Encoder(nn.Module):
+    """tokens, (B, T); visible, (B, T), false where they are padding; types, (B, T), the text each stands in,
+    where there are two."""
+
     def __init__(self, config, vocab_size):
         super().__init__()
         self.context = config.context

@@ -11,6 +11,9 @@ from model.stack import Stack
 
 
 class EncoderDecoder(nn.Module):
+    """source, (B, S), and tokens, (B, T), the answer so far; source_visible, (B, S), false where it is
+    padding."""
+
     def __init__(self, config, vocab_size):
         super().__init__()
         self.context = config.context

@@ -32,8 +32,8 @@ def check(texts, model, what):
             raise ValueError(f"a {what} has ids from {min(text)} to {max(text)}; the vocabulary has {words}")
 
 
-def reader(model, prompts, sources):
-    """The step that both families share, (tokens, visible, caches) -> hidden; a source is encoded here,
+def make_step(model, prompts, sources):
+    """What both families do at each step, (tokens, visible, caches) -> hidden. A source is encoded here,
     once."""
     if model.training:
         raise ValueError("generate needs a model that is not training: call model.eval() first")
@@ -55,7 +55,7 @@ def reader(model, prompts, sources):
     return partial(model.decode, memory=memory, memory_visible=visible)
 
 
-def steps(model, decode, rows, max_new_tokens, stop):
+def steps(model, step, rows, max_new_tokens, stop):
     caches, ended = None, [False] * len(rows)
     for _ in range(max_new_tokens):
         if caches is None or max(map(len, rows)) > model.context:
@@ -64,7 +64,7 @@ def steps(model, decode, rows, max_new_tokens, stop):
             tokens, visible = left_pad(rows, model)
             caches = model.new_caches(model.context)
         with torch.inference_mode():
-            hidden = decode(tokens, visible=visible, caches=caches)
+            hidden = step(tokens, visible=visible, caches=caches)
             tokens = model.head(hidden[:, -1:]).argmax(-1)
         ids = tokens[:, 0].tolist()
         rows = [[*row, i] for row, i in zip(rows, ids, strict=True)]
@@ -84,5 +84,5 @@ def generate(model, prompts, *, max_new_tokens, sources=None, stop=None):
     An encoder-decoder answers `sources`; its prompts are the beginnings of the answers, most often one start
     token. A row that reaches the context goes on with its newer half.
     """
-    decode = reader(model, prompts, sources)
-    return steps(model, decode, [list(prompt) for prompt in prompts], max_new_tokens, stop)
+    step = make_step(model, prompts, sources)
+    return steps(model, step, [list(prompt) for prompt in prompts], max_new_tokens, stop)

@@ -45,7 +45,7 @@ class Head(nn.Module):
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
     def tie(self, embedding):
-        """Read with the table that was written with, if the config says so."""
+        """Share the embedding's matrix, if the config says so."""
         if self.tied:
             self.map.weight = embedding.table.weight
 

@@ -42,13 +42,13 @@ class InChunks(torch.autograd.Function):
 
 
 def loss(hidden, head, targets, count=None):
-    """(sum over all targets, their number). Positions without a target cost nothing. Whoever knows the number
-    of targets should say so: counting them on a GPU waits for it."""
+    """The sum over all targets, not yet their mean, and their number. Positions without a target cost
+    nothing. Whoever knows the number should say so: counting on a GPU waits for it."""
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     count = int((targets != IGNORE).sum()) if count is None else count
     if count < len(targets):
-        first = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]
-        hidden, targets = hidden[first], targets[first]
+        there = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]  # where the targets are
+        hidden, targets = hidden[there], targets[there]
     if torch.is_grad_enabled() and count > ROWS:
         learning = [p for p in head.parameters() if p.requires_grad]
         return InChunks.apply(head, hidden, targets, *learning), count

@@ -8,7 +8,7 @@ from model.build import build, require_positive
 
 
 def cast(parameter, values):
-    # under autocast on a CPU, mixed types would leave the fused kernel
+    # numbers and weights of two types, as autocast makes them, would miss the fast kernel
     return None if parameter is None else parameter.to(values.dtype)
 
 

@@ -15,7 +15,7 @@ class Position(nn.Module):
 
     limit = None  # the number of positions there are, where a scheme has only so many
 
-    def __init__(self):
+    def __init__(self):  # kind none has no options, and nn.Module's own signature would take any
         super().__init__()
 
     def embed(self, x, pos):
@@ -61,11 +61,12 @@ class Sinusoidal(Position):
 
     def embed(self, x, pos):
         angle = pos[..., None] * pair_rates(self.d_model, self.base, x)
-        return x + torch.stack([angle.sin(), angle.cos()], -1).flatten(-2).type_as(x)
+        wave_BTC = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2).type_as(x)
+        return x + wave_BTC
 
 
 class Rope(Position):
-    """Turns channel i and channel i + R/2 of queries and keys together, by an angle proportional to the
+    """Turns each pair of channels of queries and keys, i and i + width/2, by an angle proportional to the
     position: a score then depends on the distance alone (arxiv.org/abs/2104.09864)."""
 
     def __init__(
@@ -104,7 +105,8 @@ class Alibi(Position):
 
     def bias(self, q_pos, k_pos):
         distance_B1TS = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs()
-        return -self.slopes(q_pos.device)[:, None, None] * distance_B1TS
+        bias_BHTS = -self.slopes(q_pos.device)[:, None, None] * distance_B1TS
+        return bias_BHTS
 
     def slopes(self, device):
         """2^(-8/n), 2^(-16/n), ...; a number of heads between powers of two takes every other one of the
@@ -131,7 +133,8 @@ class Relative(Position):
 
     def bias(self, q_pos, k_pos):
         offset_BTS = k_pos[:, None, :] - q_pos[:, :, None]
-        return self.table(self.bucket(offset_BTS)).movedim(-1, 1)
+        bias_BHTS = self.table(self.bucket(offset_BTS)).movedim(-1, 1)
+        return bias_BHTS
 
     def bucket(self, offset):
         """Half of the buckets hold one distance each, the others grow up to max_distance. An encoder, which

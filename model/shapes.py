@@ -7,6 +7,7 @@ A name that ends in capitals, such as q_BHTD, is a promise; `broken` lists the p
 
 import argparse
 import linecache
+import os
 import re
 import sys
 from collections import defaultdict
@@ -20,7 +21,7 @@ from model.attention import Latent
 from model.embedding import Embedding
 from training.config import compose
 
-ROOT = Path(__file__).parent.parent
+HERE = Path(__file__).parent
 SUFFIX = re.compile(rf"_([{''.join(LEGEND)}]+)$")
 VOCABULARY = 97
 # where a module says the size of an axis
@@ -37,19 +38,23 @@ OWNERS = {
 
 
 class Sighting(NamedTuple):
-    """A tensor under a name that promises its axes; `call` numbers the function calls."""
+    """A tensor under a name that promises its axes, in one call of a function, on behalf of one module."""
 
+    module: str
     call: int
-    path: str
+    file: str
     line: int
     name: str
     axes: str
     tensor: torch.Tensor
-    is_argument: bool
 
     @property
     def shape(self):
         return tuple(self.tensor.shape)
+
+    @property
+    def code(self):
+        return linecache.getline(str(HERE / self.file), self.line).strip()
 
 
 def promised(name):
@@ -63,7 +68,8 @@ def promised(name):
 class Tracer:
     """While it is entered, notes every tensor of such a name in the functions of this package."""
 
-    def __init__(self):
+    def __init__(self, model):
+        self.modules = {id(module): name for name, module in model.named_modules()}
         self.sightings, self.calls = [], 0
 
     def __enter__(self):
@@ -75,10 +81,10 @@ class Tracer:
 
     def trace(self, frame, event, argument):
         path = Path(frame.f_code.co_filename)
-        if path.parent != Path(__file__).parent:
+        if path.parent != HERE:
             return None
         self.calls += 1
-        call, line, seen = self.calls, frame.f_lineno, {}
+        call, module, line, seen = self.calls, self.module_of(frame), frame.f_lineno, {}
 
         def look(frame, event, argument):
             nonlocal line  # what is new now was made by the line before
@@ -86,12 +92,19 @@ class Tracer:
                 axes = promised(name)
                 if axes and isinstance(value, torch.Tensor) and seen.get(name) is not value:
                     seen[name] = value
-                    where = str(path.relative_to(ROOT)), line
-                    self.sightings.append(Sighting(call, *where, name, axes, value, event == "call"))
+                    self.sightings.append(Sighting(module, call, path.name, line, name, axes, value))
             line = frame.f_lineno
             return look
 
         return look(frame, event, argument)
+
+    def module_of(self, frame):
+        """The innermost module at work: a function works for whoever called it."""
+        while frame is not None:
+            if id(frame.f_locals.get("self")) in self.modules:
+                return self.modules[id(frame.f_locals["self"])]
+            frame = frame.f_back
+        return ""
 
 
 def axis_sizes(model, **given):
@@ -104,7 +117,7 @@ def axis_sizes(model, **given):
         for axis, owner in OWNERS.items():
             if owner in vars(module):
                 sizes[axis].add(vars(module)[owner])
-        if isinstance(module, Latent):  # absorbed, all heads look up one table of latents
+        if isinstance(module, Latent):  # absorbed, all heads look up the latents themselves
             remembered = module.latent_width + module.rotary_width
             for axis, size in {"K": remembered, "G": 1, "D": remembered, "E": module.latent_width}.items():
                 sizes[axis].add(size)
@@ -112,7 +125,7 @@ def axis_sizes(model, **given):
 
 
 def broken(sightings, sizes):
-    """Sentences about tensors that are not what their names promise. Within one call a letter means one
+    """Sentences about tensors that are not what their names promise. Within a call a letter means one
     size."""
     meaning, sentences = defaultdict(dict), []
     for s in sightings:
@@ -123,20 +136,21 @@ def broken(sightings, sizes):
             known = not sizes[axis] or size in sizes[axis]
             kept &= known and meaning[s.call].setdefault(axis, size) == size
         if not kept:
-            sentences.append(f"{s.path}:{s.line} {s.name} is {s.shape}")
+            sentences.append(f"{s.file}:{s.line} {s.name} is {s.shape}")
     return sentences
 
 
 def walk(model, inputs):
-    """The sightings of one forward pass, each place once: layers repeat themselves."""
-    with Tracer() as tracer:
+    """The sightings of one forward pass, each tensor once under each name, and of all layers the first."""
+    with Tracer(model) as tracer:
         model(**inputs)
     shown, steps = set(), []
     for s in tracer.sightings:
-        place, thing = (s.path, s.line, s.name, s.shape), (s.name, id(s.tensor))
-        if not shown & {place, thing} and not (s.is_argument and s.name == "x"):
+        repeated = (s.name, id(s.tensor)) in shown or re.search(r"blocks\.[1-9]", s.module)
+        handed_on = s.name == "x" and s.code.startswith("def ")
+        if not repeated and not handed_on:
             steps.append(s)
-        shown |= {place, thing}
+        shown.add((s.name, id(s.tensor)))
     return steps
 
 
@@ -152,11 +166,14 @@ def spell(axes):
 
 def show(config):
     model = build_model(config, VOCABULARY).double()  # in float64 the scores are made in the open
-    steps = walk(model, example(config.kind))
+    steps, module = walk(model, example(config.kind)), None
     for s in steps:
-        where, code = f"{s.path}:{s.line}", linecache.getline(str(ROOT / s.path), s.line).strip()
-        print(f"{where:<27} {s.name:<14} {spell(s.axes):<14} {spell(s.shape):<16} {code}")
-    print("\nEach line once; every layer repeats its own.\n")
+        if s.module != module:
+            module = s.module
+            print(f"\n{module or config.kind}")
+        where = f"{s.file}:{s.line}"
+        print(f"  {where:<20} {s.name:<14} {spell(s.axes):<14} {spell(s.shape):<15} {s.code}")
+    print(f"\nOf {config.n_layers} layers the first is shown; the others do the same.\n")
     for axis, meaning in LEGEND.items():
         if any(axis in s.axes for s in steps):
             print(f"{axis}  {meaning}")
@@ -165,15 +182,19 @@ def show(config):
 def main(words):
     parser = argparse.ArgumentParser(
         prog="python -m model.shapes",
-        description="Every named tensor of one small forward pass, in order, with its axes and its shape.",
-        epilog="example: python -m model.shapes model=t5 attention=mla position=rope size=small",
+        description="Every tensor of one forward pass whose name tells its axes, in order, with its shape.",
+        epilog="The size is tiny unless you choose one: python -m model.shapes model=t5 size=small",
     )
-    parser.add_argument("words", nargs="*", metavar="group=kind", help="what to change, as for train.py")
+    parser.add_argument(
+        "words", nargs="*", metavar="key=value", help="what to change: a group or an option of configs/"
+    )
     try:
         show(compose(["size=tiny", *parser.parse_args(words).words]).model)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

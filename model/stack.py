@@ -13,16 +13,16 @@ from model.norm import norm_maker
 from model.position import POSITIONS
 
 
-def make_block(config, sizes, memory_width):
-    attention = build("model.attention", ATTENTIONS, config.attention, sizes | {"memory": None})
-    ffn, cross = build("model.ffn", FFNS, config.ffn, sizes), None
+def make_block(config, shared, memory_width):
+    attention = build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None})
+    ffn, cross = build("model.ffn", FFNS, config.ffn, shared), None
     if memory_width is not None:
         memory = {"memory": Widths(memory_width, memory_width)}
         cross = build(
-            "model.cross_attention", ATTENTIONS, config.cross_attention, sizes | memory, needs="memory"
+            "model.cross_attention", ATTENTIONS, config.cross_attention, shared | memory, needs="memory"
         )
     parts = {"attention": attention, "cross": cross, "ffn": ffn}
-    return build("model.block", BLOCKS, config.block, sizes | parts)
+    return build("model.block", BLOCKS, config.block, shared | parts)
 
 
 class Stack(nn.Module):
@@ -32,24 +32,20 @@ class Stack(nn.Module):
     def __init__(self, config, *, causal, memory_width=None):
         super().__init__()
         norm = norm_maker(config)
-        sizes = {
-            "d_model": config.d_model,
-            "n_heads": config.n_heads,
-            "dropout": config.dropout,
-            "norm": norm,
-        }
+        shared = {"d_model": config.d_model, "n_heads": config.n_heads}
+        shared |= {"dropout": config.dropout, "norm": norm}
         self.causal = causal
-        self.blocks = nn.ModuleList(make_block(config, sizes, memory_width) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(make_block(config, shared, memory_width) for _ in range(config.n_layers))
         attention = self.blocks[0].attention
-        sizes |= {"context": config.context, "causal": causal, "rotary_width": attention.rotary_width}
+        shared |= {"context": config.context, "causal": causal, "rotary_width": attention.rotary_width}
         self.window = attention.window
-        self.position = build("model.position", POSITIONS, config.position, sizes)
+        self.position = build("model.position", POSITIONS, config.position, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
         self.final_norm = norm() if self.blocks[-1].needs_final_norm else nn.Identity()
 
     def forward(self, x, *, visible=None, memory=None, memory_visible=None, caches=None):
-        """visible, (B, S): false where a token, cached ones included, is padding."""
+        """visible, (B, S): false where a token, cached ones included, is padding. memory_visible likewise."""
         q_pos, k_pos = self.positions(x, visible, caches)
         bias = self.position.bias(q_pos, k_pos)
         sight = Sight(
@@ -73,13 +69,15 @@ class Stack(nn.Module):
                 f"{end} positions, but model.context is {self.position.limit} and its learned positions end "
                 f"there: give fewer tokens, or train with a larger model.context or position=rope"
             )
-        if visible is not None and visible.shape[1] != end:
+        if visible is not None and (visible.dtype != torch.bool or visible.shape != (len(x), end)):
             raise ValueError(
-                f"visible tells of {visible.shape[1]} positions; with those cached there are {end}"
+                f"visible must be true or false for each token, cached ones included: a bool tensor of "
+                f"({len(x)}, {end}), not {visible.dtype} of {tuple(visible.shape)}"
             )
         k_pos = torch.arange(end, device=x.device)[None]
         if visible is not None:
-            k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
+            first = visible.int().argmax(-1, keepdim=True)  # of the visible tokens in each row
+            k_pos = k_pos - first
         return k_pos[:, start:], k_pos
 
     def new_caches(self, size):

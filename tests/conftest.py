@@ -1,3 +1,8 @@
-import torch
+import pytest
+
+try:
+    import torch
+except ModuleNotFoundError:
+    pytest.exit("torch is missing: is this the pytest of the environment that README.md sets up?", 4)
 
 torch.set_num_threads(1)  # the tensors of these tests are too small to share

@@ -1,4 +1,4 @@
-"""What the README says is so: its commands run, its tables are complete, its attention joins the others."""
+"""What the README says is so: its commands run, what it lists is there, its attention joins the others."""
 
 import re
 import shutil
@@ -27,20 +27,26 @@ def copy(tmp_path):
 
 def test_an_attention_of_your_own(copy):
     """One class, one line, one yaml, taken from the README; then the grid finds it."""
-    new_class, line = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    _, new_class, line = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     path = copy / "model/attention.py"
     text = path.read_text().replace("ATTENTIONS = {\n", f"{new_class}\n\nATTENTIONS = {{\n{line}")
     path.write_text(text)
     (copy / "configs/attention/talking.yaml").write_text(yaml)
-    chosen = ["tests/model/test_grid.py", "tests/model/test_shapes.py", "tests/test_house.py"]
-    proof = run("-m", "pytest", *chosen, "-k", "talking or yaml", "-p", "no:cacheprovider", cwd=copy)
+    proof = run("-m", "pytest", "-k", "talking", "-p", "no:cacheprovider", cwd=copy)
     assert proof.returncode == 0, proof.stdout
     passed = int(re.search(r"(\d+) passed", proof.stdout)[1])
     per_kind = len(names("position")) * len(names("block")) * 3
     assert passed > per_kind
     shown = run("-m", "model.shapes", "model=t5", "attention=talking", cwd=copy)
     assert "scores_BTSH" in shown.stdout, shown.stderr
+
+
+def test_the_python_runs():
+    code, _, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    done = run("-c", code, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\[(\[\d+\](, )?){5}\]", done.stdout.strip())
 
 
 def commands():
@@ -62,10 +68,10 @@ def test_the_walk_looks_as_shown():
 
 
 @pytest.mark.parametrize("group", ["model", "attention", "position", "norm", "ffn", "block", "size"])
-def test_the_table_of_kinds_is_complete(group):
+def test_the_kinds_listed_are_there(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
     listed = row.split("|")[2].replace("(default)", "").split(",")
-    assert sorted(name.strip() for name in listed) == names(group)
+    assert {name.strip() for name in listed} <= set(names(group))
 
 
 def test_the_map_shows_every_file():

@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import hydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from model.config import ModelConfig
 
@@ -22,15 +23,53 @@ class Config:
 def compose(words=()):
     """The config that `python train.py *words` would use."""
     try:
-        with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            config = hydra.compose("train", list(words))
+        config = composed(words)
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(sentence(error)) from None
+        raise ValueError(sentence(error, words)) from None
 
 
-def sentence(error):
-    """What Hydra says over many lines, in one: with the key, without paths, types and false advice."""
-    said = re.split(r"\n\s*(?:Config search path|See https|To append|full_key|object_type)", str(error))[0]
+def composed(words):
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return hydra.compose("train", list(words))
+
+
+def sentence(error, words):
+    """What Hydra says over many lines, in one: what is wrong, what there is, what was meant."""
+    full = str(error)
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} is not understood; write group=kind or key=value, each a word of its own"
+    if found := re.search(r"Could not find '(.+)/(.+)'", full):
+        group, kind = found.groups()
+        kinds = re.findall(r"\n\t(\w+)", full.split("Config search path")[0])
+        return f"there is no {group}={kind}{guess(kind, kinds)}; choose one of: {', '.join(kinds)}"
+    if found := re.search(r"Could not override '(.+)'|Key '.+' not in|Key '.+' is not in", full):
+        key = found[1] or error.full_key
+        return f"there is no {key}{guess(key, known_keys(words, key))}"
+    # the rest keeps its words, without search paths and types
+    said = " ".join(re.split(r"\n\s*(?:Config search path|See https|full_key|object_type)", full)[0].split())
     key = error.full_key if isinstance(error, OmegaConfBaseException) else None
-    return f"{key}: " * bool(key) + " ".join(said.split())
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} has no value: it cannot be left out"
+    return f"{key}: {said}" if key else said
+
+
+def known_keys(words, wrong):
+    """The groups, and every option there would be without the wrong word."""
+    try:
+        config = composed([word for word in words if wrong not in word])
+    except (HydraException, OmegaConfBaseException):
+        config = composed([])
+    return [path.name for path in CONFIGS.iterdir() if path.is_dir()] + list(leaves(config, ""))
+
+
+def leaves(node, path):
+    for key, value in node.items():
+        yield f"{path}{key}"
+        if OmegaConf.is_dict(value):
+            yield from leaves(value, f"{path}{key}.")
+
+
+def guess(word, known):
+    near = get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""

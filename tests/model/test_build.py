@@ -141,5 +141,11 @@ def test_all_decoder_layers_look_at_one_memory():
 
 
 def test_visible_tells_of_every_position():
-    with pytest.raises(ValueError, match="visible tells of 5 positions; with those cached there are 7"):
-        alive(tiny())(tokens(1, 7), visible=torch.ones(1, 5, dtype=torch.bool))
+    for visible in (torch.ones(1, 5, dtype=torch.bool), torch.ones(7, dtype=torch.bool), torch.ones(1, 7)):
+        with pytest.raises(ValueError, match=r"a bool tensor of \(1, 7\), not torch.* of \("):
+            alive(tiny())(tokens(1, 7), visible=visible)
+
+
+def test_tokens_come_in_rows():
+    with pytest.raises(ValueError, match=r"tokens must be \(B, T\), rows of ids, and are \(7,\)"):
+        alive(tiny())(tokens(7))

@@ -15,7 +15,7 @@ from training.config import compose
 
 
 def traced(net, action, *lengths):
-    with Tracer() as tracer:
+    with Tracer(net) as tracer:
         action()
     assert tracer.sightings
     assert broken(tracer.sightings, axis_sizes(net, T=lengths, S=lengths)) == []
@@ -68,7 +68,7 @@ def test_a_lie_is_found(monkeypatch):
     """Heads and positions swapped; and a letter that means two sizes within one call."""
     net = alive(tiny())
     monkeypatch.setattr("model.attention.split", lambda packed, n: packed.unflatten(-1, (n, -1)))
-    with Tracer() as tracer, pytest.raises(RuntimeError):
+    with Tracer(net) as tracer, pytest.raises(RuntimeError):
         net(tokens(2, 7))
     lies = broken(tracer.sightings, axis_sizes(net, T=[7], S=[7]))
     assert any("attention.py" in lie and "q_BHTD is (2, 7, 4, 8)" in lie for lie in lies)
@@ -83,17 +83,23 @@ def test_what_a_name_promises():
     assert (promised("ROWS"), promised("q"), promised("self"), promised("a_Bx")) == (None,) * 4
 
 
-def test_the_walk_shows_each_place_once_in_the_order_of_the_text():
+def test_the_walk_goes_from_tokens_to_logits():
     net = build_model(compose(["model=t5", "size=tiny"]).model, 23).double()
     steps = walk(net, {"source": tokens(2, 9), "tokens": tokens(2, 6)})
-    ways = [s.name for s in steps]
-    for way in (
-        ["tokens_BT", "q_BHTD", "k_BGSD", "v_BGSE", "scores_BHTS", "weights_BHTS", "y_BHTE", "merged_BTW"],
-    ):
-        assert sorted(way, key=ways.index) == way
-    assert ways[-1] == "logits_BTV"
-    scores = [s.shape for s in steps if s.name == "weights_BHTS"]
-    assert scores == [(2, 4, 9, 9), (2, 4, 6, 6), (2, 4, 6, 9)]  # encoder, decoder, across
+    across = [s.name for s in steps if s.module == "decoder.blocks.0.cross"]
+    assert across == [
+        *("q_BHTD", "k_BGSD", "v_BGSE", "scores_BGJS", "scores_BHTS", "weights_BHTS"),
+        *("y_BGJE", "y_BHTE", "merged_BTW"),
+    ]
+    assert (steps[0].name, steps[-1].name) == ("tokens_BT", "logits_BTV")
+    weights = {s.module: s.shape for s in steps if s.name == "weights_BHTS"}
+    assert weights == {
+        "encoder.blocks.0.attention": (2, 4, 9, 9),
+        "decoder.blocks.0.attention": (2, 4, 6, 6),
+        "decoder.blocks.0.cross": (2, 4, 6, 9),
+    }
+    stream = [s.code for s in steps if s.module == "decoder.blocks.0"]
+    assert all(code.startswith("x = x + ") for code in stream) and len(stream) == 3
 
 
 def command(*words):
@@ -105,9 +111,9 @@ def command(*words):
 def test_the_command():
     shown = command("model=llama", "attention=mla")
     assert shown.returncode == 0, shown.stderr
-    lines = [line.split() for line in shown.stdout.splitlines() if line.startswith("model/")]
+    lines = [line.split() for line in shown.stdout.splitlines() if ".py:" in line]
     assert lines[0][1] == "tokens_BT" and lines[-1][1] == "logits_BTV"
-    assert ["memory_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"] in [
+    assert ["latents_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"] in [
         line[1:10] for line in lines
     ]
     assert f"V  {LEGEND['V']}" in shown.stdout
