@@ -7,7 +7,6 @@ A name that ends in capitals, such as q_BHTD, is a promise; `broken` lists the p
 
 import argparse
 import linecache
-import os
 import re
 import sys
 from collections import defaultdict
@@ -19,6 +18,7 @@ import torch
 from model import LEGEND, build_model
 from model.attention import Latent
 from model.embedding import Embedding
+from training.command import command
 from training.config import compose
 
 HERE = Path(__file__).parent
@@ -188,15 +188,8 @@ def main(words):
     parser.add_argument(
         "words", nargs="*", metavar="key=value", help="what to change: a group or an option of configs/"
     )
-    try:
-        show(compose(["size=tiny", *parser.parse_args(words).words]).model)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    show(compose(["size=tiny", *parser.parse_args(words).words]).model)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command(main, sys.argv[1:]))

@@ -18,8 +18,10 @@ def run(*words, cwd):
 
 @pytest.fixture
 def copy(tmp_path):
-    for folder in ("model", "configs", "training", "tests"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("model", "data", "configs", "training", "tests"):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "cache")
+        )
     for file in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / file, tmp_path)
     return tmp_path

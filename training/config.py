@@ -4,29 +4,65 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from data import SOURCES
 from model.config import ModelConfig
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
+# values that are paths are taken as they are, whatever characters they hold
+PATHS = ("data.path", "data.id", "data.source", "data.target", "data.cache")
+OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
+
+
+@dataclass
+class TrainConfig:
+    batch_size: int
+
+
 @dataclass
 class Config:
+    seed: int
     model: ModelConfig
+    data: dict[str, Any]
+    tokenizer: dict[str, Any]
+    objective: dict[str, Any]
+    train: TrainConfig
 
 
 def compose(words=()):
     """The config that `python train.py *words` would use."""
+    words = [quoted(word) for word in words]
     try:
-        config = composed(words)
+        config = composed(with_objective(words))
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(sentence(error, words)) from None
+
+
+def quoted(word):
+    key, equals, value = word.partition("=")
+    if not equals or key not in PATHS:
+        return word
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
+    return f"{key}='{escaped}'"
+
+
+def with_objective(words):
+    """Where the objective is left to us, the one that fits data and model."""
+    config = composed([word for word in words if not word.startswith("objective.")])
+    if config.objective.kind != "auto":
+        return words
+    source = SOURCES.get(config.data.kind)
+    fits = "pairs" if source and source.reads == "pairs" else OBJECTIVE.get(config.model.kind, "next_token")
+    return [f"objective={fits}", *(word for word in words if not word.startswith("objective="))]
 
 
 def composed(words):

@@ -1,0 +1,45 @@
+"""Text to batches, without surprises.
+
+Read along the way of a text: sources.py, pairs.py (documents.py, rows.py), split.py, vocabulary.py and
+tokenizer.py, prepare.py, store.py; then from the store to a batch: order.py, windows.py, objective.py,
+batch.py. `python -m data` shows what would be trained on.
+"""
+
+from data.errors import DataError
+from data.objective import OBJECTIVES
+from data.pairs import Docstrings, PairTable, ParallelText, Synthetic
+from data.prefetch import prefetch
+from data.prepare import prepare
+from data.sources import Hub, Python, Shakespeare, Table, Text
+from data.vocabulary import TOKENIZERS
+from data.windows import PairBatches, Windows
+
+SOURCES = {
+    "python": Python,
+    "text": Text,
+    "table": Table,
+    "hub": Hub,
+    "shakespeare": Shakespeare,
+    "pairs": PairTable,
+    "parallel": ParallelText,
+    "docstrings": Docstrings,
+    "synthetic": Synthetic,
+}
+
+__all__ = [
+    "OBJECTIVES",
+    "SOURCES",
+    "TOKENIZERS",
+    "DataError",
+    "PairBatches",
+    "Windows",
+    "batches",
+    "prefetch",
+    "prepare",
+]
+
+
+def batches(part, objective, tokenizer, *, batch_size, seed):
+    """The stream of batches of one part of a corpus."""
+    kind = PairBatches if objective.reads == "pairs" else Windows
+    return kind(part, objective, tokenizer, batch_size=batch_size, seed=seed)

@@ -1,0 +1,159 @@
+"""Objectives: what the model is asked about a window of tokens, or about a pair of texts.
+
+An objective says which special tokens it needs and how many tokens a window must hold, and turns rows of
+tokens into a Batch. Where it draws, it calls draw(purpose, width) for so many random words a row.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from data.batch import IGNORE, tensors
+
+
+class NextToken:
+    """Each token is predicted from those before it."""
+
+    reads, topologies, specials = "text", ("decoder",), ("end",)
+    ahead = 1  # tokens of a row beyond the window
+
+    def __init__(self, context):
+        self.window = context
+
+    def batch(self, rows, draw, tokenizer):
+        return tensors({"tokens": rows[:, :-1]}, rows[:, 1:], rows[:, 1:].size)
+
+
+def lowest(words, n):
+    """True at the n lowest of each row: n places drawn without replacement."""
+    chosen = np.zeros(words.shape, bool)
+    np.put_along_axis(chosen, np.argsort(words, axis=1, kind="stable")[:, :n], True, axis=1)
+    return chosen
+
+
+class Masked:
+    """A share of the tokens is to be guessed from both sides (arxiv.org/abs/1810.04805). Of these, 80 % are
+    hidden behind a mask, 10 % behind a random token, 10 % are left to see."""
+
+    reads, topologies, specials = "text", ("encoder",), ("end", "mask")
+    ahead = 0
+
+    def __init__(self, context, share: float):
+        if not 0 < share < 1:
+            raise ValueError(f"share must be between 0 and 1 and is {share}")
+        self.window, self.share = context, share
+
+    def batch(self, rows, draw, tokenizer):
+        width = rows.shape[1]
+        n = max(1, round(self.share * width))
+        asked = lowest(draw("asked", width), n)
+        fate = draw("fate", width) % np.uint64(10)
+        other = draw("other", width) % np.uint64(tokenizer.n_ordinary)
+        tokens = np.where(asked & (fate < 8), tokenizer.specials["mask"], rows)
+        tokens = np.where(asked & (fate == 8), other.astype(np.int64), tokens)
+        return tensors({"tokens": tokens}, np.where(asked, rows, IGNORE), n * len(rows))
+
+
+class Span:
+    """Short spans are cut from the text, each leaving a sentinel; the answer lists, sentinel by sentinel,
+    what is missing (arxiv.org/abs/1910.10683). The share is cut exactly, so that all rows are alike."""
+
+    reads, topologies = "text", ("encoder_decoder",)
+    ahead = 0
+
+    def __init__(self, context, share: float, mean_length: float):
+        if not 0 < share < 1:
+            raise ValueError(f"share must be between 0 and 1 and is {share}")
+        if mean_length < 1:
+            raise ValueError(f"mean_length must be at least 1 and is {mean_length}")
+        self.share, self.mean_length = share, mean_length
+        # as much text as the source has room for once its spans are cut, and the answer too
+        self.window = max((n for n in range(2, 8 * context) if self.longest(n) <= context), default=None)
+        if self.window is None:
+            raise ValueError(f"a context of {context} has no room for a span; raise model.context")
+        spans = self.sizes(self.window)[1]
+        self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(spans)))
+
+    def sizes(self, length):
+        """(tokens cut, in how many spans)"""
+        cut = min(max(1, round(self.share * length)), length - 1)
+        return cut, min(max(1, round(cut / self.mean_length)), length - cut)
+
+    def longest(self, length):
+        cut, spans = self.sizes(length)
+        return max(length - cut + spans, cut + spans + 1)
+
+    def batch(self, rows, draw, tokenizer):
+        cut, spans = self.sizes(rows.shape[1])
+        kept_lengths = segments(rows.shape[1] - cut, spans, partial(draw, "kept"))
+        cut_lengths = segments(cut, spans, partial(draw, "cut"))
+        lengths = np.stack([kept_lengths, cut_lengths], 2).reshape(len(rows), -1)
+        missing = np.stack([np.repeat(np.arange(2 * spans) % 2 == 1, row) for row in lengths])
+        sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
+        answer = collapsed(rows, ~missing, sentinels)
+        start, end = (np.full((len(rows), 1), tokenizer.specials[name]) for name in ("start", "end"))
+        inputs = {"source": collapsed(rows, missing, sentinels), "tokens": np.hstack([start, answer])}
+        targets = np.hstack([answer, end])
+        return tensors(inputs, targets, targets.size)
+
+
+def segments(total, n, draw):
+    """`total` as a sum of n lengths, none of them zero: every such sum is as likely."""
+    chosen = lowest(draw(total - 1), n - 1)
+    cuts = 1 + np.nonzero(chosen)[1].reshape(len(chosen), n - 1)
+    return np.diff(cuts, axis=1, prepend=0, append=total)
+
+
+def collapsed(rows, out, sentinels):
+    """Each run of tokens that is out becomes its sentinel."""
+    first = out & ~np.hstack([np.zeros((len(rows), 1), bool), out[:, :-1]])
+    number = np.cumsum(first, axis=1) - 1
+    return np.where(first, sentinels[number], rows)[~out | first].reshape(len(rows), -1)
+
+
+class Answer:
+    """A source is given and its target asked for. A decoder reads source and target as one text and learns
+    only the target; an encoder-decoder encodes the source."""
+
+    reads, topologies, specials = "pairs", ("decoder", "encoder_decoder"), ("end", "pad", "start")
+
+    def __init__(self, context, topology, too_long: str):
+        if too_long not in ("drop", "cut", "refuse"):
+            raise ValueError(f"too_long is {too_long!r}; choose one of: drop, cut, refuse")
+        self.context, self.too_long, self.joined = context, too_long, topology == "decoder"
+
+    def kept(self, source_lengths, target_lengths):
+        """How much of each source and target there is room for."""
+        if not self.joined:
+            return np.minimum(source_lengths, self.context), np.minimum(target_lengths, self.context - 1)
+        room = self.context - 1  # the start token stands between them; neither squeezes out the other
+        targets = np.minimum(target_lengths, np.maximum(room - source_lengths, room // 2))
+        return np.minimum(source_lengths, room - targets), targets
+
+    def batch(self, sources, targets, tokenizer, longest_source, longest_target):
+        """The rows may be some of a larger batch, whose longest source and target set the width."""
+        pad, start, end = (tokenizer.specials[name] for name in ("pad", "start", "end"))
+        pairs = list(zip(sources, targets, strict=True))
+        count = sum(len(target) + 1 for target in targets)
+        if self.joined:
+            width = longest_source + 1 + longest_target
+            tokens = padded([[*source, start, *target] for source, target in pairs], width, pad)
+            asked = [[IGNORE] * len(source) + [*target, end] for source, target in pairs]
+            return tensors({"tokens": tokens}, padded(asked, width, IGNORE), count)
+        inputs = {
+            "source": padded(sources, longest_source, pad),
+            "tokens": padded([[start, *target] for target in targets], 1 + longest_target, pad),
+            "source_visible": np.arange(longest_source) < np.array([[len(s)] for s in sources]),
+        }
+        asked = [[*target, end] for target in targets]
+        return tensors(inputs, padded(asked, 1 + longest_target, IGNORE), count)
+
+
+def padded(rows, width, filler):
+    full = np.full((len(rows), width), filler, np.int64)
+    for i, row in enumerate(rows):
+        full[i, : len(row)] = row
+    return full
+
+
+OBJECTIVES = {"next_token": NextToken, "masked": Masked, "span": Span, "pairs": Answer}

@@ -1,0 +1,162 @@
+"""Sources of pairs: a source text, and the target that is to be made of it."""
+
+import ast
+import hashlib
+import textwrap
+import warnings
+from itertools import zip_longest
+from typing import NamedTuple
+
+from data.documents import read_lines
+from data.errors import DataError
+from data.order import draws, key
+from data.rows import file_rows
+from data.sources import FileSource, found_files, library_files, table_files
+
+
+class Pair(NamedTuple):
+    """A name for error messages, and both texts."""
+
+    name: str
+    source: str
+    target: str
+
+
+class PairTable(FileSource):
+    """Two fields of a table's rows: jsonl, json, csv, tsv, parquet."""
+
+    reads = "pairs"
+
+    def __init__(self, path: str, source: str, target: str):
+        self.path, self.fields = path, [source, target]
+
+    def files(self):
+        return table_files(self.path)
+
+    def pairs(self):
+        for place, texts in file_rows(self.files(), self.fields):
+            yield Pair(place, *texts)
+
+
+class ParallelText(FileSource):
+    """Two text files, a source and its target in each line."""
+
+    reads = "pairs"
+
+    def __init__(self, source: str, target: str):
+        self.source, self.target = source, target
+
+    def files(self):
+        return [one_file("source", self.source), one_file("target", self.target)]
+
+    def pairs(self):
+        source, target = self.files()
+        lines = zip_longest(read_lines(source), read_lines(target))
+        for number, (left, right) in enumerate(lines, 1):
+            if left is None or right is None:
+                n = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+                raise DataError(f"{source} has {n[0]} lines and {target} has {n[1]}; each needs its partner")
+            yield Pair(f"{source}:{number}", left, right)
+
+
+def one_file(name, path):
+    files = found_files(path)
+    if len(files) != 1:
+        raise DataError(f"data.{name} is {path}: expected one file and found {len(files)}")
+    return files[0]
+
+
+class Docstrings(FileSource):
+    """Functions of the standard library without their docstring, and its first line."""
+
+    reads = "pairs"
+
+    def files(self):
+        return library_files()
+
+    def pairs(self):
+        for path in self.files():
+            text = path.read_text(encoding="utf-8")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the compiler thinks of the library's own style
+                tree = ast.parse(text)
+            lines = text.split("\n")
+            for node in ast.walk(tree):
+                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                if is_function and (texts := documented(node, lines)):
+                    yield Pair(f"{path}:{node.lineno}", *texts)
+
+
+def documented(node, lines):
+    """(source, target), where a function has a docstring and more than that."""
+    first_line = (ast.get_docstring(node) or "").split("\n")[0].strip()
+    begin, after = node.body[0].lineno, node.body[0].end_lineno
+    if not first_line or len(node.body) == 1 or begin == node.lineno or node.body[1].lineno == after:
+        return None
+    rest = lines[node.lineno - 1 : begin - 1] + lines[after : node.end_lineno]
+    return textwrap.dedent("\n".join(rest)), first_line
+
+
+class Synthetic:
+    """Small tasks with one right answer, in any number: for demonstrations and tests."""
+
+    reads, max_tokens = "pairs", None
+
+    def __init__(self, task: str, size: int, shortest: int, longest: int):
+        if task not in TASKS:
+            raise ValueError(f"task is {task!r}; choose one of: {', '.join(TASKS)}")
+        if not 1 <= shortest <= longest:
+            raise ValueError(
+                f"shortest is {shortest} and longest is {longest}; expected 1 <= shortest <= longest"
+            )
+        if size < 2:
+            raise ValueError(f"size must be at least 2 and is {size}")
+        self.task, self.size_, self.shortest, self.longest = task, size, shortest, longest
+
+    def digest(self, fingerprints):
+        return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
+
+    def size(self):
+        return None
+
+    def pairs(self):
+        make = TASKS[self.task]
+        for start in range(0, self.size_, 1000):
+            numbers = range(start, min(start + 1000, self.size_))
+            words = draws(key("synthetic", self.task), numbers, 2 + 2 * self.longest)
+            for number, row in zip(numbers, words.tolist(), strict=True):
+                yield Pair(f"pair {number}", *make(self.strings(row)))
+
+    def strings(self, words):
+        """Two lists of random words, of random lengths."""
+        choices = self.longest - self.shortest + 1
+        first, second = (self.shortest + word % choices for word in words[:2])
+        return words[2 : 2 + first], words[2 + self.longest : 2 + self.longest + second]
+
+
+def spelled(words):
+    return "".join(chr(ord("a") + word % 26) for word in words)
+
+
+def number(words):
+    return int("".join(str(word % 10) for word in words))
+
+
+def copy(lists):
+    return spelled(lists[0]), spelled(lists[0])
+
+
+def reverse(lists):
+    return spelled(lists[0]), spelled(lists[0])[::-1]
+
+
+def sort(lists):
+    return spelled(lists[0]), "".join(sorted(spelled(lists[0])))
+
+
+def add(lists):
+    a, b = map(number, lists)
+    return f"{a}+{b}", str(a + b)
+
+
+TASKS = {"copy": copy, "reverse": reverse, "sort": sort, "add": add}

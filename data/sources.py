@@ -1,0 +1,214 @@
+"""Sources of text: each knows what it reads, and yields its documents in the same order every time."""
+
+import glob
+import hashlib
+import os
+import sysconfig
+import urllib.request
+from pathlib import Path
+
+from data.documents import file_document, read_lines, whole
+from data.errors import DataError, disk_errors
+from data.fingerprint import digest
+from data.rows import FORMATS, file_rows, hub_rows, unreachable
+
+# no part of what one learns Python from: tests, tools with copies of other files, tables of characters
+NOT_LIBRARY = {"test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3", "encodings"}
+NOT_LIBRARY |= {"site-packages", "dist-packages", "__pycache__"}
+SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SHAKESPEARE_BYTES = 1_115_394
+
+
+def library_files():
+    """The source files of the running Python's standard library."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = sorted(root.rglob("*.py"), key=Path.as_posix)
+    files = [path for path in files if not NOT_LIBRARY & set(path.relative_to(root).parts)]
+    if not files:
+        raise DataError(f"this Python has no source files in {root}; use data=text data.path=FOLDER")
+    return files
+
+
+def found_files(path):
+    """What a file, a folder or a pattern stands for; hidden files only where they are named."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    if place.is_dir():
+        files = [p for p in place.rglob("*") if p.is_file() and not hidden(p.relative_to(place))]
+        if not files:
+            raise DataError(f"there is no text in the folder {path}: it holds no files")
+    else:
+        files = [Path(name) for name in glob.glob(str(place), recursive=True) if os.path.isfile(name)]
+        if not files:
+            what = "file that matches" if glob.has_magic(path) else "file or folder"
+            raise DataError(f"there is no {what} {path} (looked from {Path.cwd()})")
+    return sorted(files, key=Path.as_posix)
+
+
+def hidden(path):
+    return any(part.startswith(".") for part in path.parts)
+
+
+class FileSource:
+    """Files: what they hold is all there is to know about them."""
+
+    reads, max_tokens = "text", None
+
+    def digest(self, fingerprints):
+        with disk_errors("cannot read"):
+            digests = [fingerprints.of(path) for path in self.files()]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def size(self):
+        return sum(path.stat().st_size for path in self.files())
+
+
+class Python(FileSource):
+    """The running Python's standard library, a document for each file."""
+
+    def files(self):
+        return library_files()
+
+    def documents(self):
+        return map(file_document, self.files())
+
+
+class Text(FileSource):
+    """Plain text: a file, a folder with all that is in it, or a pattern."""
+
+    def __init__(self, path: str, document: str):
+        if document not in ("file", "line", "paragraph"):
+            raise ValueError(f"document is {document!r}; choose one of: file, line, paragraph")
+        self.path, self.document = path, document
+
+    def files(self):
+        return found_files(self.path)
+
+    def documents(self):
+        for path in self.files():
+            if self.document == "file":
+                yield file_document(path)
+            else:
+                yield from self.parts(path)
+
+    def parts(self, path):
+        """The lines of a file, or its paragraphs: lines up to an empty one."""
+        paragraph = []
+        for number, line in enumerate(read_lines(path), 1):
+            if self.document == "line":
+                yield whole(f"{path}:{number}", line)
+            elif line.strip():
+                paragraph.append(line)
+            elif paragraph:
+                yield whole(f"{path}:{number}", "\n".join(paragraph))
+                paragraph = []
+        if paragraph:
+            yield whole(str(path), "\n".join(paragraph))
+
+
+class Table(FileSource):
+    """A field of a table's rows, a document for each: jsonl, json, csv, tsv, parquet."""
+
+    def __init__(self, path: str, field: str):
+        self.path, self.field = path, field
+
+    def files(self):
+        return table_files(self.path)
+
+    def documents(self):
+        return (whole(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
+
+
+def table_files(path):
+    files = found_files(path)
+    if Path(path).expanduser().is_dir():
+        files = [file for file in files if file.suffix in FORMATS]
+        if not files:
+            raise DataError(f"there is no table in the folder {path}: none of {', '.join(FORMATS)}")
+    return files
+
+
+class Hub:
+    """A field of a dataset of the Hugging Face Hub, or of a folder that holds one. `streaming` reads what is
+    needed and keeps no copy; `max_tokens` ends early."""
+
+    reads = "text"
+
+    def __init__(self, id: str, name: str | None, split: str, field: str, revision: str | None,
+                 streaming: bool, max_tokens: int | None):  # fmt: skip
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1 and is {max_tokens}")
+        self.id, self.name, self.split, self.field = id, name, split, field
+        self.revision, self.streaming, self.max_tokens = revision, streaming, max_tokens
+
+    def files(self):
+        """Of a dataset in a folder."""
+        folder = Path(self.id).expanduser()
+        return [path for path in found_files(self.id) if not hidden(path.relative_to(folder))]
+
+    def local(self):
+        return os.path.isdir(os.path.expanduser(self.id))
+
+    def digest(self, fingerprints):
+        if self.local():
+            return FileSource.digest(self, fingerprints)
+        self.revision = commit(self.id, self.revision, fingerprints)
+        return self.revision
+
+    def size(self):
+        return FileSource.size(self) if self.local() else None
+
+    def documents(self):
+        place = os.path.expanduser(self.id) if self.local() else self.id
+        rows = hub_rows(place, self.name, self.split, self.revision, self.streaming, [self.field])
+        return (whole(place, text) for place, (text,) in rows)
+
+
+def commit(dataset, revision, fingerprints):
+    """The commit that a revision names now; without network, the one it named last."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    note = f"hub:{dataset}@{revision}"
+    try:
+        found = huggingface_hub.HfApi().dataset_info(dataset, revision=revision).sha
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        if found := fingerprints.known.get(note):
+            return found
+        raise DataError(unreachable(dataset, error)) from None
+    fingerprints.note(note, found)
+    return found
+
+
+class Shakespeare(FileSource):
+    """The small file of Shakespeare's lines that many compare their models on."""
+
+    def __init__(self, cache):
+        self.path = Path(cache) / "tinyshakespeare.txt"
+
+    def files(self):
+        if not self.path.exists():
+            self.fetch()
+        if digest(self.path) != SHAKESPEARE_SHA256:
+            raise DataError(f"{self.path} is not the file it should be; remove it and run again")
+        return [self.path]
+
+    def documents(self):
+        return map(file_document, self.files())
+
+    def fetch(self):
+        try:
+            with urllib.request.urlopen(SHAKESPEARE, timeout=20) as answer:
+                text = answer.read(SHAKESPEARE_BYTES + 1)
+        except OSError as error:
+            raise DataError(
+                f"cannot fetch {SHAKESPEARE} ({getattr(error, 'reason', error)}); place a copy of that file "
+                f"at {self.path}"
+            ) from None
+        with disk_errors("cannot write"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft = self.path.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(text)
+            draft.replace(self.path)

@@ -1,0 +1,128 @@
+"""Store: a corpus as tokens on disk, in files that are mapped into memory; an index says what they hold."""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+
+from data.errors import DataError
+from data.tokenizer import from_state
+
+FORMAT = 1
+
+
+class PartWriter:
+    """One part of a corpus while it is written. Of pairs, `bounds` says where each text ends."""
+
+    def __init__(self, folder, name, dtype, reads):
+        self.name, self.dtype = name, np.dtype(dtype)
+        names = [f"{name}.tokens", f"{name}.bounds"] if reads == "pairs" else [f"{name}.tokens"]
+        self.files = {file: (folder / file).open("xb") for file in names}
+        self.hashes = {file: hashlib.sha256() for file in names}
+        self.n_tokens = self.n_bytes = self.n_items = 0
+
+    def write(self, ids, lengths, n_bytes, n_items):
+        if self.reads_pairs:
+            self.append(f"{self.name}.bounds", self.n_tokens + np.cumsum(lengths, dtype=np.int64))
+        self.append(f"{self.name}.tokens", ids.astype(self.dtype))
+        self.n_tokens += len(ids)
+        self.n_bytes += n_bytes
+        self.n_items += n_items
+
+    @property
+    def reads_pairs(self):
+        return len(self.files) == 2
+
+    def append(self, file, array):
+        data = array.tobytes()
+        self.files[file].write(data)
+        self.hashes[file].update(data)
+
+    def close(self):
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+
+    def entry(self):
+        sizes = {name: self.n_tokens * self.dtype.itemsize for name in self.files}
+        if self.reads_pairs:
+            sizes[f"{self.name}.bounds"] = 16 * self.n_items
+        files = {n: {"bytes": sizes[n], "sha256": self.hashes[n].hexdigest()} for n in self.files}
+        return {"tokens": self.n_tokens, "bytes": self.n_bytes, "items": self.n_items, "files": files}
+
+
+def write_json(path, content):
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Part:
+    """The tokens of training, or those of validation. `n_bytes` of text became `n_tokens`; there are
+    `n_items` documents, or pairs."""
+
+    def __init__(self, folder, name, index):
+        entry = index["parts"][name]
+        self.path, self.vocab_size = folder / f"{name}.tokens", index["vocab_size"]
+        self.n_tokens, self.n_bytes, self.n_items = entry["tokens"], entry["bytes"], entry["items"]
+        self.tokens = np.memmap(self.path, index["dtype"], "r")
+        self.bounds = None
+        if index["reads"] == "pairs":
+            self.bounds = np.memmap(folder / f"{name}.bounds", np.int64, "r")
+
+    def windows(self, starts, length):
+        """(window, token): so many tokens from each start."""
+        return self.checked(self.tokens[np.asarray(starts)[:, None] + np.arange(length)])
+
+    def texts(self, numbers):
+        """The tokens of these texts; a pair has two, its source before its target."""
+        begins = np.where(numbers > 0, self.bounds[numbers - 1], 0)
+        return [self.checked(self.tokens[a:b]) for a, b in zip(begins, self.bounds[numbers], strict=True)]
+
+    def lengths(self):
+        """(pair, 2): the tokens of each source and target."""
+        return np.diff(self.bounds, prepend=0).reshape(-1, 2)
+
+    def checked(self, ids):
+        """Ids are looked at here, where they enter, so that no forward pass need do it."""
+        if ids.size and (highest := int(ids.max())) >= self.vocab_size:
+            raise DataError(
+                f"{self.path} holds the id {highest}, beyond its vocabulary of {self.vocab_size}; "
+                f"remove {self.path.parent} and run again"
+            )
+        return ids.astype(np.int64)
+
+
+class Corpus:
+    """An opened store: its tokenizer, and the parts for training and for validation."""
+
+    def __init__(self, folder, fingerprints):
+        index = read_json(folder, "index.json")
+        for entry in index["parts"].values():
+            for name, file in entry["files"].items():
+                check_file(folder / name, file, fingerprints)
+        self.folder, self.reads = folder, index["reads"]
+        self.tokenizer = from_state(read_json(folder, "tokenizer.json"))
+        self.train, self.validation = (Part(folder, name, index) for name in index["parts"])
+
+
+def read_json(folder, name):
+    try:
+        return json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(damaged(folder / name, f"cannot be read ({error})")) from None
+
+
+def check_file(path, expected, fingerprints):
+    size = path.stat().st_size if path.exists() else 0
+    if size != expected["bytes"]:
+        raise DataError(damaged(path, f"has {size} bytes where {expected['bytes']} were written"))
+    if fingerprints.of(path) != expected["sha256"]:
+        raise DataError(damaged(path, "is not what was written"))
+
+
+def damaged(path, what):
+    return f"{path} {what}; remove {path.parent} and run again, it is made anew"

@@ -1,0 +1,163 @@
+"""Tokenizer: text to ids and back. Its whole state is plain data, so it can travel with the weights.
+
+Text is always text: `<|endoftext|>` in a document is thirteen characters. The special tokens, such as `end`
+between documents, have ids that no text can produce.
+"""
+
+import base64
+import codecs
+import re
+
+import numpy as np
+import tiktoken
+
+PLAIN_NAME = re.compile(r"[a-z]+(_\d+)?")
+
+
+def placed(names, first):
+    """{name: id} for special tokens from the id `first` on."""
+    return {name: first + i for i, name in enumerate(names)}
+
+
+class Tokenizer:
+    """What all kinds share: special ids lie behind the ordinary ones, and each id stands for some bytes."""
+
+    def __init__(self, n_ordinary, specials):
+        self.n_ordinary = n_ordinary  # ids that text can have, from 0
+        self.specials = specials
+        self.vocab_size = max([n_ordinary - 1, *specials.values()]) + 1
+        self.names = {i: name for name, i in specials.items()}
+
+    def decode(self, ids):
+        """The text, without special tokens."""
+        return self.stream()(ids, final=True)
+
+    def show(self, ids):
+        """The text, with special tokens by name: for the eye only."""
+        shown, ordinary = "", []
+        for i in ids:
+            if i in self.names:
+                shown += f"{self.decode(ordinary)}<{self.names[i]}>"
+                ordinary = []
+            else:
+                ordinary.append(i)
+        return shown + self.decode(ordinary)
+
+    def stream(self):
+        """A function of the next ids, which gives the text that is certain by now: never half a character."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+        def text(ids, final=False):
+            ordinary = (i for i in ids if i < self.n_ordinary)
+            return decoder.decode(self.bytes_of(ordinary), final)
+
+        return text
+
+    def state(self):
+        return {"kind": self.kind, "specials": self.specials}
+
+
+class ByteTokenizer(Tokenizer):
+    kind = "byte"
+
+    def __init__(self, specials):
+        super().__init__(256, specials)
+
+    def encode(self, text):
+        return np.frombuffer(text.encode(), np.uint8)
+
+    def bytes_of(self, ids):
+        return bytes(ids)
+
+
+class CharTokenizer(Tokenizer):
+    """One id for each character there was, in the order of their code points."""
+
+    kind = "char"
+
+    def __init__(self, characters, specials):
+        super().__init__(len(characters), specials)
+        self.characters = characters
+        codes = np.array([ord(c) for c in characters])
+        self.table = np.full(0x110000, -1, np.int32)
+        self.table[codes] = np.arange(len(codes))
+
+    def encode(self, text):
+        ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
+        if len(ids) and ids.min() < 0:
+            unseen = text[int(np.argmax(ids < 0))]
+            raise ValueError(
+                f"the character {unseen!r} is not among the {len(self.characters)} this tokenizer was made "
+                "from; tokenizer=byte and tokenizer=bpe know every character"
+            )
+        return ids
+
+    def bytes_of(self, ids):
+        return "".join(self.characters[i] for i in ids).encode()
+
+    def state(self):
+        return super().state() | {"characters": self.characters}
+
+
+class BytePairTokenizer(Tokenizer):
+    """Byte pair encoding, by tiktoken: `pattern` cuts text into words, `ranks` are the tokens in the order in
+    which they are merged."""
+
+    kind = "bpe"
+
+    def __init__(self, pattern, ranks, specials):
+        super().__init__(len(ranks), specials)
+        self.pattern, self.ranks = pattern, ranks
+        self.encoding = tiktoken.Encoding(
+            "plainformer",
+            pat_str=pattern,
+            mergeable_ranks={token: i for i, token in enumerate(ranks)},
+            special_tokens={},
+        )
+
+    def encode(self, text):
+        return self.encoding.encode_to_numpy(text, disallowed_special=())
+
+    def bytes_of(self, ids):
+        return b"".join(self.ranks[i] for i in ids)
+
+    def state(self):
+        ranks = [base64.b64encode(token).decode() for token in self.ranks]
+        return super().state() | {"pattern": self.pattern, "ranks": ranks}
+
+
+def from_state(state):
+    """The tokenizer that said this state; anything else is refused."""
+    options = dict(state) if isinstance(state, dict) else {}
+    kind = options.pop("kind", None)
+    shapes = {"byte": {}, "char": {"characters": str}, "bpe": {"pattern": str, "ranks": list}}
+    if kind not in shapes or {k: type(v) for k, v in options.items()} != {"specials": dict, **shapes[kind]}:
+        raise ValueError(f"not the state of a tokenizer, whose kind is one of: {', '.join(shapes)}")
+    if kind == "bpe":
+        options["ranks"] = decoded(options["ranks"])
+    n_ordinary = 256 if kind == "byte" else len(options.get("characters", options.get("ranks")))
+    check_specials(options["specials"], n_ordinary)
+    if kind == "char" and sorted(set(options["characters"])) != list(options["characters"]):
+        raise ValueError("a char tokenizer's characters stand in order, each once")
+    try:
+        return {"byte": ByteTokenizer, "char": CharTokenizer, "bpe": BytePairTokenizer}[kind](**options)
+    except ValueError as error:  # a pattern that tiktoken cannot compile
+        raise ValueError(f"not the state of a tokenizer: {error}") from None
+
+
+def decoded(ranks):
+    try:
+        tokens = [base64.b64decode(token, validate=True) for token in ranks]
+    except (ValueError, TypeError):
+        raise ValueError("a bpe tokenizer's ranks are tokens in base64") from None
+    if len(set(tokens)) < len(tokens) or not {bytes([b]) for b in range(256)} <= set(tokens):
+        raise ValueError("a bpe tokenizer's ranks hold every single byte, and no token twice")
+    return tokens
+
+
+def check_specials(specials, n_ordinary):
+    ids = list(specials.values())
+    if not all(PLAIN_NAME.fullmatch(name) for name in specials) or not all(type(i) is int for i in ids):
+        raise ValueError("special tokens are plain names, each with its id")
+    if len(set(ids)) < len(ids) or not all(n_ordinary <= i < n_ordinary + 100_000 for i in ids):
+        raise ValueError(f"special tokens have ids of their own behind the {n_ordinary} of the text")

@@ -1,0 +1,114 @@
+"""Vocabulary: where the tokens of each kind of tokenizer come from.
+
+`make(texts, specials)` reads the texts it needs; `texts(whole)` gives those of training, or also those of
+validation.
+"""
+
+from functools import partial
+
+import numpy as np
+import tiktoken_ext.openai_public as published
+
+from data.errors import DataError
+from data.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, placed
+
+# GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
+PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+
+
+class Byte:
+    def make(self, texts, specials):
+        return ByteTokenizer(placed(specials, 256))
+
+
+class Char:
+    def make(self, texts, specials):
+        seen = np.zeros(0x110000, bool)
+        for text in texts(whole=True):
+            seen[np.frombuffer(text.encode("utf-32-le"), np.uint32)] = True
+        characters = "".join(map(chr, np.flatnonzero(seen)))
+        return CharTokenizer(characters, placed(specials, len(characters)))
+
+
+class BytePairs:
+    """Trained on the texts of training, as far as their first `train_mb` megabytes."""
+
+    def __init__(self, vocab_size: int, train_mb: int):
+        self.vocab_size, self.train_mb = vocab_size, train_mb
+
+    def make(self, texts, specials):
+        n_ordinary = self.vocab_size - len(specials)
+        if n_ordinary < 256:
+            raise ValueError(
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {256 + len(specials)}: "
+                f"256 bytes and {len(specials)} special tokens"
+            )
+        ranks = trained(first(texts(whole=False), self.train_mb * 10**6), n_ordinary)
+        return BytePairTokenizer(PATTERN, ranks, placed(specials, len(ranks)))
+
+
+def first(texts, n_characters):
+    for text in texts:
+        yield text[:n_characters]
+        n_characters -= len(text)
+        if n_characters <= 0:
+            return
+
+
+def trained(texts, size):
+    """The tokens of a byte pair encoding, single bytes first, then in the order of their merges."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    byte_of = {letter: byte for byte, letter in enumerate(letters())}
+    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [bytes(byte_of[letter] for letter in token) for token, _ in tokens]
+
+
+def letters():
+    """The printable letter that stands for each byte in the vocabulary files of byte-level encodings."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+class Published:
+    """The encodings of GPT-2 and its successors: `end` keeps its published id."""
+
+    def __init__(self, kind, encoding):
+        self.kind, self.encoding = kind, encoding
+
+    def make(self, texts, specials):
+        import requests
+
+        try:
+            known = published.ENCODING_CONSTRUCTORS[self.encoding]()
+        except (requests.RequestException, OSError) as error:
+            raise DataError(
+                f"tokenizer={self.kind} needs its published ranks, and they cannot be fetched "
+                f"({type(error).__name__}): connect once, set TIKTOKEN_CACHE_DIR to a folder "
+                "that holds them, or choose tokenizer=bpe"
+            ) from None
+        ranks = sorted(known["mergeable_ranks"], key=known["mergeable_ranks"].get)
+        end = known["special_tokens"]["<|endoftext|>"]
+        others = [name for name in specials if name != "end"]
+        return BytePairTokenizer(known["pat_str"], ranks, {"end": end, **placed(others, end + 1)})
+
+
+TOKENIZERS = {
+    "byte": Byte,
+    "char": Char,
+    "bpe": BytePairs,
+    "gpt2": partial(Published, kind="gpt2", encoding="gpt2"),
+    "cl100k": partial(Published, kind="cl100k", encoding="cl100k_base"),
+    "o200k": partial(Published, kind="o200k", encoding="o200k_base"),
+}

@@ -1,0 +1,119 @@
+"""Windows: the batch of every step, for any step at once. Which windows or pairs stand in it, and every draw
+about them, follow from (seed, step)."""
+
+import numpy as np
+
+from data.errors import DataError
+from data.order import draws, key, permuted, shuffled
+
+GROUP = 128  # batches of pairs that are sorted by length together,
+STRIP = 4  # first by the lengths of their sources, then so many batches at a time by their targets'
+
+
+def share_of(rows, rank, world):
+    """The rows of one among several processes that divide a batch."""
+    return slice(rank * rows // world, (rank + 1) * rows // world)
+
+
+def drawn(seed, numbers):
+    """A row's draws depend on its place in the stream, not on the rows beside it."""
+    return lambda purpose, width: draws(key("draw", seed, purpose), numbers, width)
+
+
+class Windows:
+    """Text in windows of equal length that do not overlap, each once in every epoch."""
+
+    def __init__(self, part, objective, tokenizer, *, batch_size, seed):
+        self.part, self.objective, self.tokenizer = part, objective, tokenizer
+        self.batch_size, self.seed = batch_size, seed
+        self.n = (part.n_tokens - objective.ahead) // objective.window
+        if self.n < 1:
+            raise DataError(
+                f"{part.path.stem} holds {part.n_tokens} tokens and a window needs "
+                f"{objective.window + objective.ahead}; give more text or lower model.context"
+            )
+
+    def batch(self, step, rank=0, world=1):
+        places = step * self.batch_size + np.arange(self.batch_size)[share_of(self.batch_size, rank, world)]
+        return self.rows(shuffled(places, self.n, self.seed), drawn(self.seed, places))
+
+    def rows(self, numbers, draw):
+        length = self.objective.window
+        rows = self.part.windows(numbers * length, length + self.objective.ahead)
+        return self.objective.batch(rows, draw, self.tokenizer)
+
+    def evaluation(self, limit=None, rank=0, world=1):
+        """Batches with each window once, and what is left over at the end as a short one. Of a limited number
+        it is always the same windows; what is drawn about a window is always the same."""
+        numbers = np.arange(self.n)
+        if limit is not None and limit < self.n:
+            numbers = np.sort(permuted(np.arange(limit), self.n, key("evaluation")))
+        batches = np.split(numbers, range(self.batch_size, len(numbers), self.batch_size))
+        for batch in batches[rank::world]:
+            yield self.rows(batch, drawn("evaluation", batch))
+        start = self.n * self.objective.window
+        left = self.part.n_tokens - start
+        if len(numbers) == self.n and left > max(1, self.objective.ahead) and len(batches) % world == rank:
+            row = self.part.windows(np.array([start]), left)
+            yield self.objective.batch(row, drawn("evaluation", [self.n]), self.tokenizer)
+
+
+class PairBatches:
+    """Pairs, each once in every epoch, beside others of like length so that little is padded."""
+
+    def __init__(self, part, objective, tokenizer, *, batch_size, seed):
+        self.part, self.objective, self.tokenizer = part, objective, tokenizer
+        self.batch_size, self.seed = batch_size, seed
+        lengths = part.lengths()
+        kept = np.stack(objective.kept(*lengths.T), 1)
+        too_long = (kept < lengths).any(1)
+        self.n_too_long = int(too_long.sum())
+        if self.n_too_long and objective.too_long == "refuse":
+            worst = int(lengths.sum(1).argmax())
+            raise DataError(
+                f"a pair of {part.path.stem} has a source of {lengths[worst][0]} tokens and a target of "
+                f"{lengths[worst][1]}, too many for a context of {objective.context}; raise model.context, "
+                "or choose objective.too_long=drop or cut"
+            )
+        self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
+        self.lengths = kept[self.pairs]
+        self.n = len(self.pairs)
+        if not self.n:
+            raise DataError(
+                f"none of the {len(lengths)} pairs of {part.path.stem} fits into a context of "
+                f"{objective.context} tokens; raise model.context or choose objective.too_long=cut"
+            )
+
+    def batch(self, step, rank=0, world=1):
+        """The pairs due in GROUP steps are sorted; then their batches are shuffled."""
+        group, turn = divmod(step, GROUP)
+        places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)
+        due = self.sorted(shuffled(places, self.n, self.seed))
+        [turn] = permuted([turn], GROUP, key("turns", self.seed, group))
+        batch = due[turn * self.batch_size : (turn + 1) * self.batch_size]
+        return self.rows(batch, share_of(self.batch_size, rank, world))
+
+    def sorted(self, pairs):
+        """In such an order that neighbours have sources, and targets, of like lengths."""
+        strip = np.arange(len(pairs)) // (STRIP * self.batch_size)
+        pairs = pairs[np.lexsort(self.lengths[pairs].T[::-1])]
+        return pairs[np.lexsort((self.lengths[pairs, 1], strip))]
+
+    def rows(self, batch, mine=slice(None)):
+        longest = self.lengths[batch].max(0)
+        return self.objective.batch(*self.texts(batch[mine]), self.tokenizer, *longest)
+
+    def texts(self, pairs):
+        """The sources and the targets of these pairs, as long as there is room for."""
+        for role in (0, 1):
+            whole = self.part.texts(2 * self.pairs[pairs] + role)
+            yield [text[:kept] for text, kept in zip(whole, self.lengths[pairs, role], strict=True)]
+
+    def evaluation(self, limit=None, rank=0, world=1):
+        """Batches with each pair once, or always the same ones of a limited number."""
+        numbers = np.arange(self.n)
+        if limit is not None and limit < self.n:
+            numbers = permuted(np.arange(limit), self.n, key("evaluation"))
+        numbers = self.sorted(numbers)
+        batches = np.split(numbers, range(self.batch_size, len(numbers), self.batch_size))
+        yield from map(self.rows, batches[rank::world])

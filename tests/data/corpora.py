@@ -1,0 +1,35 @@
+"""What the tests of data share: small corpora made on the spot."""
+
+from data import OBJECTIVES, SOURCES, TOKENIZERS, batches, prepare
+from model.build import build
+from tests.parts import part
+
+
+def source(name, cache=None, **changes):
+    return build("data", SOURCES, part("data", name, **changes), {"cache": cache})
+
+
+def vocabulary(name="byte", **changes):
+    return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes), {})
+
+
+def objective(name, context=16, topology="decoder", **changes):
+    shared = {"context": context, "topology": topology}
+    return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
+
+
+def corpus(
+    folder, found, *, specials=("end", "pad", "start", "mask"), words="byte", validation=0.05, report=None
+):
+    return prepare(
+        found, vocabulary(words), specials, cache=folder / "cache", validation=validation, report=report
+    )
+
+
+def text_corpus(folder, text, **options):
+    (folder / "text.txt").write_text(text)
+    return corpus(folder, source("text", path=str(folder / "text.txt")), **options)
+
+
+def stream(part, tokenizer, name="next_token", *, batch_size=4, seed=0, **options):
+    return batches(part, objective(name, **options), tokenizer, batch_size=batch_size, seed=seed)

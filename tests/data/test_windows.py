@@ -1,0 +1,196 @@
+"""Batches follow from (seed, step) alone; every window and every pair comes once in an epoch."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.batch import IGNORE
+from data.errors import DataError
+from data.prefetch import prefetch
+from data.windows import GROUP
+from tests.data.corpora import corpus, source, stream, text_corpus
+
+TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return text_corpus(tmp_path_factory.mktemp("text"), TEXT, validation=0.25)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("pairs"), source("synthetic", size=700), validation=0.1)
+
+
+def same(a, b):
+    return all(torch.equal(a.inputs[k], b.inputs[k]) for k in a.inputs) and torch.equal(a.targets, b.targets)
+
+
+KINDS = [
+    ("next_token", "decoder", "text"),
+    ("masked", "encoder", "text"),
+    ("span", "encoder_decoder", "text"),
+    ("pairs", "decoder", "pairs"),
+    ("pairs", "encoder_decoder", "pairs"),
+]
+SENTINELS = ("end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4)))
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(kind[:2]))
+def batched(request, tmp_path_factory):
+    """A function of a seed: the stream of each objective."""
+    name, topology, kind = request.param
+    folder = tmp_path_factory.mktemp(name)
+    made = (
+        text_corpus(folder, TEXT, specials=SENTINELS)
+        if kind == "text"
+        else corpus(folder, source("synthetic", size=700))
+    )
+    return lambda seed=0, part="train", batch_size=4: stream(
+        getattr(made, part),
+        made.tokenizer,
+        name,
+        topology=topology,
+        context=40,
+        seed=seed,
+        batch_size=batch_size,
+    )
+
+
+def test_a_batch_follows_from_seed_and_step(batched):
+    first, again = batched(), batched()
+    list(map(again.batch, range(5)))  # what was asked before does not matter
+    for step in (0, 3, 1000):
+        assert same(first.batch(step), again.batch(step))
+    assert not same(first.batch(0), first.batch(1))
+    assert not same(first.batch(0), batched(seed=1).batch(0))
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_ranks_share_one_batch(batched, world):
+    whole = batched().batch(7)
+    shares = [batched().batch(7, rank, world) for rank in range(world)]
+    for name, tensor in whole.inputs.items():
+        assert torch.equal(torch.cat([share.inputs[name] for share in shares]), tensor)
+    assert torch.equal(torch.cat([share.targets for share in shares]), whole.targets)
+    assert sum(share.count for share in shares) == whole.count
+
+
+def test_counts_are_those_of_the_targets(batched):
+    for step in range(3):
+        batch = batched().batch(step)
+        assert batch.count == int((batch.targets != IGNORE).sum()) > 0
+        halves = batch.rows(0, 2), batch.rows(2, 4)
+        assert sum(half.count for half in halves) == batch.count
+        assert torch.equal(torch.cat([half.targets for half in halves]), batch.targets)
+
+
+def test_evaluation_is_always_the_same(batched):
+    first, other = (list(batched(seed, "validation").evaluation()) for seed in (0, 1))
+    assert len(first) == len(other) and all(map(same, first, other))
+    shared = [list(batched(0, "validation").evaluation(rank=rank, world=3)) for rank in range(3)]
+    assert sum(batch.count for share in shared for batch in share) == sum(batch.count for batch in first)
+
+
+def test_every_window_comes_once_in_an_epoch(text):
+    windows = stream(text.train, text.tokenizer, batch_size=8)
+    rows = torch.cat([windows.batch(step).inputs["tokens"] for step in range(windows.n)])  # 8 epochs
+    for epoch in rows.split(windows.n):
+        assert sorted(epoch.tolist()) == sorted(text.train.tokens[: windows.n * 16].reshape(-1, 16).tolist())
+
+
+def test_golden_batch(text):
+    batch = stream(text.train, text.tokenizer, seed=3).batch(2)
+    assert text.tokenizer.decode(batch.inputs["tokens"][0].tolist()) == GOLDEN
+    assert batch.targets[0, :-1].tolist() == batch.inputs["tokens"][0, 1:].tolist()
+
+
+GOLDEN = "XX"
+
+
+def test_evaluation_asks_every_token_once(text):
+    windows = stream(text.validation, text.tokenizer, batch_size=4)
+    found = torch.cat([batch.targets.flatten() for batch in windows.evaluation()])
+    assert found.tolist() == text.validation.tokens[1:].tolist()
+    assert text.validation.n_tokens % 16 > 1, "the last window is a short one"
+
+
+def test_a_limited_evaluation_keeps_its_windows(text):
+    windows = stream(text.validation, text.tokenizer, batch_size=4)
+    few = [b.inputs["tokens"].tolist() for b in windows.evaluation(limit=6)]
+    assert few == [b.inputs["tokens"].tolist() for b in windows.evaluation(limit=6)]
+    assert sum(map(len, few)) == 6
+
+
+def test_too_little_text_is_said(text, tmp_path):
+    with pytest.raises(DataError, match="train holds 900 tokens and a window needs 1001"):
+        stream(text.train, text.tokenizer, context=1000)
+
+
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
+    made = text_corpus(tmp_path, TEXT)
+    made.train.vocab_size = ord("z")
+    windows = stream(made.train, made.tokenizer)
+    with pytest.raises(DataError, match="holds the id 122, beyond its vocabulary of 122; remove"):
+        [windows.batch(step) for step in range(windows.n)]
+
+
+def test_every_pair_comes_once_in_an_epoch(pairs):
+    stream_ = stream(
+        pairs.train, pairs.tokenizer, "pairs", context=40, topology="encoder_decoder", batch_size=8
+    )
+    steps = 3 * GROUP
+    rows = [row for step in range(steps) for row in stream_.batch(step).inputs["source"].tolist()]
+    seen = np.unique([pairs.tokenizer.decode(row) for row in rows], return_counts=True)[1]
+    whole, rest = divmod(steps * 8, stream_.n)
+    assert len(seen) == stream_.n and set(seen) == {whole, whole + 1} and (seen == whole + 1).sum() == rest
+
+
+def test_pairs_stand_beside_others_of_their_length(pairs):
+    stream_ = stream(
+        pairs.train, pairs.tokenizer, "pairs", context=40, topology="encoder_decoder", batch_size=8
+    )
+    batches = [stream_.batch(step) for step in range(GROUP)]
+    padding = 1 - sum(b.inputs["source_visible"].sum() for b in batches) / sum(
+        b.inputs["source_visible"].numel() for b in batches
+    )
+    assert padding < 0.05
+    longest = [b.targets.shape[1] for b in batches]
+    assert longest != sorted(longest), "and yet batches come in no order of length"
+
+
+def test_pairs_that_are_too_long(pairs):
+    made = {"topology": "encoder_decoder", "context": 10}
+    dropped = stream(pairs.train, pairs.tokenizer, "pairs", too_long="drop", **made)
+    cut = stream(pairs.train, pairs.tokenizer, "pairs", too_long="cut", **made)
+    assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
+    assert cut.batch(0).targets.shape[1] <= 10 and dropped.lengths.max() <= 10
+    with pytest.raises(DataError, match="too many for a context of 10; raise model.context, or choose"):
+        stream(pairs.train, pairs.tokenizer, "pairs", too_long="refuse", **made)
+    with pytest.raises(DataError, match="none of the .* pairs of train fits into a context of 3 tokens"):
+        stream(pairs.train, pairs.tokenizer, "pairs", context=3, topology="encoder_decoder")
+
+
+def test_prefetched_batches_are_the_same(text):
+    windows = stream(text.train, text.tokenizer)
+    ahead = list(prefetch(windows.batch, range(3, 9)))
+    assert len(ahead) == 6 and all(map(same, ahead, map(windows.batch, range(3, 9))))
+    assert list(prefetch(windows.batch, [])) == []
+
+
+def test_prefetch_is_one_ahead_and_passes_errors_on():
+    asked = []
+
+    def batch(step):
+        asked.append(step)
+        if step == 2:
+            raise DataError("step two")
+        return step
+
+    running = prefetch(batch, range(9))
+    assert next(running) == 0
+    assert next(running) == 1
+    with pytest.raises(DataError, match="step two"):
+        next(running)
+    assert max(asked) <= 3

@@ -1,0 +1,27 @@
+"""Command: how every command ends. An error is one sentence and an exit code; debug shows where it arose."""
+
+import os
+import sys
+
+from data import DataError
+
+
+def command(main, words):
+    """main(words), and what the process should exit with."""
+    try:
+        main(words)
+        sys.stdout.flush()
+    except DataError as error:
+        return failed(error, 3)
+    except ValueError as error:
+        return failed(error, 2)
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def failed(error, code):
+    print(f"error: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,55 @@
+"""Corpus: the data, tokenizer and objective of a config become streams of batches."""
+
+from typing import NamedTuple
+
+from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
+from data.tokenizer import Tokenizer
+from model.build import build
+
+
+class Streams(NamedTuple):
+    """What a run trains on and what it is judged by."""
+
+    tokenizer: Tokenizer
+    train: Windows | PairBatches
+    validation: Windows | PairBatches
+
+
+def load(config, report=None):
+    """From text to batches; what is already in the cache is only opened."""
+    own = {name: value for name, value in config.data.items() if name not in ("cache", "validation")}
+    source = build("data", SOURCES, own, {"cache": config.data["cache"]})
+    shared = {"context": config.model.context, "topology": config.model.kind}
+    check(config.objective["kind"], source, config)
+    objective = build("objective", OBJECTIVES, config.objective, shared)
+    vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    if config.train.batch_size < 1:
+        raise ValueError(f"train.batch_size must be at least 1 and is {config.train.batch_size}")
+    corpus = prepare(
+        source,
+        vocabulary,
+        objective.specials,
+        cache=config.data["cache"],
+        validation=config.data["validation"],
+        report=report,
+    )
+    sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
+    parts = (corpus.train, corpus.validation)
+    return Streams(corpus.tokenizer, *(batches(part, objective, corpus.tokenizer, **sizes) for part in parts))
+
+
+def check(kind, source, config):
+    """Whether this objective can be asked of this source and this model."""
+    if kind not in OBJECTIVES:
+        return  # build says so better
+    objective, topology = OBJECTIVES[kind], config.model.kind
+    if objective.reads != source.reads:
+        raise ValueError(
+            f"objective={kind} reads {objective.reads} and data={config.data['kind']} gives {source.reads}; "
+            "objective=auto chooses the one that fits"
+        )
+    if topology not in objective.topologies:
+        fitting = [k for k, o in OBJECTIVES.items() if o.reads == source.reads and topology in o.topologies]
+        way_out = f"use objective={fitting[0]}" if fitting else "use data of plain text, such as data=text"
+        able = " or ".join(objective.topologies)
+        raise ValueError(f"objective={kind} needs a model whose kind is {able}, not {topology}; {way_out}")
