@@ -1,15 +1,14 @@
 """Text to batches, without surprises.
 
 Read along the way of a text: sources.py, pairs.py (documents.py, rows.py), split.py, vocabulary.py and
-tokenizer.py, prepare.py, store.py; then from the store to a batch: order.py, windows.py, objective.py,
-batch.py. `python -m data` shows what would be trained on.
+tokenizer.py, preparation.py, store.py; then from the store to a batch: order.py, windows.py, objective.py,
+batch.py, prefetch.py. `python -m data` shows what would be trained on.
 """
 
 from data.errors import DataError
 from data.objective import OBJECTIVES
 from data.pairs import Docstrings, PairTable, ParallelText, Synthetic
-from data.prefetch import prefetch
-from data.prepare import prepare
+from data.preparation import prepare
 from data.sources import Hub, Python, Shakespeare, Table, Text
 from data.vocabulary import TOKENIZERS
 from data.windows import PairBatches, Windows
@@ -34,7 +33,6 @@ __all__ = [
     "PairBatches",
     "Windows",
     "batches",
-    "prefetch",
     "prepare",
 ]
 

@@ -4,6 +4,7 @@ import ast
 import hashlib
 import textwrap
 import warnings
+from functools import cache
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -75,16 +76,20 @@ class Docstrings(FileSource):
         return library_files()
 
     def pairs(self):
-        for path in self.files():
-            text = path.read_text(encoding="utf-8")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the compiler thinks of the library's own style
-                tree = ast.parse(text)
-            lines = text.split("\n")
-            for node in ast.walk(tree):
-                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                if is_function and (texts := documented(node, lines)):
-                    yield Pair(f"{path}:{node.lineno}", *texts)
+        return (pair for path in self.files() for pair in functions_of(path))
+
+
+@cache  # they are read more than once, and parsing takes seconds
+def functions_of(path):
+    """The documented functions of a file, as pairs."""
+    text = path.read_text(encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler thinks of the library's own style
+        tree = ast.parse(text)
+    lines = text.split("\n")
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    found = ((node.lineno, documented(node, lines)) for node in functions)
+    return [Pair(f"{path}:{line}", *texts) for line, texts in found if texts]
 
 
 def documented(node, lines):
@@ -107,7 +112,7 @@ class Synthetic:
             raise ValueError(f"task is {task!r}; choose one of: {', '.join(TASKS)}")
         if not 1 <= shortest <= longest:
             raise ValueError(
-                f"shortest is {shortest} and longest is {longest}; expected 1 <= shortest <= longest"
+                f"shortest is {shortest}, longest is {longest}; expected 1 <= shortest <= longest"
             )
         if size < 2:
             raise ValueError(f"size must be at least 2 and is {size}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 from data.errors import DataError
@@ -12,7 +13,19 @@ FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".pa
 def file_rows(paths, fields):
     """(place, the texts of these fields) for each row of some files."""
     for path in paths:
-        yield from texts_of(open_table(path, fields), fields, path)
+        with reading(path):
+            yield from texts_of(open_table(path, fields), fields, path)
+
+
+@contextmanager
+def reading(name):
+    """Whatever the readers of so many formats raise, in one sentence."""
+    try:
+        yield
+    except (DataError, GeneratorExit):
+        raise
+    except Exception as error:
+        raise DataError(unreadable(name, error)) from error
 
 
 def open_table(path, fields):
@@ -33,24 +46,21 @@ def open_table(path, fields):
 def texts_of(table, fields, name):
     """What is no text in these fields is refused, with its place."""
     number = 0
-    try:
-        for rows in table.with_format("arrow").iter(1000):
-            if missing := [field for field in fields if field not in rows.column_names]:
-                raise DataError(
-                    f"{name} has no field {missing[0]!r}; its fields are: {', '.join(rows.column_names)}"
-                )
-            columns = [rows[field].to_pylist() for field in fields]
-            for texts in zip(*columns, strict=True):
-                number += 1
-                for field, text in zip(fields, texts, strict=True):
-                    if not isinstance(text, str):
-                        said = "null" if text is None else repr(text)[:40]
-                        raise DataError(f"{place(name, number)}: {field} is {said}; expected text")
-                yield place(name, number), texts
-    except DataError:
-        raise
-    except Exception as error:  # whatever the readers of so many formats raise
-        raise DataError(unreadable(name, error)) from error
+    if set(fields) <= set(table.column_names or ()):
+        table = table.select_columns(fields)  # so that pictures beside them are not unpacked
+    for rows in table.iter(1000):
+        if missing := [field for field in fields if field not in rows]:
+            raise DataError(f"{name} has no field {missing[0]!r}; its fields are: {', '.join(rows)}")
+        for texts in zip(*(rows[field] for field in fields), strict=True):
+            number += 1
+            for field, text in zip(fields, texts, strict=True):
+                if not isinstance(text, str):
+                    raise DataError(f"{place(name, number)}: {field} is {spelled(text)}; expected text")
+            yield place(name, number), texts
+
+
+def spelled(value):
+    return "null" if value is None else repr(value)[:40]
 
 
 def place(name, row):
@@ -61,8 +71,8 @@ def place(name, row):
 def unreadable(name, error):
     if isinstance(name, Path) and name.suffix == ".jsonl" and (found := bad_line(name)):
         return found
-    cause = error.__cause__ or error
-    return f"cannot read {name}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
+    said = str(error.__cause__ or error).strip() or type(error).__name__
+    return f"cannot read {name}: {said.splitlines()[0]}"
 
 
 def bad_line(path):
@@ -70,33 +80,33 @@ def bad_line(path):
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                if line.strip() and not isinstance(json.loads(line), dict):
-                    return f'{path}:{number}: expected an object such as {{"text": "..."}}'
+                row = json.loads(line) if line.strip() else {}
             except UnicodeDecodeError as error:
                 return f"{path}:{number}: not UTF-8: byte 0x{error.object[error.start]:02x}"
             except ValueError as error:
                 return f"{path}:{number}: not JSON: {error}"
+            if not isinstance(row, dict):
+                return f'{path}:{number}: expected an object such as {{"text": "..."}}'
 
 
 def hub_rows(dataset, name, split, revision, streaming, fields):
     """Rows of a dataset of the Hugging Face Hub, or of a folder that holds one."""
+    with reading(dataset):
+        yield from texts_of(open_dataset(dataset, name, split, revision, streaming), fields, dataset)
+
+
+def open_dataset(dataset, name, split, revision, streaming):
     import datasets
 
+    if os.path.isdir(dataset) and saved(Path(dataset)):
+        loaded = datasets.load_from_disk(dataset)
+        table = pick(loaded, split, dataset) if isinstance(loaded, dict) else loaded
+        return table.to_iterable_dataset()
     try:
-        if os.path.isdir(dataset) and saved(Path(dataset)):
-            loaded = datasets.load_from_disk(dataset)
-            table = pick(loaded, split, dataset) if isinstance(loaded, dict) else loaded
-            table = table.to_iterable_dataset()
-        else:
-            table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
-            table = table if streaming else table.to_iterable_dataset()
-    except DataError:
-        raise
+        table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise DataError(unreachable(dataset, error)) from None
-    except Exception as error:
-        raise DataError(unreadable(dataset, error)) from error
-    yield from texts_of(table, fields, dataset)
+    return table if streaming else table.to_iterable_dataset()
 
 
 def saved(folder):

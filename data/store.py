@@ -39,11 +39,15 @@ class PartWriter:
         self.files[file].write(data)
         self.hashes[file].update(data)
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failure, *traceback):
         for file in self.files.values():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
+            with file:
+                if not failure:
+                    file.flush()
+                    os.fsync(file.fileno())
 
     def entry(self):
         sizes = {name: self.n_tokens * self.dtype.itemsize for name in self.files}

@@ -1,6 +1,8 @@
 """Windows: the batch of every step, for any step at once. Which windows or pairs stand in it, and every draw
 about them, follow from (seed, step)."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from data.errors import DataError
@@ -78,6 +80,7 @@ class PairBatches:
         self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
         self.lengths = kept[self.pairs]
         self.n = len(self.pairs)
+        self.due = lru_cache(2)(self.due_in)  # the steps of a group follow one another
         if not self.n:
             raise DataError(
                 f"none of the {len(lengths)} pairs of {part.path.stem} fits into a context of "
@@ -87,11 +90,13 @@ class PairBatches:
     def batch(self, step, rank=0, world=1):
         """The pairs due in GROUP steps are sorted; then their batches are shuffled."""
         group, turn = divmod(step, GROUP)
-        places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)
-        due = self.sorted(shuffled(places, self.n, self.seed))
         [turn] = permuted([turn], GROUP, key("turns", self.seed, group))
-        batch = due[turn * self.batch_size : (turn + 1) * self.batch_size]
+        batch = self.due(group)[turn * self.batch_size : (turn + 1) * self.batch_size]
         return self.rows(batch, share_of(self.batch_size, rank, world))
+
+    def due_in(self, group):
+        places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)
+        return self.sorted(shuffled(places, self.n, self.seed))
 
     def sorted(self, pairs):
         """In such an order that neighbours have sources, and targets, of like lengths."""

@@ -14,6 +14,7 @@ from model.feedforward import FFNS
 from model.norm import NORMS
 from model.position import POSITIONS
 from model.rope_scaling import SCALINGS
+from tests.data.corpora import options_of
 from tests.parts import ROOT, names, part
 
 OWN = ("model", "data", "training")
@@ -108,14 +109,6 @@ SHARED = {
     "tokenizer": set(),
     "objective": {"context", "topology"},
 }
-
-
-def options_of(group, name):
-    """What a yaml sets, with what it inherits from its neighbour; auto is chosen before anything is built."""
-    options = part(group, name)
-    above = [base for base in options.pop("defaults", []) if base != "_self_"]
-    options.pop("validation", None)  # an option of the split, not of a source
-    return {k: v for base in above for k, v in options_of(group, base).items()} | options
 
 
 @pytest.mark.parametrize("group", GROUPS)

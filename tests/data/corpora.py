@@ -5,8 +5,16 @@ from model.build import build
 from tests.parts import part
 
 
+def options_of(group, name):
+    """What a yaml sets, with what it inherits from its neighbour."""
+    options = part(group, name)
+    above = [base for base in options.pop("defaults", []) if base != "_self_"]
+    options.pop("validation", None)  # an option of the split, not of a source
+    return {k: v for base in above for k, v in options_of(group, base).items()} | options
+
+
 def source(name, cache=None, **changes):
-    return build("data", SOURCES, part("data", name, **changes), {"cache": cache})
+    return build("data", SOURCES, options_of("data", name) | changes, {"cache": cache})
 
 
 def vocabulary(name="byte", **changes):

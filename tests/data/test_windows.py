@@ -106,7 +106,7 @@ def test_golden_batch(text):
     assert batch.targets[0, :-1].tolist() == batch.inputs["tokens"][0, 1:].tolist()
 
 
-GOLDEN = "XX"
+GOLDEN = "ejqzkxmdwronorwd"
 
 
 def test_evaluation_asks_every_token_once(text):

@@ -1,4 +1,4 @@
-"""Prepare: text becomes tokens on disk, once for each corpus, tokenizer and set of options."""
+"""Preparation: text becomes tokens on disk, once for each corpus, tokenizer and set of options."""
 
 import fcntl
 import hashlib
@@ -77,7 +77,21 @@ def fill(draft, source, vocabulary, specials, share, report):
 
     tokenizer = vocabulary.make(texts, specials)
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    writers = {part: PartWriter(draft, part, dtype, source.reads) for part in (TRAIN, VALIDATION)}
+    with (
+        PartWriter(draft, TRAIN, dtype, source.reads) as train,
+        PartWriter(draft, VALIDATION, dtype, source.reads) as validation,
+    ):
+        writers = {TRAIN: train, VALIDATION: validation}
+        encode_all(source, tokenizer, share, writers, report)
+    for part, way_out in ((VALIDATION, "raise"), (TRAIN, "lower")):
+        if not writers[part].n_tokens:
+            raise DataError(f"no text falls to {part}; {way_out} data.validation, which is {share}")
+    write_json(draft / "tokenizer.json", tokenizer.state())
+    index = {"format": FORMAT, "reads": source.reads, "dtype": dtype, "vocab_size": tokenizer.vocab_size}
+    write_json(draft / "index.json", index | {"parts": {n: w.entry() for n, w in writers.items()}})
+
+
+def encode_all(source, tokenizer, share, writers, report):
     total, done = source.size(), 0
     for encoded in in_order(lambda job: encode(job, tokenizer), jobs(items(source, share))):
         for part, tokens in encoded.items():
@@ -86,15 +100,7 @@ def fill(draft, source, vocabulary, specials, share, report):
         if report:
             report(done, total)
         if source.max_tokens is not None and writers[TRAIN].n_tokens >= source.max_tokens:
-            break
-    for part, writer in writers.items():
-        writer.close()
-        if not writer.n_tokens:
-            way_out = "raise" if part == VALIDATION else "lower"
-            raise DataError(f"no text falls to {part}; {way_out} data.validation, which is {share}")
-    write_json(draft / "tokenizer.json", tokenizer.state())
-    index = {"format": FORMAT, "reads": source.reads, "dtype": dtype, "vocab_size": tokenizer.vocab_size}
-    write_json(draft / "index.json", index | {"parts": {n: w.entry() for n, w in writers.items()}})
+            return
 
 
 def limited(tokens, writer, max_tokens):

@@ -1,0 +1,98 @@
+"""Pairs: both texts of each, in order; a pair that lacks one is placed."""
+
+import ast
+
+import pytest
+
+from data.errors import DataError
+from data.split import items
+from tests.data.corpora import source
+from tests.data.test_sources import write_table
+
+ROWS = [{"en": f"word {i}", "de": f"Wort {i}"} for i in range(30)]
+
+
+def texts(found):
+    return [(pair.source, pair.target) for pair in found.pairs()]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "parquet"])
+def test_pairs_of_a_table(tmp_path, kind):
+    path = write_table(tmp_path / f"pairs.{kind}", ROWS)
+    found = source("pairs", path=str(path), source="en", target="de")
+    assert texts(found) == [(row["en"], row["de"]) for row in ROWS]
+
+
+def test_numbers_in_a_csv_stay_text(tmp_path):
+    (tmp_path / "sums.csv").write_text("source,target\n007+1,008\n1+1,2\n")
+    assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [("007+1", "008"), ("1+1", "2")]
+
+
+def test_parallel_files(tmp_path):
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.de").write_text("eins\r\nzwei")
+    found = source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
+    assert texts(found) == [("one", "eins"), ("two", "zwei")]
+    (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
+    with pytest.raises(DataError, match=r"a\.en has 2 lines and .*a\.de has 3; each needs its partner"):
+        texts(found)
+    with pytest.raises(DataError, match="data.target is .*: expected one file and found 2"):
+        source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.*")).files()
+
+
+@pytest.mark.parametrize(
+    ("row", "role"), [({"en": " ", "de": "x"}, "source"), ({"en": "x", "de": ""}, "target")]
+)
+def test_an_empty_side_is_placed(tmp_path, row, role):
+    path = write_table(tmp_path / "pairs.jsonl", [*ROWS[:4], row])
+    with pytest.raises(DataError, match=rf"pairs\.jsonl:5: the {role} is empty"):
+        list(items(source("pairs", path=str(path), source="en", target="de"), 0.5))
+
+
+def test_one_pair_is_too_few(tmp_path):
+    path = write_table(tmp_path / "pairs.jsonl", ROWS[:1])
+    with pytest.raises(DataError, match="pairs are needed to train and to validate; found 1"):
+        list(items(source("pairs", path=str(path), source="en", target="de"), 0.5))
+
+
+def test_docstrings_are_of_the_library():
+    pairs = texts(source("docstrings"))
+    assert 5000 < len(pairs) < 8000
+    for body, line in pairs[::50]:
+        function = ast.parse(body).body[0]
+        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        assert line and "\n" not in line
+        assert ast.get_docstring(function) is None or line not in ast.get_docstring(function)
+    assert texts(source("docstrings")) == pairs
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        ("copy", lambda s: s),
+        ("reverse", lambda s: s[::-1]),
+        ("sort", lambda s: "".join(sorted(s))),
+        ("add", lambda s: str(sum(map(int, s.split("+"))))),
+    ],
+)
+def test_synthetic_answers_are_right(task, answer):
+    pairs = texts(source("synthetic", task=task, size=2500, shortest=2, longest=5))
+    assert len(pairs) == 2500 and all(target == answer(text) for text, target in pairs)
+    lengths = {len(text) for text, _ in pairs}
+    assert min(lengths) >= 2 and (task == "add" or lengths == {2, 3, 4, 5})
+    assert pairs[:300] == texts(source("synthetic", task=task, size=300, shortest=2, longest=5))
+    assert len(set(pairs)) > 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"task": "multiply"}, "task is 'multiply'; choose one of: copy, reverse, sort, add"),
+        ({"shortest": 0}, "shortest is 0, longest is 16; expected 1 <= shortest <= longest"),
+        ({"shortest": 17}, "shortest is 17, longest is 16"),
+        ({"size": 1}, "size must be at least 2 and is 1"),
+    ],
+)
+def test_tasks_that_make_no_sense(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        source("synthetic", **options)

@@ -1,0 +1,241 @@
+"""Sources find what they are pointed at, in order and unchanged; what cannot be used is said so."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from data import documents as documents_module
+from data.documents import read_lines, recut
+from data.errors import DataError
+from data.fingerprint import Fingerprints
+from data.sources import NOT_LIBRARY, SHAKESPEARE_BYTES, library_files
+from tests.data.corpora import source
+
+
+def read(found):
+    return ["".join(document.pieces()) for document in found.documents()]
+
+
+def text(path, **changes):
+    return source("text", path=str(path), **changes)
+
+
+def digest(found, tmp_path):
+    return found.digest(Fingerprints(tmp_path / "notes.json"))
+
+
+def test_the_library_is_there_for_everyone():
+    files = library_files()
+    assert files == sorted(files, key=lambda path: path.as_posix()) and len(files) > 300
+    assert not NOT_LIBRARY & {part for path in files for part in path.parts[-3:]}
+    found = source("python")
+    assert found.size() == sum(len(t.encode()) for t in read(found)) > 5e6
+
+
+def test_a_file_a_folder_a_pattern(tmp_path):
+    for name in ("b.txt", "a/c.txt", "a/d.md", ".hidden/e.txt", "a/.f.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"text of {name}")
+    assert read(text(tmp_path / "b.txt")) == ["text of b.txt"]
+    assert read(text(tmp_path)) == ["text of a/c.txt", "text of a/d.md", "text of b.txt"]
+    assert read(text(tmp_path / "**/*.txt")) == ["text of a/c.txt", "text of b.txt"]
+    assert read(text(tmp_path / ".hidden/e.txt")) == ["text of .hidden/e.txt"], "what is named is meant"
+
+
+@pytest.mark.parametrize("name", ["my book (1).txt", "a=b.txt", "a,b.txt", "書.txt", "it's \\ {x}.txt"])
+def test_names_of_all_sorts(tmp_path, name):
+    (tmp_path / name).write_text("words")
+    assert read(text(tmp_path / name)) == ["words"]
+
+
+def test_lines_and_paragraphs(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"one\r\ntwo\n\n\nthree\nfour\n  \nfive")
+    assert read(text(path, document="line")) == ["one", "two", "", "", "three", "four", "  ", "five"]
+    assert read(text(path, document="paragraph")) == ["one\ntwo", "three\nfour", "five"]
+    with pytest.raises(ValueError, match="document is 'word'; choose one of: file, line, paragraph"):
+        text(path, document="word")
+
+
+def test_text_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes("\ufeffa\r\nb\r\n\ufeff\tc".encode())
+    assert read(text(path)) == ["a\r\nb\r\n\ufeff\tc"], "but for a byte order mark at the beginning"
+
+
+def test_a_piece_may_end_within_a_character(tmp_path, monkeypatch):
+    path, content = tmp_path / "t.txt", "aé東🙂\n" * 40
+    path.write_text(content, encoding="utf-8")
+    for size in (1, 2, 3, 7):
+        monkeypatch.setattr(documents_module, "PIECE", size)
+        assert read(text(path)) == [content]
+        assert list(read_lines(path)) == ["aé東🙂"] * 40
+
+
+def test_recutting_keeps_the_text_and_cuts_at_seams(monkeypatch):
+    monkeypatch.setattr(documents_module, "PIECE", 50)
+    content = "one two, three\n  four five-six don't 3.14\n\n" * 30
+    pieces = list(recut(iter([content[:333], content[333:700], content[700:]])))
+    assert "".join(pieces) == content and len(pieces) > 10
+    assert max(map(len, pieces)) <= 100
+    for before, after in pairwise(pieces):
+        assert before[-1].isalnum() and after[0].isspace()
+    assert [len(piece) for piece in recut(iter(["x" * 490]))] == [100] * 4 + [90], "without a seam"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"good\xffbad", "not UTF-8: byte 0xff at offset 4; convert it"),
+        ("é".encode() * 600_000 + b"\xe6\x9d", "not UTF-8: byte 0xe6 at offset 1200000"),
+        ("ü".encode("latin-1"), "not UTF-8: byte 0xfc at offset 0"),
+        (b"text\0more", "is not text: there is a NUL byte at offset 4; leave it out with a pattern"),
+    ],
+)
+def test_what_is_no_text(tmp_path, content, sentence):
+    (tmp_path / "t.txt").write_bytes(content)
+    with pytest.raises(DataError, match=sentence):
+        read(text(tmp_path / "t.txt"))
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="there is no file or folder .*x.txt"):
+        text(tmp_path / "x.txt").files()
+    with pytest.raises(DataError, match="there is no file that matches"):
+        text(tmp_path / "*.txt").files()
+    with pytest.raises(DataError, match="there is no text in the folder"):
+        text(tmp_path).files()
+
+
+def test_the_fingerprint_is_of_the_bytes(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(name)
+    before = digest(text(tmp_path), tmp_path)
+    assert digest(text(tmp_path), tmp_path) == before
+    (tmp_path / "b.txt").write_text("c")
+    changed = digest(text(tmp_path), tmp_path)
+    (tmp_path / "b.txt").write_text("b")
+    assert changed != before == digest(text(tmp_path), tmp_path)
+    (tmp_path / "c.txt").write_text("")
+    assert digest(text(tmp_path), tmp_path) != before
+
+
+ROWS = [
+    {"text": "one"},
+    {"text": "007"},
+    {"text": "NA"},
+    {"text": 'a "quoted", line\nand another'},
+    {"text": "東京"},
+]
+
+
+def write_table(path, rows):
+    import pandas
+
+    table = pandas.DataFrame(rows)
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+@pytest.fixture(params=["jsonl", "json", "csv", "tsv", "parquet"])
+def table(request, tmp_path):
+    return write_table(tmp_path / f"rows.{request.param}", ROWS)
+
+
+def test_tables_of_all_formats(table):
+    assert read(source("table", path=str(table))) == [row["text"] for row in ROWS]
+
+
+def test_several_tables_in_order(tmp_path):
+    write_table(tmp_path / "b.jsonl", ROWS[3:])
+    write_table(tmp_path / "a.csv", ROWS[:3])
+    assert read(source("table", path=str(tmp_path))) == [row["text"] for row in ROWS]
+
+
+def test_a_missing_field_lists_those_there_are(table):
+    with pytest.raises(DataError, match=r"rows\.\w+ has no field 'body'; its fields are: text"):
+        read(source("table", path=str(table), field="body"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ('{"text": "a"}\n{"text": "b}\n', r"rows\.jsonl:2: not JSON: "),
+        ('{"text": "a"}\n\n["b"]\n', r"rows\.jsonl:3: expected an object"),
+        ('{"text": "a"}\n{"text": null}\n', r"rows\.jsonl:2: text is null; expected text"),
+        ('{"text": 5}\n', r"rows\.jsonl:1: text is 5; expected text"),
+        ('{"text": "a"}\n{"text": 5}\n', r"rows\.jsonl:2: text is 5; expected text"),
+        ("", r"rows\.jsonl is empty"),
+    ],
+)
+def test_bad_rows_are_placed(tmp_path, lines, sentence):
+    (tmp_path / "rows.jsonl").write_text(lines)
+    with pytest.raises(DataError, match=sentence):
+        read(source("table", path=str(tmp_path / "rows.jsonl")))
+
+
+def test_what_is_no_table(tmp_path):
+    (tmp_path / "t.txt").write_text("x")
+    with pytest.raises(DataError, match="is no table: expected a name that ends in one of .jsonl"):
+        read(source("table", path=str(tmp_path / "t.txt")))
+    with pytest.raises(DataError, match="there is no table in the folder"):
+        read(source("table", path=str(tmp_path)))
+    (tmp_path / "t.parquet").write_text("x")
+    with pytest.raises(DataError, match="cannot read .*t.parquet: "):
+        read(source("table", path=str(tmp_path / "t.parquet")))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_in_a_folder(tmp_path, streaming, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write_table(folder / "train.parquet", ROWS)
+    found = source("hub", id=str(folder), streaming=streaming)
+    assert read(found) == [row["text"] for row in ROWS]
+    assert len(digest(found, tmp_path)) == 64 and found.size() > 0
+    with pytest.raises(DataError, match="cannot read .*split"):
+        read(source("hub", id=str(folder), streaming=streaming, split="middle"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_saved_to_disk(tmp_path, streaming):
+    import datasets
+
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "one")
+    assert read(source("hub", id=str(tmp_path / "one"), streaming=streaming)) == [row["text"] for row in ROWS]
+    datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(tmp_path / "parts")
+    assert read(source("hub", id=str(tmp_path / "parts"), split="test", streaming=streaming)) == ["007"]
+    with pytest.raises(DataError, match="has no split 'dev'; its splits are: train, test"):
+        read(source("hub", id=str(tmp_path / "parts"), split="dev"))
+
+
+def test_the_hub_out_of_reach(tmp_path):
+    found = source("tinystories")
+    with pytest.raises(DataError, match="cannot get roneneldan/TinyStories from the Hugging Face Hub"):
+        digest(found, tmp_path)
+    notes = Fingerprints(tmp_path / "notes.json")
+    notes.note("hub:roneneldan/TinyStories@None", "abc123")
+    assert digest(source("hub", id="roneneldan/TinyStories"), tmp_path) == "abc123", "what it was last time"
+
+
+def test_shakespeare_out_of_reach(tmp_path, monkeypatch):
+    for proxy in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    found = source("shakespeare", cache=tmp_path)
+    with pytest.raises(
+        DataError, match="cannot fetch https://.*place a copy of that file at .*tinyshakespeare.txt"
+    ):
+        found.files()
+    (tmp_path / "tinyshakespeare.txt").write_bytes(b"x" * SHAKESPEARE_BYTES)
+    with pytest.raises(DataError, match="is not the file it should be; remove it"):
+        found.files()
