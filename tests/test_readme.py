@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.parts import ROOT, names
+from tests.test_house import GROUPS
 
 README = (ROOT / "README.md").read_text()
 
@@ -69,13 +70,13 @@ def test_the_walk_looks_as_shown():
         assert line in shown, line
 
 
-@pytest.mark.parametrize("group", ["model", "attention", "position", "norm", "ffn", "block", "size"])
+@pytest.mark.parametrize("group", [*GROUPS, "model", "size"])
 def test_the_kinds_listed_are_there(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
-    listed = row.split("|")[2].replace("(default)", "").split(",")
-    assert {name.strip() for name in listed} <= set(names(group))
+    listed = re.sub(r"\(.*?\)", "", row.split("|")[2]).split(",")
+    assert {name.strip() for name in listed} == set(names(group))
 
 
 def test_the_map_shows_every_file():
-    for path in (ROOT / "model").glob("*.py"):
-        assert path.stem == "__init__" or path.name in README, f"{path.name} is missing from the README"
+    for path in [*(ROOT / "model").glob("*.py"), *(ROOT / "data").glob("*.py")]:
+        assert path.stem.startswith("__") or path.name in README, f"{path.name} is missing from the README"

@@ -187,7 +187,7 @@ def test_a_file_in_the_way_of_the_cache(tmp_path):
 def test_a_large_file_needs_little_memory(tmp_path, monkeypatch, document):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(documents, "PIECE", 1 << 16)
-    monkeypatch.setattr(preparation, "JOB", 1 << 16)
+    monkeypatch.setattr(preparation, "JOB", 1 << 13)
     path = tmp_path / "large.txt"
     path.write_text("".join(f"{i} lines of a large file, each a little longer\n" for i in range(60_000)))
     found = source("text", path=str(path), document=document)
