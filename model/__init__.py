@@ -7,8 +7,11 @@ it is all made: init.py, build.py, config.py. `python -m model.shapes` prints th
 A name that ends in capitals says its axes, as q_BHTD does; a bare x is always (B, T, C).
 """
 
+from dataclasses import asdict
+
 import torch
 
+from model.build import fits, require_above
 from model.config import EncoderSizes, ModelConfig
 from model.decoder import Decoder
 from model.encoder import Encoder
@@ -41,7 +44,11 @@ TOPOLOGIES = {"decoder": Decoder, "encoder": Encoder, "encoder_decoder": Encoder
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
     """A new model: the same for the same seed, whatever else has been drawn before."""
-    check(config)
+    check_config(config)
+    if not fits(vocab_size, int) or vocab_size < 1:
+        raise ValueError(f"vocab_size must be a whole number from 1 on and is {vocab_size!r}")
+    if not fits(seed, int) or not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be a whole number from 0 to below 2**64 and is {seed!r}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = TOPOLOGIES[config.kind](config, vocab_size)
@@ -50,13 +57,13 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
     return model
 
 
-def check(config):
+def check_config(config):
     """What no single part can see."""
     if config.kind not in TOPOLOGIES:
         raise ValueError(f"model.kind is {config.kind!r}; choose one of: {', '.join(TOPOLOGIES)}")
-    for size in ("d_model", "n_layers", "n_heads", "context"):
-        if getattr(config, size) < 1:
-            raise ValueError(f"model.{size} must be at least 1 and is {getattr(config, size)}")
+    sizes = {size: getattr(config, size) for size in ("d_model", "n_layers", "n_heads", "context")}
+    sizes |= {f"encoder.{size}": n for size, n in asdict(config.encoder).items()}
+    require_above(0, **{f"model.{size}": n for size, n in sizes.items()})
     if not 0 <= config.dropout < 1:
         raise ValueError(f"model.dropout must be from 0 to below 1 and is {config.dropout}")
     if config.kind != "encoder_decoder" and config.cross_attention is not None:
@@ -69,6 +76,9 @@ def check(config):
         raise ValueError(
             f"model.encoder sets sizes of an encoder_decoder's encoder; model.kind is {config.kind}"
         )
+    adds = config.embedding.get("token_types") or config.position.get("kind") in ("learned", "sinusoidal")
+    if config.embedding_norm and config.embedding.get("scaled") and not adds:
+        raise ValueError("model.embedding.scaled is undone by model.embedding_norm: set one of them to false")
     if config.kind != "encoder" and config.embedding.get("token_types"):
         raise ValueError(
             f"model.embedding.token_types tells an encoder's texts apart; model.kind is {config.kind}"

@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 
 from model.attend import attend
-from model.build import require_positive
+from model.build import require_above
 from model.norm import RMSNorm
 
 
@@ -88,7 +88,7 @@ class MultiHead(nn.Module):
         value_width: int | None = None,
         bias: bool = False,
         out_bias: bool = False,
-        qk_norm: str = "none",
+        qk_norm: str | None = "none",
         softcap: float | None = None,
         window: int | None = None,
         scale: float | None = None,
@@ -96,14 +96,8 @@ class MultiHead(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        require_positive(
-            group=group,
-            key_width=key_width,
-            value_width=value_width,
-            softcap=softcap,
-            window=window,
-            scale=scale,
-        )
+        require_above(0, group=group, key_width=key_width, value_width=value_width)
+        require_above(0, softcap=softcap, window=window, scale=scale)
         if memory is not None and window is not None:
             raise ValueError("window is a distance within one text; cross-attention has none: leave it null")
         group = group or n_heads
@@ -169,8 +163,8 @@ class Latent(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        require_positive(query_rank=query_rank, latent_width=latent_width, plain_width=plain_width)
-        require_positive(rotary_width=rotary_width, value_width=value_width)
+        require_above(0, query_rank=query_rank, latent_width=latent_width, plain_width=plain_width)
+        require_above(0, rotary_width=rotary_width, value_width=value_width)
         width = head_width(d_model, n_heads)
         self.n_heads, self.n_groups, self.dropout = n_heads, n_heads, dropout
         self.plain_width, self.rotary_width = plain_width or width, rotary_width or width // 2

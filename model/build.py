@@ -6,22 +6,22 @@ from functools import cache, partial
 from typing import get_args
 
 
-def require_positive(**values):
-    """Sizes and rates that are given must be above zero."""
+def require_above(least, **values):
+    """Sizes and rates that are given must be larger."""
     for name, value in values.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} must be above 0 and is {value}")
+        if value is not None and value <= least:
+            raise ValueError(f"{name} must be above {least} and is {value}")
 
 
 @cache
-def parameters(constructor):
+def signature(constructor):
     return inspect.signature(constructor).parameters
 
 
 def own_options(constructor, shared):
     """The parameters a config may set: those that neither the parent shares nor the kind has fixed."""
     fixed = constructor.keywords if isinstance(constructor, partial) else {}
-    return {name: p for name, p in parameters(constructor).items() if name not in {*shared, *fixed}}
+    return {name: p for name, p in signature(constructor).items() if name not in {*shared, *fixed}}
 
 
 def fits(value, annotation):
@@ -33,7 +33,7 @@ def fits(value, annotation):
     return type(value) in allowed or (isinstance(value, int) and float in allowed)
 
 
-def spell(annotation):
+def in_words(annotation):
     words = {type(None): "null", float: "a finite number", int: "a whole number", bool: "true or false"}
     return " or ".join(words.get(a, f"a {a.__name__}") for a in get_args(annotation) or (annotation,))
 
@@ -47,10 +47,10 @@ def construct(name, constructor, options, shared):
                 f"{name} takes no option {option!r}; its options are: {', '.join(own) or 'none'}"
             )
         if not fits(value, own[option].annotation):
-            raise ValueError(f"{name}: {option} is {value!r}; expected {spell(own[option].annotation)}")
+            raise ValueError(f"{name}: {option} is {value!r}; expected {in_words(own[option].annotation)}")
     if missing := [o for o in own if own[o].default is inspect.Parameter.empty and o not in options]:
         raise ValueError(f"{name} needs a value for {', '.join(missing)}")
-    taken = {size: value for size, value in shared.items() if size in parameters(constructor)}
+    taken = {size: value for size, value in shared.items() if size in signature(constructor)}
     try:
         return constructor(**taken, **options)
     except ValueError as error:
@@ -62,9 +62,9 @@ def build(name, kinds, node, shared, needs=None):
     Where something `needs` to be shared, only kinds that name it will do."""
     options = dict(node)
     kind = options.pop("kind", None)
-    if kind not in kinds:
+    if kind not in list(kinds):  # a list or mapping, which has no hash, is no key of a dict
         raise ValueError(f"{name}.kind is {kind!r}; choose one of: {', '.join(kinds)}")
-    able = [k for k in kinds if needs in (None, *parameters(kinds[k]))]
+    able = [k for k in kinds if needs in (None, *signature(kinds[k]))]
     if kind not in able:
         raise ValueError(f"{name}.kind is {kind!r}, which takes no {needs}; choose one of: {', '.join(able)}")
     return construct(f"{name} ({kind})", kinds[kind], options, shared)

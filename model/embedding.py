@@ -4,7 +4,7 @@ import math
 
 import torch.nn as nn
 
-from model.build import construct, require_positive
+from model.build import construct, require_above
 
 
 class Embedding(nn.Module):
@@ -14,7 +14,9 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int, scaled: bool = False, token_types: int = 0):
         super().__init__()
-        require_positive(vocab_size=vocab_size, d_model=d_model)
+        require_above(0, vocab_size=vocab_size, d_model=d_model)
+        if token_types < 0:
+            raise ValueError(f"token_types must be at least 0 and is {token_types}")
         self.table = nn.Embedding(vocab_size, d_model)
         self.types = nn.Embedding(token_types, d_model) if token_types > 0 else None
         self.scale = math.sqrt(d_model) if scaled else None

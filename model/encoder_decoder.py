@@ -19,11 +19,14 @@ class EncoderDecoder(nn.Module):
         self.context = config.context
         encoder = replace(config, **{size: n for size, n in asdict(config.encoder).items() if n is not None})
         self.embedding = make_embedding(config, vocab_size)
+        self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
+        try:
+            self.encoder = Stack(encoder, causal=False)
+        except ValueError as error:  # the same parts served the decoder, so it is the encoder's own sizes
+            raise ValueError(f"model.encoder: {error}") from None
         # source and target share one table as long as they share its width
         shared = encoder.d_model == config.d_model
         self.source_embedding = None if shared else make_embedding(encoder, vocab_size)
-        self.encoder = Stack(encoder, causal=False)
-        self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
         self.head = make_head(config, vocab_size)
 
     def encode(self, source, *, visible=None):

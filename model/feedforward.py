@@ -5,7 +5,7 @@ from functools import partial
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model.build import require_positive
+from model.build import require_above
 
 
 def relu2(values):
@@ -13,20 +13,24 @@ def relu2(values):
 
 
 class Plain(nn.Module):
-    """out(activation(up(x))); the width between is given, or a multiple of d_model rounded to suit
-    kernels."""
+    """out(activation(up(x))). The width between is given, or `expand` times d_model; kernels like a round
+    one, so it is a multiple of multiple_of."""
 
     def __init__(
         self,
         d_model: int,
         activation,
-        expand: float = 4.0,
+        expand: float | None = None,
         multiple_of: int = 1,
         width: int | None = None,
         bias: bool = False,
     ):
         super().__init__()
-        require_positive(expand=expand, multiple_of=multiple_of, width=width)
+        require_above(0, expand=expand, multiple_of=multiple_of, width=width)
+        if (expand is None) == (width is None):
+            raise ValueError(f"either expand ({expand}) or width ({width}) must be null, and the other not")
+        if width is not None and width % multiple_of:
+            raise ValueError(f"width ({width}) must be a multiple of multiple_of ({multiple_of})")
         self.ffn_width = width or max(1, round(expand * d_model / multiple_of)) * multiple_of
         self.activation = activation
         self.up = nn.Linear(d_model, self.ffn_width, bias=bias)
@@ -45,7 +49,7 @@ class Gated(Plain):
         self,
         d_model: int,
         activation,
-        expand: float = 8 / 3,
+        expand: float | None = None,
         multiple_of: int = 1,
         width: int | None = None,
         bias: bool = False,

@@ -2,7 +2,7 @@
 
 import torch.nn as nn
 
-from model.build import construct, require_positive
+from model.build import construct, require_above
 from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm, norm_maker
 
@@ -38,10 +38,10 @@ class Head(nn.Module):
         norm=LayerNorm,
     ):
         super().__init__()
-        require_positive(softcap=softcap)
+        require_above(0, softcap=softcap)
         self.tied, self.softcap = tied, softcap
         self.scale = d_model**-0.5 if scaled else None
-        self.transform = Transform(d_model, transform, norm) if transform else nn.Identity()
+        self.transform = Transform(d_model, transform, norm) if transform is not None else nn.Identity()
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
     def tie(self, embedding):

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model.build import build, require_positive
+from model.build import build, require_above
 
 
 def cast(parameter, values):
@@ -17,7 +17,7 @@ class Norm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
-        require_positive(width=width, eps=eps)
+        require_above(0, width=width, eps=eps)
         self.width, self.eps = (width,), eps
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
@@ -48,4 +48,5 @@ def norm_maker(config):
     def norm(width=config.d_model):
         return build("model.norm", NORMS, config.norm, {"width": width})
 
+    norm()  # what is wrong with it is said here, not in the name of the part that asks for one
     return norm

@@ -6,7 +6,7 @@ import math
 import torch
 import torch.nn as nn
 
-from model.build import build, require_positive
+from model.build import build, require_above
 from model.rope_scaling import SCALINGS
 
 
@@ -54,7 +54,7 @@ class Sinusoidal(Position):
 
     def __init__(self, d_model: int, base: float = 10000.0):
         super().__init__()
-        require_positive(base=base)
+        require_above(1, base=base)
         if d_model % 2:
             raise ValueError(f"sinusoidal pairs a sine with a cosine, so d_model ({d_model}) must be even")
         self.d_model, self.base = d_model, base
@@ -73,7 +73,8 @@ class Rope(Position):
         self, rotary_width: int, base: float = 10000.0, fraction: float = 1.0, scaling: dict | None = None
     ):
         super().__init__()
-        require_positive(base=base, fraction=fraction)
+        require_above(1, base=base)
+        require_above(0, fraction=fraction)
         self.base, self.width = base, int(rotary_width * fraction)
         if self.width % 2 or not 0 < self.width <= rotary_width:
             raise ValueError(
@@ -121,7 +122,7 @@ class Relative(Position):
     """One learned bias per head and bucket of distances, fine when near and coarse when far
     (arxiv.org/abs/1910.10683, section 2.1)."""
 
-    def __init__(self, n_heads: int, causal: bool, buckets: int = 32, max_distance: int = 128):
+    def __init__(self, n_heads: int, causal: bool, buckets: int, max_distance: int):
         super().__init__()
         if buckets < 4 or buckets % 2 or max_distance <= buckets:
             raise ValueError(
@@ -142,7 +143,7 @@ class Relative(Position):
         buckets = self.buckets if self.causal else self.buckets // 2
         near = buckets // 2
         distance = (-offset).clamp(min=0) if self.causal else offset.abs()
-        growth = (distance.clamp(min=near) / near).log() / math.log(self.max_distance / near)
+        growth = (distance.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         ahead = 0 if self.causal else buckets * (offset > 0)
         return ahead + torch.where(distance < near, distance, far)

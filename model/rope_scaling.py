@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.build import require_positive
+from model.build import require_above
 
 
 class Unscaled:
@@ -18,30 +18,33 @@ class Unscaled:
 
 
 @dataclass
-class Linear:
-    """Every position counts as a fraction of itself (arxiv.org/abs/2306.15595)."""
-
+class Stretched:
     factor: float
 
     def __post_init__(self):
-        require_positive(factor=self.factor)
+        require_above(0, **vars(self))
+        if self.factor < 1:
+            raise ValueError(f"factor must be at least 1, which stretches nothing, and is {self.factor}")
+
+
+class Linear(Stretched):
+    """Every position counts as a fraction of itself (arxiv.org/abs/2306.15595)."""
 
     def __call__(self, rate, base):
         return rate / self.factor, 1.0
 
 
 @dataclass
-class Llama3:
+class Llama3(Stretched):
     """Pairs that turn often within the original context are kept, those that turn seldom stretched, the rest
     blended (arxiv.org/abs/2407.21783)."""
 
-    factor: float
     low_freq_factor: float
     high_freq_factor: float
     original_context: int
 
     def __post_init__(self):
-        require_positive(**vars(self))
+        super().__post_init__()
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "
@@ -55,19 +58,20 @@ class Llama3:
 
 
 @dataclass
-class Yarn:
+class Yarn(Stretched):
     """Pairs that turn more than beta_fast times within the original context are kept, fewer than beta_slow
     times stretched, and a ramp over the pairs' numbers leads from one to the other
     (arxiv.org/abs/2309.00071)."""
 
-    factor: float
     original_context: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    beta_fast: float
+    beta_slow: float
     attention_factor: float | None = None  # 0.1 ln(factor) + 1, as the paper fits it
 
     def __post_init__(self):
-        require_positive(**vars(self))
+        super().__post_init__()
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})")
 
     def __call__(self, rate, base):
         pairs = len(rate)

@@ -50,8 +50,8 @@ from tests.parts import alive, part, tiny, tokens
         ({"embedding": {"scaled": 1}}, "model.embedding: scaled is 1; expected true or false"),
         ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_decoder"),
         ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
-        ({"n_layers": 0}, "model.n_layers must be at least 1 and is 0"),
-        ({"context": -1}, "model.context must be at least 1 and is -1"),
+        ({"n_layers": 0}, "model.n_layers must be above 0 and is 0"),
+        ({"context": -1}, "model.context must be above 0 and is -1"),
         ({"dropout": 1.0}, "model.dropout must be from 0 to below 1 and is 1.0"),
         ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
         ({"cross_attention": part("attention", "mha")}, "a decoder has no memory to look at"),
@@ -64,6 +64,31 @@ from tests.parts import alive, part, tiny, tokens
             "token_types tells an encoder's texts apart; model.kind is decoder",
         ),
         ({"d_model": 20, "position": part("position", "rope")}, "fraction .1.0. of 5 is 5"),
+        ({"attention": {"kind": ["mha"]}}, "model.attention.kind is .'mha'.; choose one of: mha, gqa"),
+        ({"attention": {"kind": {"a": 1}}}, "model.attention.kind is {'a': 1}; choose one of: mha, gqa"),
+        (
+            {"attention": part("attention", "mha", qk_norm=None)},
+            "qk_norm is None; choose one of: none, head, full",
+        ),
+        (
+            {"norm": part("norm", "rmsnorm", eps=0.0), "attention": part("attention", "mha_qknorm")},
+            r"^model.norm \(rmsnorm\): eps must be above 0",
+        ),
+        (
+            {"kind": "encoder", "embedding": {"token_types": -3}},
+            "model.embedding: token_types must be at least 0 and is -3",
+        ),
+        (
+            {"position": part("position", "rope"), "embedding": {"scaled": True}, "embedding_norm": True},
+            "model.embedding.scaled is undone by model.embedding_norm",
+        ),
+        ({"head": {"transform": ""}}, "model.head: transform is ''; choose one of: relu"),
+        ({"ffn": part("ffn", "swiglu", width=64)}, r"either expand \(2.6667\) or width \(64\) must be null"),
+        ({"ffn": part("ffn", "swiglu", expand=None)}, r"either expand \(None\) or width \(None\)"),
+        (
+            {"ffn": part("ffn", "swiglu", expand=None, width=7)},
+            r"width \(7\) must be a multiple of multiple_of \(32\)",
+        ),
     ],
 )
 def test_errors(changes, sentence):
@@ -80,11 +105,44 @@ def test_errors(changes, sentence):
             "'mla', which takes no memory; choose one of: mha, gqa, mqa",
         ),
         ({"cross_attention": part("attention", "mha", window=4)}, "window is a distance within one text"),
+        ({"encoder": EncoderSizes(None, None, 0)}, "model.encoder.n_heads must be above 0 and is 0"),
+        ({"encoder": EncoderSizes(None, -1, None)}, "model.encoder.n_layers must be above 0 and is -1"),
+        (
+            {"encoder": EncoderSizes(50, 1, 3)},
+            r"model.encoder: .* d_model \(50\) must be a multiple of n_heads",
+        ),
     ],
 )
-def test_errors_of_cross_attention(changes, sentence):
+def test_errors_of_an_encoder_decoder(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         build_model(tiny("encoder_decoder", **changes), 23)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((0,), "vocab_size must be a whole number from 1 on and is 0"),
+        ((2.5,), "vocab_size must be a whole number from 1 on and is 2.5"),
+        ((23, "7"), "seed must be a whole number from 0 to below .* and is '7'"),
+        ((23, -1), "seed must be a whole number from 0 to below .* and is -1"),
+    ],
+)
+def test_errors_of_the_rest(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build_model(tiny(), *given)
+
+
+def test_scaled_embeddings_count_where_a_position_is_added_before_their_norm():
+    build_model(tiny(embedding={"scaled": True}, embedding_norm=True), 23)
+
+
+def test_a_memory_goes_where_it_is_looked_at():
+    net = alive(tiny("encoder_decoder"))
+    memory, sentence = net.encode(tokens(1, 6)), "a memory goes with a stack that has cross-attention"
+    with pytest.raises(ValueError, match=sentence):
+        net.decode(tokens(1, 4), None)
+    with pytest.raises(ValueError, match=sentence):
+        net.encoder(memory, memory=memory)
 
 
 def test_whole_numbers_pass_for_any_number():

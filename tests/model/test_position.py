@@ -13,6 +13,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from model.position import POSITIONS, Alibi, Learned, Position, Relative, Rope, Sinusoidal, pair_rates
 from tests.parts import alive, names, part, tiny, tokens
 
+YARN = {"kind": "yarn", "factor": 4.0, "original_context": 512, "beta_fast": 32.0, "beta_slow": 1.0}
 POS = torch.arange(12)[None]
 
 
@@ -79,17 +80,15 @@ def test_rope_turns_as_llama_does():
             },
         ),
         (
-            {"kind": "yarn", "factor": 4.0, "original_context": 512},
+            YARN,
             {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
         ),
         (
-            {
-                "kind": "yarn",
-                "factor": 40.0,
-                "original_context": 4096,
-                "beta_fast": 16.0,
-                "attention_factor": 1.1,
-            },
+            YARN | {"original_context": 131072},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 131072},
+        ),
+        (
+            YARN | {"factor": 40.0, "original_context": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
             {
                 "rope_type": "yarn",
                 "factor": 40.0,
@@ -99,7 +98,7 @@ def test_rope_turns_as_llama_does():
             },
         ),
     ],
-    ids=["linear", "llama3", "yarn", "yarn with a growth of its own"],
+    ids=["linear", "llama3", "yarn", "yarn over a long text", "yarn with a growth of its own"],
 )
 def test_rope_scaling_equals_its_reference(scaling, theirs, base):
     config = LlamaConfig(
@@ -155,6 +154,16 @@ def test_relative_buckets_are_t5s(causal, buckets, max_distance):
     assert torch.equal(Relative(4, causal, buckets, max_distance).bucket(offset), theirs)
 
 
+def test_buckets_do_not_depend_on_the_default_numbers():
+    relative, offset = Relative(4, True, 128, 1000), torch.arange(-300, 301)
+    expected = relative.bucket(offset)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        assert torch.equal(relative.bucket(offset), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_relative_bias_is_one_table_for_all_layers():
     net = alive(tiny(position=part("position", "relative")))
     tables = [name for name, p in net.named_parameters() if tuple(p.shape) == (32, 4)]
@@ -207,7 +216,15 @@ def test_other_positions_go_on():
         (lambda: Rope(7), "must be even and within the head's; fraction \\(1.0\\) of 7 is 7"),
         (lambda: Rope(8, fraction=0.4), "fraction \\(0.4\\) of 8 is 3"),
         (lambda: Rope(8, fraction=1.5), "fraction \\(1.5\\) of 8 is 12"),
-        (lambda: Rope(8, base=0.0), "base must be above 0"),
+        (lambda: Rope(8, base=1.0), "base must be above 1 and is 1.0"),
+        (lambda: Sinusoidal(8, base=0.5), "base must be above 1 and is 0.5"),
+        (
+            lambda: Rope(8, scaling=YARN | {"beta_slow": 32.0}),
+            "beta_slow \\(32.0\\) must be below beta_fast \\(32.0\\)",
+        ),
+        (lambda: Rope(8, scaling=YARN | {"factor": 0.5}), "factor must be at least 1"),
+        (lambda: Rope(8, scaling={"kind": "linear", "factor": 0.5}), "factor must be at least 1"),
+        (lambda: Rope(8, scaling={"kind": "linear", "factor": -1.0}), "factor must be above 0"),
         (
             lambda: Rope(8, scaling={"kind": "ntk"}),
             "scaling.kind is 'ntk'; choose one of: none, linear, llama3, yarn",
@@ -218,13 +235,19 @@ def test_other_positions_go_on():
             "low_freq_factor \\(4.0\\) must be below high_freq_factor \\(4.0\\)",
         ),
         (lambda: Sinusoidal(7), "d_model \\(7\\) must be even"),
-        (lambda: Relative(4, True, buckets=5), "even number of buckets from 4 on \\(5\\)"),
-        (lambda: Relative(4, True, max_distance=16), "larger max_distance \\(16\\)"),
+        (lambda: Relative(4, True, buckets=5, max_distance=128), "even number of buckets from 4 on \\(5\\)"),
+        (lambda: Relative(4, True, buckets=32, max_distance=16), "larger max_distance \\(16\\)"),
     ],
 )
 def test_errors(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_learned_positions_begin_at_the_first_row():
+    learned, x = Learned(16, 8).double(), randn(1, 12, 8)
+    torch.testing.assert_close(learned.embed(x, POS), x + learned.table.weight[:12])
+    torch.testing.assert_close(learned.embed(x[:, :3], POS[:, :3] - 2), x[:, :3] + learned.table.weight[:1])
 
 
 def test_learned_positions_are_as_many_as_the_context():

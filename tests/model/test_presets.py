@@ -8,7 +8,7 @@ import torch
 
 from model import build_model
 from model.attention import ATTENTIONS
-from model.build import parameters
+from model.build import signature
 from tests.parts import names, part, tokens
 from training.config import compose
 
@@ -48,7 +48,7 @@ def test_any_part_after_any_preset(preset, swap):
 def test_any_cross_attention(name):
     words = ("model=t5", f"attention@model.cross_attention={name}", "size=tiny")
     kind = part("attention", name)["kind"]
-    if "memory" not in parameters(ATTENTIONS[kind]):
+    if "memory" not in signature(ATTENTIONS[kind]):
         with pytest.raises(
             ValueError, match=f"'{kind}', which takes no memory; choose one of: mha, gqa, mqa"
         ):
@@ -90,6 +90,7 @@ PUBLISHED = {
         "model.n_layers=32",
         "model.n_heads=32",
         "model.ffn.width=11008",
+        "model.ffn.expand=null",
     ): (32000, 6_738_415_616),
     # bert-base-uncased with its masked-word head
     ("model=bert", "size=124m", "model.context=512"): (30522, 109_514_298),
