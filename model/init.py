@@ -63,13 +63,15 @@ SCHEMES = {
 
 def column(name, matrix, model, scheme):
     """Which column of the table a matrix belongs to."""
-    if name.endswith("embedding.table"):
-        # a head that divides its scores can read a table of any size
-        return scheme.tied if model.head.tied and model.head.scale is None else scheme.embedding
-    if isinstance(matrix, nn.Embedding):
-        return flat
     if name == "head.map":
         return scheme.head
+    # a head that divides its scores can read a table of any size
+    if matrix.weight is model.head.map.weight and model.head.scale is None:
+        return scheme.tied
+    if name.endswith("embedding.table"):
+        return scheme.embedding
+    if isinstance(matrix, nn.Embedding):
+        return flat
     return scheme.out if name.endswith(".out") else scheme.hidden
 # fmt: on
 

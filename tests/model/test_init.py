@@ -50,6 +50,36 @@ def test_scores_start_at_one_size_whatever_the_scale(scale):
     assert std(q @ k.mT * attention.scale) == pytest.approx(1.0, rel=0.1)
 
 
+FAN_IN, HALF, XAVIER, DEPTH = 1 / 16, 1 / 32, math.sqrt(2 / 512), 0.02 / math.sqrt(2 * 3)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "embedding", "tied", "hidden", "out", "head"),
+    [
+        ("gpt2", 0.02, 0.02, 0.02, DEPTH, 0.02),
+        ("bert", 0.02, 0.02, 0.02, 0.02, 0.02),
+        ("t5", 1.0, FAN_IN, FAN_IN, FAN_IN, FAN_IN),
+        ("vaswani", FAN_IN, FAN_IN, XAVIER, XAVIER, FAN_IN),
+        ("modern", 1.0, 0.02, HALF, 0.0, 0.0),
+    ],
+)
+def test_the_table(scheme, embedding, tied, hidden, out, head):
+    """Where a head of its own reads the table, where it is the table, and where it divides its scores."""
+    apart = build_model(tiny(**WIDE, init=scheme), 500)
+    assert std(apart.embedding.table.weight) == embedding and std(apart.head.map.weight) == head
+    attention = apart.stack.blocks[1].attention
+    assert std(attention.key.weight) == hidden and std(attention.out.weight) == out
+    one = build_model(tiny(**WIDE, init=scheme, head={"tied": True}), 500)
+    assert std(one.embedding.table.weight) == tied
+    divided = build_model(tiny(**WIDE, init=scheme, head={"tied": True, "scaled": True}), 500)
+    assert std(divided.embedding.table.weight) == embedding
+
+
+def test_only_the_table_that_is_the_head_is_drawn_as_one():
+    net = build_model(tiny("encoder_decoder", **WIDE, init="modern", head={"tied": True}), 500)
+    assert std(net.embedding.table.weight) == 0.02 and std(net.source_embedding.table.weight) == 1.0
+
+
 def test_vaswani_draws_by_both_sides():
     net = build_model(tiny(**WIDE, init="vaswani"), 500)
     assert std(net.stack.blocks[0].ffn.up.weight) == math.sqrt(2 / (256 + 1024))
