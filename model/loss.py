@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 IGNORE = -100  # a position without a target
 ROWS = 512  # positions whose logits are held at a time
@@ -22,7 +23,8 @@ class InChunks(torch.autograd.Function):
     def forward(ctx, head, hidden_NC, targets_N, *parameters):
         total = hidden_NC.new_zeros((), dtype=torch.promote_types(hidden_NC.dtype, torch.float32))
         hidden_grad_NC = torch.empty_like(hidden_NC)
-        grads = [torch.zeros_like(p) for p in parameters]
+        exact = [torch.promote_types(p.dtype, torch.float32) for p in parameters]
+        grads = [torch.zeros_like(p, dtype=dtype) for p, dtype in zip(parameters, exact, strict=True)]
         for start in range(0, len(hidden_NC), ROWS):
             chunk = slice(start, start + ROWS)
             with torch.enable_grad():
@@ -32,10 +34,11 @@ class InChunks(torch.autograd.Function):
             total += part.detach()
             for grad, part_grad in zip(grads, part_grads, strict=True):
                 grad += part_grad
-        ctx.save_for_backward(hidden_grad_NC, *grads)
+        ctx.save_for_backward(hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)])
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, scale):
         hidden_grad_NC, *grads = ctx.saved_tensors
         return None, hidden_grad_NC * scale, None, *[grad * scale for grad in grads]
@@ -43,7 +46,13 @@ class InChunks(torch.autograd.Function):
 
 def loss(hidden, head, targets, count=None):
     """The sum over all targets, not yet their mean, and their number. Positions without a target cost
-    nothing. Whoever knows the number should say so: counting on a GPU waits for it."""
+    nothing. Whoever knows the number should say so: counting on a GPU waits for it. It must be exact, for
+    only that many targets are read."""
+    if hidden.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"hidden is {tuple(hidden.shape)}; targets must be {tuple(hidden.shape[:-1])}, "
+            f"and are {tuple(targets.shape)}"
+        )
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     count = int((targets != IGNORE).sum()) if count is None else count
     if count < len(targets):

@@ -79,6 +79,44 @@ def test_in_bfloat16_the_sum_keeps_its_digits():
     assert head.map.weight.grad.dtype == torch.float32 and hidden.grad.isfinite().all()
 
 
+def test_a_head_in_bfloat16_keeps_the_digits_of_its_sum():
+    """Its logits are rough, but what is taken from them is not."""
+    hidden, head, targets = case(5 * ROWS, 1.0)
+    hidden, head = hidden.detach().bfloat16().requires_grad_(), head.bfloat16()
+    exact = F.cross_entropy(head(hidden).double().flatten(0, 1), targets.flatten(), reduction="sum").item()
+    total, _ = loss(hidden, head, targets)
+    assert total.item() == pytest.approx(exact, rel=1e-4)
+    with torch.no_grad():
+        assert loss(hidden, head, targets)[0].item() == pytest.approx(exact, rel=1e-4)
+
+
+def test_many_chunks_in_bfloat16_add_up():
+    """Added in bfloat16, the gradients of later chunks would vanish in the sum."""
+    hidden, head, targets = case(40 * ROWS, 1.0)
+    exact = torch.autograd.grad(plain(hidden, head, targets), head.map.weight)[0]
+    total, _ = loss(hidden.detach().bfloat16(), head.bfloat16(), targets)
+    total.backward()
+    assert head.map.weight.grad.dtype == torch.bfloat16
+    error = (head.map.weight.grad.double() - exact).norm() / exact.norm()
+    assert error < 0.004
+
+
+def test_a_second_derivative_is_refused():
+    hidden, head, targets = case(5 * ROWS, 1.0)
+    total, _ = loss(hidden, head, targets)
+    [grad] = torch.autograd.grad(total.square(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_each_position_has_one_target():
+    hidden, head, targets = case(50, 1.0)
+    with pytest.raises(
+        ValueError, match=r"hidden is \(10, 5, 8\); targets must be \(10, 5\), and are \(5, 10\)"
+    ):
+        loss(hidden, head, targets.T)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_through_a_whole_model(tied):
     """Tied weights take the gradient of both their uses; accumulated parts are the whole."""
