@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from model.build import fits
 from model.encoder import Encoder
 from model.encoder_decoder import EncoderDecoder
 
@@ -18,12 +19,16 @@ def left_pad(rows, model):
     return tokens, torch.arange(longest, device=device) >= first
 
 
-def check(texts, model, what):
+def check_texts(texts, model, what):
     """Token ids are checked where they enter, so that no forward pass need look at them."""
     words = model.embedding.table.num_embeddings
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, list) for text in texts):
+        raise ValueError(f"{what}s must be lists of token ids in a list and are {str(texts)!r:.60}")
     for text in texts:
         if not text:
             raise ValueError(f"a {what} is empty; it needs at least one token")
+        if odd := [i for i in text if not fits(i, int)]:
+            raise ValueError(f"a {what} has {odd[0]!r}, which is no token id")
         if len(text) > model.context:
             raise ValueError(
                 f"a {what} has {len(text)} tokens and the model's context is {model.context}: shorten it"
@@ -41,10 +46,10 @@ def make_step(model, prompts, sources):
         raise ValueError("an encoder fills in masked tokens and cannot continue a text")
     if isinstance(model, EncoderDecoder) != (sources is not None):
         raise ValueError("sources go with an encoder_decoder, and an encoder_decoder with sources")
-    check(prompts, model, "prompt")
+    check_texts(prompts, model, "prompt")
     if sources is None:
         return model.hidden
-    check(sources, model, "source")
+    check_texts(sources, model, "source")
     if len(sources) != len(prompts):
         raise ValueError(
             f"there are {len(sources)} sources and {len(prompts)} prompts; each source needs one"
@@ -84,5 +89,9 @@ def generate(model, prompts, *, max_new_tokens, sources=None, stop=None):
     An encoder-decoder answers `sources`; its prompts are the beginnings of the answers, most often one start
     token. A row that reaches the context goes on with its newer half.
     """
-    step = make_step(model, prompts, sources)
-    return steps(model, step, [list(prompt) for prompt in prompts], max_new_tokens, stop)
+    step, words = make_step(model, prompts, sources), model.embedding.table.num_embeddings
+    if not fits(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be a whole number from 1 on and is {max_new_tokens!r}")
+    if stop is not None and not (fits(stop, int) and 0 <= stop < words):
+        raise ValueError(f"stop must be an id of the vocabulary, below {words}, or None, and is {stop!r}")
+    return steps(model, step, prompts, max_new_tokens, stop)

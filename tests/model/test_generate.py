@@ -54,6 +54,18 @@ def test_encoder_decoder(position):
     assert finish(generate(net, PROMPTS, sources=SOURCES, max_new_tokens=20)) == expected
 
 
+def test_around_the_context():
+    """A row may fill the context, whatever the others do; one token more, and its newer half goes on."""
+    net, prompts = talkative(), [tokens(n, seed=n).tolist() for n in (16, 15, 14, 3)]
+    for count in (1, 2, 3, 4):
+        expected = [slowly(net, prompt, count) for prompt in prompts]
+        assert finish(generate(net, prompts, max_new_tokens=count)) == expected
+    lengths = []
+    net.stack.register_forward_pre_hook(lambda module, given: lengths.append(given[0].shape[1]))
+    list(generate(net, [prompts[2]], max_new_tokens=5))
+    assert lengths == [14, 1, 1, 8, 1]
+
+
 def test_the_source_matters():
     net = talkative("encoder_decoder")
     answers = finish(generate(net, [[1]] * 3, sources=SOURCES, max_new_tokens=8))
@@ -97,11 +109,27 @@ def test_each_step_after_the_prompt_reads_one_token():
         ("encoder_decoder", {"prompts": [[1]], "sources": [[]]}, "a source is empty"),
         ("encoder_decoder", {"prompts": [[1]], "sources": [[1], [2]]}, "there are 2 sources and 1 prompts"),
         ("encoder", {"prompts": [[1]]}, "an encoder fills in masked tokens"),
+        ("decoder", {"prompts": []}, "prompts must be lists of token ids in a list and are '\\[\\]'"),
+        ("decoder", {"prompts": [1, 2]}, "in a list and are '\\[1, 2\\]'"),
+        ("decoder", {"prompts": torch.ones(2, 3).long()}, "in a list and are 'tensor"),
+        ("decoder", {"prompts": [[1, 2.0]]}, "a prompt has 2.0, which is no token id"),
+        ("decoder", {"prompts": [[True]]}, "a prompt has True, which is no token id"),
+        ("decoder", {"prompts": [["a"]]}, "a prompt has 'a', which is no token id"),
+        ("encoder_decoder", {"prompts": [[1]], "sources": [(1, 2)]}, "sources must be lists of token ids"),
+        ("decoder", {"prompts": [[1]], "max_new_tokens": 0}, "max_new_tokens must be .* from 1 on and is 0"),
+        ("decoder", {"prompts": [[1]], "max_new_tokens": 2.5}, "max_new_tokens must be a whole number"),
+        (
+            "decoder",
+            {"prompts": [[1]], "stop": 23},
+            "stop must be an id of the vocabulary, below 23, or None",
+        ),
+        ("decoder", {"prompts": [[1]], "stop": "a"}, "stop must be .* and is 'a'"),
     ],
 )
 def test_errors(kind, given, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        generate(alive(tiny(kind)), **given, max_new_tokens=1)
+    with pytest.raises(ValueError, match=sentence) as failure:
+        generate(alive(tiny(kind)), **{"max_new_tokens": 1} | given)
+    assert "\n" not in str(failure.value)
 
 
 def test_a_model_in_training_is_refused():
