@@ -108,7 +108,7 @@ class Tracer:
 
 
 def axis_sizes(model, **given):
-    """Which sizes each axis may have in this model; T and S are given by the input."""
+    """Which sizes each axis may have in this model; B, T, S and N are given by the input."""
     sizes = defaultdict(set, {axis: set(values) for axis, values in given.items()})
     sizes["1"], sizes["V"] = {1}, {model.head.map.out_features}
     for module in model.modules():
@@ -121,6 +121,8 @@ def axis_sizes(model, **given):
             remembered = module.latent_width + module.rotary_width
             for axis, size in {"K": remembered, "G": 1, "D": remembered, "E": module.latent_width}.items():
                 sizes[axis].add(size)
+    sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
+    sizes["J"] = {T * heads // groups for T in sizes["T"] for heads in sizes["H"] for groups in sizes["G"]}
     return sizes
 
 
@@ -133,8 +135,7 @@ def broken(sightings, sizes):
         for axis, size in zip(s.axes, s.shape, strict=False):
             if axis == "B" and size == 1:
                 continue
-            known = not sizes[axis] or size in sizes[axis]
-            kept &= known and meaning[s.call].setdefault(axis, size) == size
+            kept &= size in sizes[axis] and meaning[s.call].setdefault(axis, size) == size
         if not kept:
             sentences.append(f"{s.file}:{s.line} {s.name} is {s.shape}")
     return sentences

@@ -29,7 +29,7 @@ def part(group, name, /, **changes):
 
 
 def tiny(kind="decoder", **changes):
-    """A config whose sizes all differ, so that no axis can pass for another."""
+    """A small config; what a test is about goes into `changes`."""
     config = ModelConfig(
         kind=kind,
         d_model=32,

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 from model import LEGEND, build_model
+from model.config import EncoderSizes
 from model.generate import generate
 from model.loss import ROWS, loss
 from model.shapes import Tracer, axis_sizes, broken, promised, walk
@@ -14,11 +16,23 @@ from tests.parts import ROOT, alive, names, part, tiny, tokens
 from training.config import compose
 
 
-def traced(net, action, *lengths):
+def apart(kind, attention, **changes):
+    """A config whose sizes all differ, so that no axis can pass for another."""
+    widths = {"key_width": 8, "value_width": 9}
+    if attention == "mla":
+        widths = {"plain_width": 10, "rotary_width": 4, "value_width": 9, "latent_width": 22}
+    changes = {"d_model": 36, "n_heads": 6, "attention": part("attention", attention, **widths)} | changes
+    if kind == "encoder_decoder":
+        cross = part("attention", "gqa", key_width=8, value_width=9)
+        changes |= {"cross_attention": cross, "encoder": EncoderSizes(42, 1, None)}
+    return tiny(kind, **changes)
+
+
+def traced(net, action, *, T, S, B=2, N=()):
     with Tracer(net) as tracer:
         action()
     assert tracer.sightings
-    assert broken(tracer.sightings, axis_sizes(net, T=lengths, S=lengths)) == []
+    assert broken(tracer.sightings, axis_sizes(net, T=T, S=S, B=[B], N=N)) == []
     return {s.name for s in tracer.sightings}
 
 
@@ -34,34 +48,52 @@ def forward(net, kind):
 @pytest.mark.parametrize("position", names("position"))
 @pytest.mark.parametrize("attention", names("attention"))
 def test_every_attention_and_position(attention, position, kind):
-    config = tiny(kind, attention=part("attention", attention), position=part("position", position))
-    net = alive(config)
-    seen = traced(net, forward(net, kind), 7, 9)
+    net = alive(apart(kind, attention, position=part("position", position)))
+    seen = traced(net, forward(net, kind), T=[7, 9], S=[7, 9])
     assert seen >= {"q_BHTD", "scores_BHTS", "weights_BHTS", "merged_BTW", "h_BTF", "logits_BTV", "x"}
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("attention", names("attention"))
+def test_queries_that_are_fewer_than_keys(attention, position, kind):
+    """Five tokens after seven: here S cannot pass for T."""
+    net = alive(apart(kind, attention, position=part("position", position)))
+    caches, text = net.new_caches(12), tokens(2, 12)
+    visible = torch.arange(12)[None] >= torch.tensor([[0], [3]])
+    step = net.hidden if kind == "decoder" else partial(net.decode, memory=net.encode(tokens(2, 11)))
+    step(text[:, :7], visible=visible[:, :7], caches=caches)
+    seen = traced(net, lambda: step(text[:, 7:], visible=visible, caches=caches), T=[5], S=[5, 11, 12])
+    assert seen >= {"q_BHTD", "behind_B1TS", "allowed_B1TS", "scores_BHTS", "merged_BTW"}
 
 
 @pytest.mark.parametrize("preset", names("model"))
 def test_every_preset(preset):
     config = compose([f"model={preset}", "size=tiny"]).model
     net = build_model(config, 23)
-    traced(net, forward(net, config.kind), 7, 9)
+    traced(net, forward(net, config.kind), T=[7, 9], S=[7, 9])
 
 
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 def test_every_step_of_a_decoding(attention):
     net = alive(tiny(attention=part("attention", attention), position=part("position", "rope")))
-    traced(net, lambda: list(generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)), 1, 5, 6, 7, 8)
+    traced(
+        net, lambda: list(generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)), T=[1, 5], S=[1, 5, 6, 7, 8]
+    )
 
 
 def test_every_step_of_an_answer():
     net, sources = alive(tiny("encoder_decoder")), [[1] * 9, [2] * 6]
-    traced(net, lambda: list(generate(net, [[1], [2]], sources=sources, max_new_tokens=3)), 1, 2, 3, 9)
+    steps = generate(net, [[1], [2]], sources=sources, max_new_tokens=3)
+    traced(net, lambda: list(steps), T=[1], S=[1, 2, 3, 9])
 
 
 def test_the_loss():
     net = alive(tiny())
     hidden, targets = net.hidden(tokens(2 * ROWS // 16 + 2, 16)), tokens(2 * ROWS // 16 + 2, 16, seed=1)
-    assert "logits_NV" in traced(net, lambda: loss(hidden, net.head, targets), 16)
+    rows = targets.numel()
+    chunks = [rows, ROWS, rows % ROWS]
+    assert "logits_NV" in traced(net, lambda: loss(hidden, net.head, targets), T=[], S=[], N=chunks)
 
 
 def test_a_lie_is_found(monkeypatch):
@@ -70,12 +102,13 @@ def test_a_lie_is_found(monkeypatch):
     monkeypatch.setattr("model.attention.split", lambda packed, n: packed.unflatten(-1, (n, -1)))
     with Tracer(net) as tracer, pytest.raises(RuntimeError):
         net(tokens(2, 7))
-    lies = broken(tracer.sightings, axis_sizes(net, T=[7], S=[7]))
+    given = {"B": [2], "T": [7], "S": [7]}
+    lies = broken(tracer.sightings, axis_sizes(net, **given))
     assert any("attention.py" in lie and "q_BHTD is (2, 7, 4, 8)" in lie for lie in lies)
     sight = next(s for s in tracer.sightings if s.axes == "BTC")
     other = sight._replace(tensor=torch.empty(2, 9, 32))
-    assert len(broken([sight, other], axis_sizes(net, T=[7, 9], S=[7, 9]))) == 1
-    assert len(broken([sight._replace(tensor=torch.empty(2, 7))], axis_sizes(net, T=[7], S=[7]))) == 1
+    assert len(broken([sight, other], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
+    assert len(broken([sight._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
 
 
 def test_what_a_name_promises():
