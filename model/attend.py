@@ -46,7 +46,7 @@ def make_mask(q_pos, k_pos, *, causal, window=None, visible=None, bias=None):
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
 
 
-def hide(visible):
+def make_memory_mask(visible):
     """The mask of cross-attention: nothing but the padding of the memory is hidden."""
     if visible is None:
         return Mask()

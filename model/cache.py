@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from model.build import require_above
+
 
 class Cache:
     """Buffers that fill along their next-to-last axis: keys and values, or the one latent of MLA. They are
@@ -9,6 +11,7 @@ class Cache:
     that append."""
 
     def __init__(self, size=None):
+        require_above(0, size=size)
         self.size, self.length, self.buffers = size, 0, []
 
     def append(self, *new):
@@ -17,6 +20,8 @@ class Cache:
         if not self.buffers:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
+        if len(new[0]) != len(self.buffers[0]):
+            raise ValueError(f"the cache holds {len(self.buffers[0])} rows and cannot take {len(new[0])}")
         if end > self.size:
             raise ValueError(f"the cache holds {self.size} positions and cannot take {end}")
         for buffer, n in zip(self.buffers, new, strict=True):

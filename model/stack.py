@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-from model.attend import hide, make_mask
+from model.attend import make_mask, make_memory_mask
 from model.attention import ATTENTIONS, Widths
 from model.block import BLOCKS, Sight
 from model.build import build
@@ -34,7 +34,7 @@ class Stack(nn.Module):
         norm = norm_maker(config)
         shared = {"d_model": config.d_model, "n_heads": config.n_heads}
         shared |= {"dropout": config.dropout, "norm": norm}
-        self.causal = causal
+        self.causal, self.has_memory = causal, memory_width is not None
         self.blocks = nn.ModuleList(make_block(config, shared, memory_width) for _ in range(config.n_layers))
         attention = self.blocks[0].attention
         shared |= {"context": config.context, "causal": causal, "rotary_width": attention.rotary_width}
@@ -45,14 +45,17 @@ class Stack(nn.Module):
         self.final_norm = norm() if self.blocks[-1].needs_final_norm else nn.Identity()
 
     def forward(self, x, *, visible=None, memory=None, memory_visible=None, caches=None):
-        """visible, (B, S): false where a token, cached ones included, is padding. memory_visible likewise."""
+        """visible, (B, S): false where a token, cached ones included, is padding; given once, it is given at
+        every further step. memory_visible likewise."""
+        if (memory is not None) != self.has_memory:
+            raise ValueError("a memory goes with a stack that has cross-attention, and such a stack with one")
         q_pos, k_pos = self.positions(x, visible, caches)
         bias = self.position.bias(q_pos, k_pos)
         sight = Sight(
             mask=make_mask(q_pos, k_pos, causal=self.causal, window=self.window, visible=visible, bias=bias),
             rotate=self.position.rotation(x, q_pos),
             memory=memory,
-            memory_mask=hide(memory_visible),
+            memory_mask=make_memory_mask(memory_visible),
         )
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):

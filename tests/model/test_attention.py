@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from model.attend import Mask, attend, hide, make_mask, weigh
-from model.attention import MultiHead, Widths
+from model.attend import Mask, attend, make_mask, make_memory_mask, weigh
+from model.attention import ATTENTIONS, MultiHead, Widths
 from model.norm import LayerNorm
 
 B, T, S = 2, 5, 7
@@ -61,7 +61,10 @@ def test_equals_torch_under_padding():
     torchs, x, memory = torch_attention(24, 4), randn(B, T, 24), randn(B, S, 24, seed=1)
     ours = copied(torchs, 24, 4)
     visible = torch.arange(S) < torch.tensor([[7], [4]])
-    same(ours(x, memory, mask=hide(visible)), torchs(x, memory, memory, key_padding_mask=~visible)[0])
+    same(
+        ours(x, memory, mask=make_memory_mask(visible)),
+        torchs(x, memory, memory, key_padding_mask=~visible)[0],
+    )
     pos, visible = torch.arange(T)[None], visible[:, :T]
     ours_padded = ours(x, mask=make_mask(pos, pos, causal=False, visible=visible))
     same(ours_padded[visible], torchs(x, x, x, key_padding_mask=~visible)[0][visible])
@@ -123,6 +126,11 @@ def test_every_width_is_free():
     same(ours(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ ours.out.weight.T)
 
 
+def test_widths_left_open_follow_the_one_before():
+    assert (MultiHead(24, 4).key_width, MultiHead(24, 4).value_width) == (6, 6)
+    assert MultiHead(24, 4, key_width=5).value_width == 5
+
+
 def test_qk_norm_by_head_and_over_all_heads():
     x = randn(B, T, 24)
     for kind, axes in (("head", (-1,)), ("full", (1, -1))):
@@ -178,12 +186,15 @@ def test_masks_take_their_cheapest_form():
     assert make_mask(pos, pos, causal=True) == Mask(causal=True)
     assert make_mask(pos[:, 7:], pos, causal=True) == Mask()
     assert make_mask(pos, pos, causal=False) == Mask()
-    assert hide(None) == Mask()
+    assert make_memory_mask(None) == Mask()
 
 
-def test_dropout_acts_in_training_only():
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_dropout_acts_in_training_only(kind, plain, monkeypatch):
+    monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k: plain)
     torch.manual_seed(0)
-    ours, x = MultiHead(24, 4, dropout=0.5).double(), randn(B, T, 24)
+    ours, x = ATTENTIONS[kind](24, 4, dropout=0.5).double(), randn(B, T, 24)
     assert not torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))
     ours.eval()
     assert torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))
@@ -194,6 +205,7 @@ def test_dropout_acts_in_training_only():
     [
         ({"d_model": 26}, r"d_model \(26\) must be a multiple of n_heads \(4\)"),
         ({"group": 3}, r"n_heads \(4\) must be a multiple of group \(3\)"),
+        ({"qk_norm": None}, "qk_norm is None; choose one of: none, head, full"),
         ({"qk_norm": "heads"}, "qk_norm is 'heads'; choose one of: none, head, full"),
         ({"window": 0}, "window must be above 0 and is 0"),
         ({"softcap": -1.0}, "softcap must be above 0 and is -1.0"),

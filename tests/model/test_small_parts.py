@@ -11,7 +11,7 @@ from model.embedding import Embedding
 from model.feedforward import FFNS
 from model.head import Head
 from model.norm import LayerNorm, RMSNorm
-from tests.parts import part, tiny, tokens
+from tests.parts import alive, part, tiny, tokens
 
 
 def randn(*shape, seed=0):
@@ -72,24 +72,27 @@ def test_feed_forwards(kind):
 def test_feed_forward_widths():
     assert FFNS["swiglu"](96, expand=8 / 3, multiple_of=32).ffn_width == 256
     assert FFNS["swiglu"](100, expand=8 / 3, multiple_of=32).ffn_width == 256  # of 266.7
+    assert FFNS["swiglu"](128, expand=8 / 3, multiple_of=32).ffn_width == 352  # of 341.3: the nearest
     assert FFNS["swiglu"](4096, width=11008).ffn_width == 11008
     with pytest.raises(ValueError, match="expand must be above 0"):
         FFNS["relu"](8, expand=0.0)
 
 
 def make_block(kind, cross):
-    """A block of three plain maps, to see nothing but the sums and the norms."""
+    """A block of three plain maps, to see nothing but the sums and the norms, of which no two are alike."""
     a, c, f = randn(8, 8, seed=1), randn(8, 8, seed=2), randn(8, 8, seed=3)
     block = BLOCKS[kind](
-        attention=Map(a), ffn=Map(f), norm=lambda: LayerNorm(8).double(), cross=Map(c) if cross else None
-    )
+        attention=Map(a), ffn=Map(f), norm=lambda: LayerNorm(8), cross=Map(c) if cross else None
+    ).double()
+    for i, (name, weight) in enumerate(block.named_parameters()):
+        weight.data = randn(8, seed=i) if "norm" in name else weight
     return block, lambda x: x @ a, lambda x: x @ c, lambda x: x @ f
 
 
 class Map(torch.nn.Module):
     def __init__(self, weight):
         super().__init__()
-        self.weight = weight
+        self.register_buffer("weight", weight)
 
     def forward(self, x, *memory, mask=None, rotate=None, cache=None):
         return x @ self.weight
@@ -99,19 +102,20 @@ class Map(torch.nn.Module):
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_where_the_norms_stand(kind, cross):
     block, a, c, f = make_block(kind, cross)
-    x, n = randn(2, 3, 8), LayerNorm(8)
+    x, norms = randn(2, 3, 8), dict(block.named_children())
     ours = block(x, Sight(mask=None, memory=x if cross else None))
+    layers = {"attention": a} | ({"cross": c} if cross else {}) | {"ffn": f}
     if kind == "parallel":
-        same(ours, x + a(n(x)) + f(n(x)) + (c(n(x)) if cross else 0))
+        same(ours, x + sum(layer(norms[f"{name}_norm"](x)) for name, layer in layers.items()))
         return
-    sums = {
-        "pre": lambda x, layer: x + layer(n(x)),
-        "post": lambda x, layer: n(x + layer(x)),
-        "sandwich": lambda x, layer: x + n(layer(n(x))),
-    }
     expected = x
-    for layer in (a, c, f) if cross else (a, f):
-        expected = sums[kind](expected, layer)
+    for name, layer in layers.items():
+        norm, added_norm = norms[f"{name}_norm"], norms.get(f"{name}_added_norm")
+        expected = {
+            "pre": lambda x, layer, n, _: x + layer(n(x)),
+            "post": lambda x, layer, n, _: n(x + layer(x)),
+            "sandwich": lambda x, layer, n, added: x + added(layer(n(x))),
+        }[kind](expected, layer, norm, added_norm)
     same(ours, expected)
 
 
@@ -130,8 +134,23 @@ def test_dropout_stands_on_what_each_sub_layer_adds():
         block.drop.p = 1.0
         x = randn(2, 3, 8)
         ours = block.train()(x, Sight(mask=None, memory=x))
-        n = LayerNorm(8)
-        same(ours, n(n(n(x))) if kind == "post" else x)
+        same(ours, block.ffn_norm(block.cross_norm(block.attention_norm(x))) if kind == "post" else x)
+
+
+def test_dropout_stands_on_the_embedding():
+    torch.manual_seed(0)
+    net, seen = build_model(tiny(dropout=0.5), 23).train(), []
+    net.stack.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    net(tokens(4, 16))
+    assert (seen[0] == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_embeddings_norm_comes_after_the_position():
+    net = drawn(build_model(tiny(embedding_norm=True), 23))
+    net.stack.blocks = torch.nn.ModuleList()
+    text = tokens(1, 7)
+    placed = net.embedding.table.weight[text] + net.stack.position.table.weight[:7]
+    same(net.hidden(text), net.stack.final_norm(net.stack.embedding_norm(placed)))
 
 
 def test_embedding():
@@ -169,6 +188,15 @@ def test_cache_remembers_in_order_and_copies_nothing():
     assert all_so_far.data_ptr() == cache.buffers[0].data_ptr()
     with pytest.raises(ValueError, match="the cache holds 6 positions and cannot take 7"):
         cache.append(parts[1])
+
+
+def test_cache_holds_the_rows_it_began_with():
+    cache = Cache(6)
+    cache.append(randn(3, 2, 4, 3))
+    with pytest.raises(ValueError, match="the cache holds 3 rows and cannot take 1"):
+        cache.append(randn(1, 2, 1, 3))
+    with pytest.raises(ValueError, match="size must be above 0 and is -1"):
+        alive(tiny()).new_caches(-1)
 
 
 def test_cache_without_a_size_holds_one_append():
