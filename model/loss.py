@@ -23,8 +23,7 @@ class InChunks(torch.autograd.Function):
     def forward(ctx, head, hidden_NC, targets_N, *parameters):
         total = hidden_NC.new_zeros((), dtype=torch.promote_types(hidden_NC.dtype, torch.float32))
         hidden_grad_NC = torch.empty_like(hidden_NC)
-        exact = [torch.promote_types(p.dtype, torch.float32) for p in parameters]
-        grads = [torch.zeros_like(p, dtype=dtype) for p, dtype in zip(parameters, exact, strict=True)]
+        grads = [torch.zeros_like(p, dtype=total.dtype) for p in parameters]
         for start in range(0, len(hidden_NC), ROWS):
             chunk = slice(start, start + ROWS)
             with torch.enable_grad():
@@ -50,8 +49,7 @@ def loss(hidden, head, targets, count=None):
     only that many targets are read."""
     if hidden.shape[:-1] != targets.shape:
         raise ValueError(
-            f"hidden is {tuple(hidden.shape)}; targets must be {tuple(hidden.shape[:-1])}, "
-            f"and are {tuple(targets.shape)}"
+            f"targets must be {tuple(hidden.shape[:-1])}, as hidden, and are {tuple(targets.shape)}"
         )
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     count = int((targets != IGNORE).sum()) if count is None else count

@@ -111,9 +111,7 @@ def test_a_second_derivative_is_refused():
 
 def test_each_position_has_one_target():
     hidden, head, targets = case(50, 1.0)
-    with pytest.raises(
-        ValueError, match=r"hidden is \(10, 5, 8\); targets must be \(10, 5\), and are \(5, 10\)"
-    ):
+    with pytest.raises(ValueError, match=r"targets must be \(10, 5\), as hidden, and are \(5, 10\)"):
         loss(hidden, head, targets.T)
 
 
