@@ -18,13 +18,13 @@ from training.config import compose
 
 def apart(kind, attention, **changes):
     """A config whose sizes all differ, so that no axis can pass for another."""
-    widths = {"key_width": 8, "value_width": 9}
-    if attention == "mla":
-        widths = {"plain_width": 10, "rotary_width": 4, "value_width": 9, "latent_width": 22}
-    changes = {"d_model": 36, "n_heads": 6, "attention": part("attention", attention, **widths)} | changes
+    widths = {"key_width": 8, "value_width": 9, "plain_width": 10, "rotary_width": 4, "latent_width": 22}
+    options = part("attention", attention)
+    options |= {width: n for width, n in widths.items() if width in options}
+    changes |= {"d_model": 60, "n_heads": 6, "attention": options}
     if kind == "encoder_decoder":
         cross = part("attention", "gqa", key_width=8, value_width=9)
-        changes |= {"cross_attention": cross, "encoder": EncoderSizes(42, 1, None)}
+        changes |= {"cross_attention": cross, "encoder": EncoderSizes(72, 1, None)}
     return tiny(kind, **changes)
 
 
