@@ -8,9 +8,10 @@ from typing import NamedTuple
 from data.errors import DataError, disk_errors
 
 PIECE = 1 << 19  # characters, or bytes of a file, at hand at once
-# Between a letter or digit and the white space after it every encoding's words end: text may be cut there
-# without changing one token.
+# Between a letter or digit and the white space after it the words of every encoding here end: text may be cut
+# there without changing one token.
 SEAM = re.compile(r"[^\W_](?=\s)")
+WAY_OUT = "; convert it, or choose the files of a folder by a pattern such as 'folder/**/*.txt'"
 
 
 class Document(NamedTuple):
@@ -36,12 +37,13 @@ def read_pieces(path):
             data = file.read(PIECE)
             if b"\0" in data:
                 nul = offset + data.index(b"\0")
-                raise DataError(f"{path} is not text: there is a NUL byte at offset {nul}; {leave_out(path)}")
+                raise DataError(f"{path} is not text: there is a NUL byte at offset {nul}{WAY_OUT}")
             held, _ = decoder.getstate()
             try:
                 text = decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
-                raise DataError(not_utf8(path, offset - len(held) + error.start, error)) from None
+                at, byte = offset - len(held) + error.start, error.object[error.start]
+                raise DataError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{WAY_OUT}") from None
             if offset == 0:
                 text = text.removeprefix("\ufeff")
             if text:
@@ -49,15 +51,6 @@ def read_pieces(path):
             if not data:
                 return
             offset += len(data)
-
-
-def not_utf8(path, offset, error):
-    byte = error.object[error.start]
-    return f"{path} is not UTF-8: byte 0x{byte:02x} at offset {offset}; convert it, or {leave_out(path)}"
-
-
-def leave_out(path):
-    return f"leave it out with a pattern such as 'data.path={path.parent}/**/*.txt'"
 
 
 def read_lines(path):
@@ -78,11 +71,12 @@ def recut(pieces):
     cut where it must be.)"""
     rest = ""
     for piece in pieces:
-        rest += piece
-        while len(rest) >= 2 * PIECE:
-            seam = next_seam(rest, PIECE)
-            yield rest[:seam]
-            rest = rest[seam:]
+        text, start = rest + piece, 0
+        while len(text) - start >= 2 * PIECE:
+            seam = next_seam(text, start + PIECE)
+            yield text[start:seam]
+            start = seam
+        rest = text[start:]
     if rest:
         yield rest
 

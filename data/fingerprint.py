@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import time
+from contextlib import suppress
 
 LARGE = 1 << 24  # bytes
 SETTLED = 2.0  # seconds after which a later change would show in a file's times
@@ -36,8 +37,9 @@ class Fingerprints:
     def note(self, name, row):
         self.known[name] = row
         draft = self.notes.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(self.known))
-        draft.replace(self.notes)
+        with suppress(OSError):  # a note saves time, and nothing hangs on it
+            draft.write_text(json.dumps(self.known))
+            draft.replace(self.notes)
 
 
 def digest(path):

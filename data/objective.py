@@ -4,6 +4,7 @@ An objective says which special tokens it needs and how many tokens a window mus
 tokens into a Batch. Where it draws, it calls draw(purpose, width) for so many random words a row.
 """
 
+from bisect import bisect_right
 from functools import partial
 
 import numpy as np
@@ -68,9 +69,11 @@ class Span:
             raise ValueError(f"mean_length must be at least 1 and is {mean_length}")
         self.share, self.mean_length = share, mean_length
         # as much text as the source has room for once its spans are cut, and the answer too
-        self.window = max((n for n in range(2, 8 * context) if self.longest(n) <= context), default=None)
-        if self.window is None:
+        lengths = range(2, 2 * context + 2)
+        fitting = bisect_right(lengths, context, key=self.longest)
+        if not fitting:
             raise ValueError(f"a context of {context} has no room for a span; raise model.context")
+        self.window = lengths[fitting - 1]
         spans = self.sizes(self.window)[1]
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(spans)))
 
@@ -120,6 +123,8 @@ class Answer:
     def __init__(self, context, topology, too_long: str):
         if too_long not in ("drop", "cut", "refuse"):
             raise ValueError(f"too_long is {too_long!r}; choose one of: drop, cut, refuse")
+        if context < 3:
+            raise ValueError(f"a context of {context} has no room for a pair; raise model.context")
         self.context, self.too_long, self.joined = context, too_long, topology == "decoder"
 
     def kept(self, source_lengths, target_lengths):
@@ -130,23 +135,28 @@ class Answer:
         targets = np.minimum(target_lengths, np.maximum(room - source_lengths, room // 2))
         return np.minimum(source_lengths, room - targets), targets
 
-    def batch(self, sources, targets, tokenizer, longest_source, longest_target):
-        """The rows may be some of a larger batch, whose longest source and target set the width."""
-        pad, start, end = (tokenizer.specials[name] for name in ("pad", "start", "end"))
-        pairs = list(zip(sources, targets, strict=True))
-        count = sum(len(target) + 1 for target in targets)
+    def widths(self, source_lengths, target_lengths):
+        """(pair, row): the tokens of each row that is made of a pair, one or two."""
         if self.joined:
-            width = longest_source + 1 + longest_target
-            tokens = padded([[*source, start, *target] for source, target in pairs], width, pad)
-            asked = [[IGNORE] * len(source) + [*target, end] for source, target in pairs]
-            return tensors({"tokens": tokens}, padded(asked, width, IGNORE), count)
+            return (source_lengths + 1 + target_lengths)[:, None]
+        return np.stack([source_lengths, 1 + target_lengths], 1)
+
+    def batch(self, sources, answers, widths, tokenizer):
+        """An answer is a target with its end, or as much of it as there is room for."""
+        pad, start = tokenizer.specials["pad"], tokenizer.specials["start"]
+        pairs = list(zip(sources, answers, strict=True))
+        count = sum(map(len, answers))
+        if self.joined:
+            tokens = padded([[*source, start, *answer[:-1]] for source, answer in pairs], *widths, pad)
+            asked = padded([[IGNORE] * len(source) + [*answer] for source, answer in pairs], *widths, IGNORE)
+            return tensors({"tokens": tokens}, asked, count)
+        width, answer_width = widths
         inputs = {
-            "source": padded(sources, longest_source, pad),
-            "tokens": padded([[start, *target] for target in targets], 1 + longest_target, pad),
-            "source_visible": np.arange(longest_source) < np.array([[len(s)] for s in sources]),
+            "source": padded(sources, width, pad),
+            "tokens": padded([[start, *answer[:-1]] for answer in answers], answer_width, pad),
+            "source_visible": np.arange(width) < np.array([[len(source)] for source in sources]),
         }
-        asked = [[*target, end] for target in targets]
-        return tensors(inputs, padded(asked, 1 + longest_target, IGNORE), count)
+        return tensors(inputs, padded(answers, answer_width, IGNORE), count)
 
 
 def padded(rows, width, filler):

@@ -28,11 +28,13 @@ class PairTable(FileSource):
 
     reads = "pairs"
 
-    def __init__(self, path: str, source: str, target: str):
-        self.path, self.fields = path, [source, target]
+    def __init__(self, path: str, source: str, target: str, cache):
+        if source == target:
+            raise ValueError(f"source and target are both {source!r}; name two fields")
+        self.path, self.fields, self.cache = path, [source, target], cache
 
     def files(self):
-        return table_files(self.path)
+        return table_files(self.path, self.cache)
 
     def pairs(self):
         for place, texts in file_rows(self.files(), self.fields):
@@ -61,7 +63,7 @@ class ParallelText(FileSource):
 
 
 def one_file(name, path):
-    files = found_files(path)
+    files = found_files(path, None)
     if len(files) != 1:
         raise DataError(f"data.{name} is {path}: expected one file and found {len(files)}")
     return files[0]
@@ -110,24 +112,24 @@ class Synthetic:
     def __init__(self, task: str, size: int, shortest: int, longest: int):
         if task not in TASKS:
             raise ValueError(f"task is {task!r}; choose one of: {', '.join(TASKS)}")
-        if not 1 <= shortest <= longest:
+        if not 1 <= shortest <= longest <= 1000:
             raise ValueError(
-                f"shortest is {shortest}, longest is {longest}; expected 1 <= shortest <= longest"
+                f"shortest is {shortest}, longest is {longest}; expected 1 <= shortest <= longest <= 1000"
             )
         if size < 2:
             raise ValueError(f"size must be at least 2 and is {size}")
-        self.task, self.size_, self.shortest, self.longest = task, size, shortest, longest
+        self.task, self.size, self.shortest, self.longest = task, size, shortest, longest
 
     def digest(self, fingerprints):
         return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
 
-    def size(self):
+    def n_bytes(self):
         return None
 
     def pairs(self):
         make = TASKS[self.task]
-        for start in range(0, self.size_, 1000):
-            numbers = range(start, min(start + 1000, self.size_))
+        for start in range(0, self.size, 1000):
+            numbers = range(start, min(start + 1000, self.size))
             words = draws(key("synthetic", self.task), numbers, 2 + 2 * self.longest)
             for number, row in zip(numbers, words.tolist(), strict=True):
                 yield Pair(f"pair {number}", *make(self.strings(row)))
@@ -139,28 +141,28 @@ class Synthetic:
         return words[2 : 2 + first], words[2 + self.longest : 2 + self.longest + second]
 
 
-def spelled(words):
+def letters(words):
     return "".join(chr(ord("a") + word % 26) for word in words)
 
 
-def number(words):
+def digits(words):
     return int("".join(str(word % 10) for word in words))
 
 
 def copy(lists):
-    return spelled(lists[0]), spelled(lists[0])
+    return letters(lists[0]), letters(lists[0])
 
 
 def reverse(lists):
-    return spelled(lists[0]), spelled(lists[0])[::-1]
+    return letters(lists[0]), letters(lists[0])[::-1]
 
 
 def sort(lists):
-    return spelled(lists[0]), "".join(sorted(spelled(lists[0])))
+    return letters(lists[0]), "".join(sorted(letters(lists[0])))
 
 
 def add(lists):
-    a, b = map(number, lists)
+    a, b = map(digits, lists)
     return f"{a}+{b}", str(a + b)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from data.documents import PIECE
 from data.errors import DataError, disk_errors
 from data.fingerprint import Fingerprints
-from data.split import TRAIN, VALIDATION, items
-from data.store import FORMAT, Corpus, PartWriter, write_json
+from data.split import TRAIN, VALIDATION, portions
+from data.store import FORMAT, Corpus, Encoded, PartWriter, described_file, write_json
 
 JOB = 1 << 19  # characters that one thread encodes at a time
 
@@ -23,28 +24,30 @@ JOB = 1 << 19  # characters that one thread encodes at a time
 def prepare(source, vocabulary, specials, *, cache, validation, report=None):
     """The corpus of a source, from the cache or made now. `report` is told (bytes done, bytes in all or
     None) while it is made."""
-    if not 0 < validation < 1:
-        raise ValueError(f"data.validation is {validation}; expected a share between 0 and 1, such as 0.05")
+    if type(validation) not in (int, float) or not 0 < validation < 1:
+        raise ValueError(f"data.validation is {validation!r}; expected a share between 0 and 1, such as 0.05")
     cache = Path(cache).expanduser()
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)
         fingerprints = Fingerprints(cache / "fingerprints.json")
+    options = [described(source), described(vocabulary), specials, validation]
     held = source.digest(fingerprints)
-    identity = [FORMAT, held, described(source), described(vocabulary), specials, validation]
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([FORMAT, held, *options]).encode()).hexdigest()[:16]
     folder = cache / f"{type(source).__name__.lower()}-{key}"
     if not folder.exists():
         with alone(folder.with_suffix(".lock")):
             if not folder.exists():
-                build(folder, source, vocabulary, specials, validation, report)
-                if source.digest(Fingerprints(cache / "fingerprints.json")) != held:
-                    shutil.rmtree(folder)
-                    raise DataError("the text changed while it was read; run again")
+                with built(folder) as draft:
+                    fill(draft, source, vocabulary, specials, validation, report)
+                    if source.digest(Fingerprints(fingerprints.notes)) != held:
+                        raise DataError("the text changed while it was read; run again")
     return Corpus(folder, fingerprints)
 
 
 def described(part):
-    return [type(part).__name__, {name: str(value) for name, value in sorted(vars(part).items())}]
+    """Its kind and options, but for where things are kept."""
+    options = {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"}
+    return [type(part).__name__, options]
 
 
 @contextmanager
@@ -55,25 +58,42 @@ def alone(path):
         yield
 
 
-def build(folder, source, vocabulary, specials, share, report):
-    """All in a draft, which takes its name when it is complete."""
+@contextmanager
+def built(folder):
+    """A draft, which takes the folder's name when it is complete."""
     draft = folder.with_suffix(".draft")
     with disk_errors("cannot write"):
         shutil.rmtree(draft, ignore_errors=True)  # what a killed build has left
         draft.mkdir()
         try:
-            fill(draft, source, vocabulary, specials, share, report)
+            yield draft
+            sync(draft)
             os.rename(draft, folder)
+            sync(folder.parent)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
 
 
+def sync(folder):
+    """The names in a folder are written down, as their files are."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def fill(draft, source, vocabulary, specials, share, report):
     def texts(whole):
-        for item in items(source, share):
-            if whole or item.part == TRAIN:
-                yield from item.texts
+        left = float("inf") if source.max_tokens is None else source.max_tokens + JOB + 2 * PIECE
+        for portion in portions(source, share):
+            if whole or portion.part == TRAIN:
+                yield from portion.texts
+            if portion.part == TRAIN:
+                left -= sum(map(len, portion.texts))
+            if left < 0:  # a token is a character at the least
+                return
 
     tokenizer = vocabulary.make(texts, specials)
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
@@ -83,40 +103,35 @@ def fill(draft, source, vocabulary, specials, share, report):
     ):
         writers = {TRAIN: train, VALIDATION: validation}
         encode_all(source, tokenizer, share, writers, report)
-    for part, way_out in ((VALIDATION, "raise"), (TRAIN, "lower")):
+    for part, way_out in ((VALIDATION, "raise it"), (TRAIN, "lower it, or give texts that differ")):
         if not writers[part].n_tokens:
-            raise DataError(f"no text falls to {part}; {way_out} data.validation, which is {share}")
+            raise DataError(f"no text falls to {part} where data.validation is {share}; {way_out}")
     write_json(draft / "tokenizer.json", tokenizer.state())
     index = {"format": FORMAT, "reads": source.reads, "dtype": dtype, "vocab_size": tokenizer.vocab_size}
+    index |= {"tokenizer": described_file(draft / "tokenizer.json")}
     write_json(draft / "index.json", index | {"parts": {n: w.entry() for n, w in writers.items()}})
 
 
 def encode_all(source, tokenizer, share, writers, report):
-    total, done = source.size(), 0
-    for encoded in in_order(lambda job: encode(job, tokenizer), jobs(items(source, share))):
-        for part, tokens in encoded.items():
-            writers[part].write(*limited(tokens, writers[part], source.max_tokens))
-            done += tokens[2]
+    total, done = source.n_bytes(), 0
+    for parts in in_order(lambda job: encode(job, tokenizer), jobs(portions(source, share))):
+        for part, encoded in parts.items():
+            if source.max_tokens is not None and part == TRAIN:
+                encoded = encoded.first(source.max_tokens - writers[TRAIN].n_tokens)
+            writers[part].write(encoded)
+            done += encoded.n_bytes
         if report:
             report(done, total)
         if source.max_tokens is not None and writers[TRAIN].n_tokens >= source.max_tokens:
             return
 
 
-def limited(tokens, writer, max_tokens):
-    ids, lengths, n_bytes, n_items = tokens
-    if max_tokens is None or writer.name != TRAIN:
-        return tokens
-    room = max_tokens - writer.n_tokens
-    return ids[:room], lengths, round(n_bytes * min(1, room / len(ids))), n_items
-
-
 def jobs(stream):
-    """Items together, until there are enough for a thread to be worth it."""
+    """Portions together, until there are enough for a thread to be worth it."""
     job, size = [], 0
-    for item in stream:
-        job.append(item)
-        size += item.n_bytes
+    for portion in stream:
+        job.append(portion)
+        size += portion.n_bytes
         if size >= JOB:
             yield job
             job, size = [], 0
@@ -125,23 +140,26 @@ def jobs(stream):
 
 
 def encode(job, tokenizer):
-    """{part: (ids, the length of each text, bytes, documents or pairs)}"""
-    found = {}
-    for item in job:
-        ids, lengths, counts = found.setdefault(item.part, ([], [], np.zeros(2, np.int64)))
-        for text in item.texts:
+    """{part: Encoded}"""
+    return {
+        part: encode_part([portion for portion in job if portion.part == part], tokenizer)
+        for part in {portion.part for portion in job}
+    }
+
+
+def encode_part(portions, tokenizer):
+    end, ids, lengths = np.array([tokenizer.specials["end"]]), [], []
+    for portion in portions:
+        for text in portion.texts:
             try:
                 ids.append(tokenizer.encode(text))
             except ValueError as error:
-                raise DataError(f"{item.name}: {error}") from None
+                raise DataError(f"{portion.name}: {error}") from None
             lengths.append(len(ids[-1]))
-        if item.last and len(item.texts) == 1:
-            ids.append(np.array([tokenizer.specials["end"]]))
-        counts += item.n_bytes, item.last
-    return {
-        part: (np.concatenate(ids), lengths, *counts.tolist())
-        for part, (ids, lengths, counts) in found.items()
-    }
+        if portion.end:
+            ids.append(end)
+    n_bytes, n_items = sum(p.n_bytes for p in portions), sum(p.last for p in portions)
+    return Encoded(np.concatenate(ids), lengths, n_bytes, n_items)
 
 
 def in_order(function, jobs):

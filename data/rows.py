@@ -1,110 +1,131 @@
-"""Rows: tables of any format the `datasets` library reads, as dictionaries of texts."""
+"""Rows: tables of many formats, as the texts of some of their fields."""
 
+import csv
+import glob
 import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
 
+from data.documents import read_lines, read_pieces
 from data.errors import DataError
 
-FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 def file_rows(paths, fields):
     """(place, the texts of these fields) for each row of some files."""
     for path in paths:
-        with reading(path):
-            yield from texts_of(open_table(path, fields), fields, path)
+        if path.suffix.lower() not in FORMATS:
+            raise DataError(f"{path} is no table: expected a name that ends in one of {', '.join(FORMATS)}")
+        if not path.stat().st_size:
+            raise DataError(f"{path} is empty")
+        rows = json_rows(path) if path.suffix.lower() in (".jsonl", ".json") else table_rows(path, fields)
+        yield from texts_of(rows, fields, path)
+
+
+def json_rows(path):
+    """(place, row) of a file with an object in each line, or with one list of objects. (Readers of tables
+    would take texts that look like dates for dates.)"""
+    if next(read_pieces(path), "").lstrip().startswith("["):
+        rows = read_json(path, "".join(read_pieces(path)))
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+        return
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            place = f"{path}:{number}"
+            yield place, read_json(place, line)
+
+
+def read_json(place, text):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON: {error}") from None
+
+
+def table_rows(path, fields):
+    import datasets
+
+    quiet(datasets)
+    options = {}
+    if path.suffix.lower() in (".csv", ".tsv"):  # a text such as "007" or "NA" stays what it is
+        options = {"keep_default_na": False, "converters": {field: str for field in fields}}
+    if path.suffix.lower() == ".tsv":  # which knows no quotes
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    if "::" in str(path):
+        raise DataError(f"{path} cannot be opened as a table: rename it without '::'")
+    kind = "parquet" if path.suffix.lower() == ".parquet" else "csv"
+    with guarded(path):
+        files = glob.escape(str(path))
+        table = datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
+        yield from numbered(table, path)
+
+
+def quiet(datasets):
+    """What its readers have to say is said in our sentence."""
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+
+
+def numbered(table, name):
+    return ((f"{name}, row {number}", row) for number, row in enumerate(table, 1))
 
 
 @contextmanager
-def reading(name):
+def guarded(name):
     """Whatever the readers of so many formats raise, in one sentence."""
     try:
         yield
     except (DataError, GeneratorExit):
         raise
     except Exception as error:
-        raise DataError(unreadable(name, error)) from error
+        cause = error.__cause__ or error
+        if isinstance(cause, UnicodeDecodeError):
+            cause = f"not UTF-8: byte 0x{cause.object[cause.start]:02x}"
+        raise DataError(f"cannot read {name}: {first_line(cause)}") from error
 
 
-def open_table(path, fields):
-    import datasets
-
-    kind = FORMATS.get(path.suffix)
-    if kind is None:
-        raise DataError(f"{path} is no table: expected a name that ends in one of {', '.join(FORMATS)}")
-    if not path.stat().st_size:
-        raise DataError(f"{path} is empty")
-    options = {}
-    if kind == "csv":  # a text such as "007" or "NA" stays what it is
-        options = {"sep": "\t" if path.suffix == ".tsv" else ",", "keep_default_na": False}
-        options["converters"] = {field: str for field in fields}
-    return datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True, **options)
+def first_line(error):
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def texts_of(table, fields, name):
+def texts_of(rows, fields, name):
     """What is no text in these fields is refused, with its place."""
-    number = 0
-    if set(fields) <= set(table.column_names or ()):
-        table = table.select_columns(fields)  # so that pictures beside them are not unpacked
-    for rows in table.iter(1000):
-        if missing := [field for field in fields if field not in rows]:
-            raise DataError(f"{name} has no field {missing[0]!r}; its fields are: {', '.join(rows)}")
-        for texts in zip(*(rows[field] for field in fields), strict=True):
-            number += 1
-            for field, text in zip(fields, texts, strict=True):
-                if not isinstance(text, str):
-                    raise DataError(f"{place(name, number)}: {field} is {spelled(text)}; expected text")
-            yield place(name, number), texts
-
-
-def spelled(value):
-    return "null" if value is None else repr(value)[:40]
-
-
-def place(name, row):
-    """Where a row of a file stands: for lines of JSON, by line."""
-    return f"{name}:{row}" if str(name).endswith(".jsonl") else f"{name}, row {row}"
-
-
-def unreadable(name, error):
-    if isinstance(name, Path) and name.suffix == ".jsonl" and (found := bad_line(name)):
-        return found
-    said = str(error.__cause__ or error).strip() or type(error).__name__
-    return f"cannot read {name}: {said.splitlines()[0]}"
-
-
-def bad_line(path):
-    """The first line that is no JSON object."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line) if line.strip() else {}
-            except UnicodeDecodeError as error:
-                return f"{path}:{number}: not UTF-8: byte 0x{error.object[error.start]:02x}"
-            except ValueError as error:
-                return f"{path}:{number}: not JSON: {error}"
-            if not isinstance(row, dict):
-                return f'{path}:{number}: expected an object such as {{"text": "..."}}'
+    for place, row in rows:
+        if not isinstance(row, dict):
+            raise DataError(f'{place}: expected an object such as {{"{fields[0]}": "..."}}')
+        for field in fields:
+            if field not in row:
+                raise DataError(f"{name} has no field {field!r}; its fields are: {', '.join(row)}")
+            if not isinstance(row[field], str):
+                said = "null" if row[field] is None else f"{row[field]!r:.40}"
+                raise DataError(f"{place}: {field} is {said}; expected text")
+        yield place, [row[field] for field in fields]
 
 
 def hub_rows(dataset, name, split, revision, streaming, fields):
     """Rows of a dataset of the Hugging Face Hub, or of a folder that holds one."""
-    with reading(dataset):
-        yield from texts_of(open_dataset(dataset, name, split, revision, streaming), fields, dataset)
+    with guarded(dataset):
+        table = open_dataset(dataset, name, split, revision, streaming)
+        if set(fields) <= set(table.column_names or ()):
+            table = table.select_columns(fields)  # so that pictures beside them are not unpacked
+        yield from texts_of(numbered(table, dataset), fields, dataset)
 
 
 def open_dataset(dataset, name, split, revision, streaming):
     import datasets
 
-    if os.path.isdir(dataset) and saved(Path(dataset)):
+    quiet(datasets)
+    if os.path.isdir(dataset):
+        if not saved(Path(dataset)):  # streaming: a copy of what it was once would be stale
+            return datasets.load_dataset(dataset, name, split=split, streaming=True)
+        if name or revision:
+            raise DataError(f"{dataset} was saved to disk: data.name and data.revision say nothing about it")
         loaded = datasets.load_from_disk(dataset)
-        table = pick(loaded, split, dataset) if isinstance(loaded, dict) else loaded
-        return table.to_iterable_dataset()
+        return pick(loaded, split, dataset).to_iterable_dataset()
     try:
         table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
-    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+    except Exception as error:  # of the network, of many libraries
         raise DataError(unreachable(dataset, error)) from None
     return table if streaming else table.to_iterable_dataset()
 
@@ -114,15 +135,15 @@ def saved(folder):
     return (folder / "dataset_dict.json").exists() or (folder / "state.json").exists()
 
 
-def pick(parts, split, dataset):
+def pick(loaded, split, dataset):
+    parts = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
     if split not in parts:
         raise DataError(f"{dataset} has no split {split!r}; its splits are: {', '.join(parts)}")
     return parts[split]
 
 
 def unreachable(dataset, error):
-    said = str(error).splitlines()[0]
     return (
-        f"cannot get {dataset} from the Hugging Face Hub ({said}); check its name and the network, "
-        "or give the folder of a copy: data.id=FOLDER"
+        f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); check its name and the "
+        "network, or give the folder of a copy: data.id=FOLDER"
     )

@@ -30,8 +30,11 @@ def library_files():
     return files
 
 
-def found_files(path):
-    """What a file, a folder or a pattern stands for; hidden files only where they are named."""
+def found_files(path, cache):
+    """What a file, a folder or a pattern stands for, without our own cache; hidden files only where they are
+    named."""
+    if not path:
+        raise ValueError("data.path is empty; give a file, a folder or a pattern")
     place = Path(path).expanduser()
     if place.is_file():
         return [place]
@@ -44,6 +47,8 @@ def found_files(path):
         if not files:
             what = "file that matches" if glob.has_magic(path) else "file or folder"
             raise DataError(f"there is no {what} {path} (looked from {Path.cwd()})")
+    own = Path(cache or os.devnull).expanduser().resolve()
+    files = [file for file in files if own not in file.resolve().parents]
     return sorted(files, key=Path.as_posix)
 
 
@@ -52,16 +57,18 @@ def hidden(path):
 
 
 class FileSource:
-    """Files: what they hold is all there is to know about them."""
+    """Files: what they hold, and how they are called, is all there is to know about them."""
 
     reads, max_tokens = "text", None
 
     def digest(self, fingerprints):
+        files = self.files()
+        root = os.path.commonpath([path.parent for path in files])
         with disk_errors("cannot read"):
-            digests = [fingerprints.of(path) for path in self.files()]
-        return hashlib.sha256("".join(digests).encode()).hexdigest()
+            known = [(os.path.relpath(path, root), fingerprints.of(path)) for path in files]
+        return hashlib.sha256(repr(known).encode("utf-8", "surrogateescape")).hexdigest()
 
-    def size(self):
+    def n_bytes(self):
         return sum(path.stat().st_size for path in self.files())
 
 
@@ -78,13 +85,13 @@ class Python(FileSource):
 class Text(FileSource):
     """Plain text: a file, a folder with all that is in it, or a pattern."""
 
-    def __init__(self, path: str, document: str):
+    def __init__(self, path: str, document: str, cache):
         if document not in ("file", "line", "paragraph"):
             raise ValueError(f"document is {document!r}; choose one of: file, line, paragraph")
-        self.path, self.document = path, document
+        self.path, self.document, self.cache = path, document, cache
 
     def files(self):
-        return found_files(self.path)
+        return found_files(self.path, self.cache)
 
     def documents(self):
         for path in self.files():
@@ -111,20 +118,20 @@ class Text(FileSource):
 class Table(FileSource):
     """A field of a table's rows, a document for each: jsonl, json, csv, tsv, parquet."""
 
-    def __init__(self, path: str, field: str):
-        self.path, self.field = path, field
+    def __init__(self, path: str, field: str, cache):
+        self.path, self.field, self.cache = path, field, cache
 
     def files(self):
-        return table_files(self.path)
+        return table_files(self.path, self.cache)
 
     def documents(self):
         return (whole(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
 
 
-def table_files(path):
-    files = found_files(path)
+def table_files(path, cache):
+    files = found_files(path, cache)
     if Path(path).expanduser().is_dir():
-        files = [file for file in files if file.suffix in FORMATS]
+        files = [file for file in files if file.suffix.lower() in FORMATS]
         if not files:
             raise DataError(f"there is no table in the folder {path}: none of {', '.join(FORMATS)}")
     return files
@@ -142,11 +149,12 @@ class Hub:
             raise ValueError(f"max_tokens must be at least 1 and is {max_tokens}")
         self.id, self.name, self.split, self.field = id, name, split, field
         self.revision, self.streaming, self.max_tokens = revision, streaming, max_tokens
+        self.commit = revision  # the very state of the dataset, once it is known
 
     def files(self):
         """Of a dataset in a folder."""
         folder = Path(self.id).expanduser()
-        return [path for path in found_files(self.id) if not hidden(path.relative_to(folder))]
+        return [path for path in found_files(self.id, None) if not hidden(path.relative_to(folder))]
 
     def local(self):
         return os.path.isdir(os.path.expanduser(self.id))
@@ -154,27 +162,27 @@ class Hub:
     def digest(self, fingerprints):
         if self.local():
             return FileSource.digest(self, fingerprints)
-        self.revision = commit(self.id, self.revision, fingerprints)
-        return self.revision
+        self.commit = newest_commit(self.id, self.revision, fingerprints)
+        return self.commit
 
-    def size(self):
-        return FileSource.size(self) if self.local() else None
+    def n_bytes(self):
+        return FileSource.n_bytes(self) if self.local() else None
 
     def documents(self):
         place = os.path.expanduser(self.id) if self.local() else self.id
-        rows = hub_rows(place, self.name, self.split, self.revision, self.streaming, [self.field])
+        revision = self.revision if self.local() else self.commit
+        rows = hub_rows(place, self.name, self.split, revision, self.streaming, [self.field])
         return (whole(place, text) for place, (text,) in rows)
 
 
-def commit(dataset, revision, fingerprints):
+def newest_commit(dataset, revision, fingerprints):
     """The commit that a revision names now; without network, the one it named last."""
     import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError
 
     note = f"hub:{dataset}@{revision}"
     try:
         found = huggingface_hub.HfApi().dataset_info(dataset, revision=revision).sha
-    except (OSError, HfHubHTTPError, ValueError) as error:
+    except Exception as error:  # of the network, of many libraries
         if found := fingerprints.known.get(note):
             return found
         raise DataError(unreachable(dataset, error)) from None
@@ -186,7 +194,7 @@ class Shakespeare(FileSource):
     """The small file of Shakespeare's lines that many compare their models on."""
 
     def __init__(self, cache):
-        self.path = Path(cache) / "tinyshakespeare.txt"
+        self.path = Path(cache).expanduser() / "tinyshakespeare.txt"
 
     def files(self):
         if not self.path.exists():
@@ -202,6 +210,8 @@ class Shakespeare(FileSource):
         try:
             with urllib.request.urlopen(SHAKESPEARE, timeout=20) as answer:
                 text = answer.read(SHAKESPEARE_BYTES + 1)
+            if hashlib.sha256(text).hexdigest() != SHAKESPEARE_SHA256:
+                raise OSError("something else was sent")
         except OSError as error:
             raise DataError(
                 f"cannot fetch {SHAKESPEARE} ({getattr(error, 'reason', error)}); place a copy of that file "

@@ -14,21 +14,23 @@ TRAIN, VALIDATION = "train", "validation"
 AHEAD = 256  # texts looked at before it is said that none of them falls to validation
 
 
-class Item(NamedTuple):
+class Portion(NamedTuple):
     """What is encoded at once: a piece of a document, or both texts of a pair."""
 
     part: str
     name: str
     texts: tuple[str, ...]
     n_bytes: int
-    last: bool  # of its document
+    last: bool  # of its document or pair
+    end: bool  # whether an end token follows
 
 
-def items(source, share) -> Iterator[Item]:
+def portions(source, share) -> Iterator[Portion]:
     """All that a source holds, each for training or for validation."""
-    for part, name, texts, last in (text_items if source.reads == "text" else pair_items)(source, share):
+    found = text_portions if source.reads == "text" else pair_portions
+    for part, name, texts, last, end in found(source, share):
         try:
-            yield Item(part, name, texts, sum(len(text.encode()) for text in texts), last)
+            yield Portion(part, name, texts, sum(len(text.encode()) for text in texts), last, end)
         except UnicodeEncodeError as error:
             half = error.object[error.start]
             raise DataError(
@@ -36,7 +38,7 @@ def items(source, share) -> Iterator[Item]:
             ) from None
 
 
-def text_items(source, share):
+def text_portions(source, share):
     openings = ((opening(document), document) for document in source.documents())
     begun = (both for both in openings if both[0])
     first = list(islice(begun, 2))
@@ -48,12 +50,12 @@ def text_items(source, share):
         pieces = recut(document.pieces())
         piece = next(pieces)
         for following in pieces:
-            yield part, document.name, (piece,), False
+            yield part, document.name, (piece,), False, False
             piece = following
-        yield part, document.name, (piece,), not alone  # the end of one document teaches nothing
+        yield part, document.name, (piece,), True, not alone  # one document has no end to learn
 
 
-def pair_items(source, share):
+def pair_portions(source, share):
     known = ((pair.source, pair) for pair in source.pairs())
     first = list(islice(known, 2))
     if len(first) < 2:
@@ -62,7 +64,7 @@ def pair_items(source, share):
         for role in ("source", "target"):
             if not getattr(pair, role).strip():
                 raise DataError(f"{pair.name}: the {role} is empty")
-        yield part, pair.name, (pair.source, pair.target), True
+        yield part, pair.name, (pair.source, pair.target), True, False
 
 
 def opening(document):

@@ -3,13 +3,29 @@
 import hashlib
 import json
 import os
+from typing import NamedTuple
 
 import numpy as np
 
 from data.errors import DataError
+from data.fingerprint import digest
 from data.tokenizer import from_state
 
 FORMAT = 1
+
+
+class Encoded(NamedTuple):
+    """The ids of some texts, one after another, the length of each, and what they were."""
+
+    ids: np.ndarray
+    lengths: list[int]
+    n_bytes: int
+    n_items: int
+
+    def first(self, n):
+        """No more than n tokens of it."""
+        share = min(1, n / len(self.ids))
+        return self._replace(ids=self.ids[:n], n_bytes=round(self.n_bytes * share))
 
 
 class PartWriter:
@@ -20,24 +36,23 @@ class PartWriter:
         names = [f"{name}.tokens", f"{name}.bounds"] if reads == "pairs" else [f"{name}.tokens"]
         self.files = {file: (folder / file).open("xb") for file in names}
         self.hashes = {file: hashlib.sha256() for file in names}
+        self.sizes = dict.fromkeys(names, 0)
         self.n_tokens = self.n_bytes = self.n_items = 0
 
-    def write(self, ids, lengths, n_bytes, n_items):
-        if self.reads_pairs:
-            self.append(f"{self.name}.bounds", self.n_tokens + np.cumsum(lengths, dtype=np.int64))
-        self.append(f"{self.name}.tokens", ids.astype(self.dtype))
-        self.n_tokens += len(ids)
-        self.n_bytes += n_bytes
-        self.n_items += n_items
-
-    @property
-    def reads_pairs(self):
-        return len(self.files) == 2
+    def write(self, encoded):
+        if f"{self.name}.bounds" in self.files:
+            bounds = self.n_tokens + np.cumsum(encoded.lengths, dtype=np.int64)
+            self.append(f"{self.name}.bounds", bounds)
+        self.append(f"{self.name}.tokens", encoded.ids.astype(self.dtype))
+        self.n_tokens += len(encoded.ids)
+        self.n_bytes += encoded.n_bytes
+        self.n_items += encoded.n_items
 
     def append(self, file, array):
         data = array.tobytes()
         self.files[file].write(data)
         self.hashes[file].update(data)
+        self.sizes[file] += len(data)
 
     def __enter__(self):
         return self
@@ -50,10 +65,7 @@ class PartWriter:
                     os.fsync(file.fileno())
 
     def entry(self):
-        sizes = {name: self.n_tokens * self.dtype.itemsize for name in self.files}
-        if self.reads_pairs:
-            sizes[f"{self.name}.bounds"] = 16 * self.n_items
-        files = {n: {"bytes": sizes[n], "sha256": self.hashes[n].hexdigest()} for n in self.files}
+        files = {n: {"bytes": self.sizes[n], "sha256": self.hashes[n].hexdigest()} for n in self.files}
         return {"tokens": self.n_tokens, "bytes": self.n_bytes, "items": self.n_items, "files": files}
 
 
@@ -104,20 +116,28 @@ class Corpus:
     """An opened store: its tokenizer, and the parts for training and for validation."""
 
     def __init__(self, folder, fingerprints):
-        index = read_json(folder, "index.json")
-        for entry in index["parts"].values():
-            for name, file in entry["files"].items():
-                check_file(folder / name, file, fingerprints)
-        self.folder, self.reads = folder, index["reads"]
-        self.tokenizer = from_state(read_json(folder, "tokenizer.json"))
-        self.train, self.validation = (Part(folder, name, index) for name in index["parts"])
+        index = read_json(folder / "index.json")
+        try:
+            for entry in index["parts"].values():
+                for name, file in entry["files"].items():
+                    check_file(folder / name, file, fingerprints)
+            check_file(folder / "tokenizer.json", index["tokenizer"], fingerprints)
+            self.tokenizer = from_state(read_json(folder / "tokenizer.json"))
+            self.train, self.validation = (Part(folder, name, index) for name in index["parts"])
+        except (KeyError, TypeError, AttributeError):
+            raise DataError(damaged(folder / "index.json", "is no index")) from None
+        self.folder = folder
 
 
-def read_json(folder, name):
+def read_json(path):
     try:
-        return json.loads((folder / name).read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(damaged(folder / name, f"cannot be read ({error})")) from None
+        raise DataError(damaged(path, f"cannot be read ({error})")) from None
+
+
+def described_file(path):
+    return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 
 def check_file(path, expected, fingerprints):

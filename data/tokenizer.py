@@ -132,7 +132,10 @@ def from_state(state):
     options = dict(state) if isinstance(state, dict) else {}
     kind = options.pop("kind", None)
     shapes = {"byte": {}, "char": {"characters": str}, "bpe": {"pattern": str, "ranks": list}}
-    if kind not in shapes or {k: type(v) for k, v in options.items()} != {"specials": dict, **shapes[kind]}:
+    if kind not in list(shapes) or {k: type(v) for k, v in options.items()} != {
+        "specials": dict,
+        **shapes[kind],
+    }:
         raise ValueError(f"not the state of a tokenizer, whose kind is one of: {', '.join(shapes)}")
     if kind == "bpe":
         options["ranks"] = decoded(options["ranks"])
@@ -151,13 +154,15 @@ def decoded(ranks):
         tokens = [base64.b64decode(token, validate=True) for token in ranks]
     except (ValueError, TypeError):
         raise ValueError("a bpe tokenizer's ranks are tokens in base64") from None
-    if len(set(tokens)) < len(tokens) or not {bytes([b]) for b in range(256)} <= set(tokens):
-        raise ValueError("a bpe tokenizer's ranks hold every single byte, and no token twice")
+    if b"" in tokens or len(set(tokens)) < len(tokens) or not {bytes([b]) for b in range(256)} <= set(tokens):
+        raise ValueError("a bpe tokenizer's ranks hold every single byte, no token twice and none empty")
     return tokens
 
 
 def check_specials(specials, n_ordinary):
     ids = list(specials.values())
+    if "end" not in specials:
+        raise ValueError("special tokens are an end, and others")
     if not all(PLAIN_NAME.fullmatch(name) for name in specials) or not all(type(i) is int for i in ids):
         raise ValueError("special tokens are plain names, each with its id")
     if len(set(ids)) < len(ids) or not all(n_ordinary <= i < n_ordinary + 100_000 for i in ids):

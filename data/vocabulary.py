@@ -13,6 +13,7 @@ from data.errors import DataError
 from data.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, placed
 
 # GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
+LARGEST = 1_000_000
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 
 
@@ -34,6 +35,10 @@ class BytePairs:
     """Trained on the texts of training, as far as their first `train_mb` megabytes."""
 
     def __init__(self, vocab_size: int, train_mb: int):
+        if not vocab_size <= LARGEST:
+            raise ValueError(f"vocab_size must be at most {LARGEST:,} and is {vocab_size}")
+        if train_mb < 1:
+            raise ValueError(f"train_mb must be at least 1 and is {train_mb}")
         self.vocab_size, self.train_mb = vocab_size, train_mb
 
     def make(self, texts, specials):

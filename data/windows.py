@@ -9,7 +9,7 @@ from data.errors import DataError
 from data.order import draws, key, permuted, shuffled
 
 GROUP = 128  # batches of pairs that are sorted by length together,
-STRIP = 4  # first by the lengths of their sources, then so many batches at a time by their targets'
+STRIP = 3  # first by the lengths of their sources, then so many batches at a time by their targets'
 
 
 def share_of(rows, rank, world):
@@ -20,6 +20,13 @@ def share_of(rows, rank, world):
 def drawn(seed, numbers):
     """A row's draws depend on its place in the stream, not on the rows beside it."""
     return lambda purpose, width: draws(key("draw", seed, purpose), numbers, width)
+
+
+def chosen(n, limit):
+    """Which of n examples are looked at in an evaluation: all, or always the same ones of them."""
+    if limit is None or limit >= n:
+        return np.arange(n)
+    return np.sort(permuted(np.arange(limit), n, key("evaluation")))
 
 
 class Windows:
@@ -45,18 +52,17 @@ class Windows:
         return self.objective.batch(rows, draw, self.tokenizer)
 
     def evaluation(self, limit=None, rank=0, world=1):
-        """Batches with each window once, and what is left over at the end as a short one. Of a limited number
-        it is always the same windows; what is drawn about a window is always the same."""
-        numbers = np.arange(self.n)
-        if limit is not None and limit < self.n:
-            numbers = np.sort(permuted(np.arange(limit), self.n, key("evaluation")))
-        batches = np.split(numbers, range(self.batch_size, len(numbers), self.batch_size))
-        for batch in batches[rank::world]:
+        """Batches with each window once, and what is left over at the end as a short one. What is drawn about
+        a window is always the same."""
+        numbers = chosen(self.n, limit)
+        starts = range(0, len(numbers), self.batch_size)
+        for start in starts[rank::world]:
+            batch = numbers[start : start + self.batch_size]
             yield self.rows(batch, drawn("evaluation", batch))
-        start = self.n * self.objective.window
-        left = self.part.n_tokens - start
-        if len(numbers) == self.n and left > max(1, self.objective.ahead) and len(batches) % world == rank:
-            row = self.part.windows(np.array([start]), left)
+        end = self.n * self.objective.window
+        left = self.part.n_tokens - end
+        if len(numbers) == self.n and left > 1 and len(starts) % world == rank:
+            row = self.part.windows(np.array([end]), left)
             yield self.objective.batch(row, drawn("evaluation", [self.n]), self.tokenizer)
 
 
@@ -79,6 +85,7 @@ class PairBatches:
             )
         self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
         self.lengths = kept[self.pairs]
+        self.widths = objective.widths(*self.lengths.T)
         self.n = len(self.pairs)
         self.due = lru_cache(2)(self.due_in)  # the steps of a group follow one another
         if not self.n:
@@ -101,24 +108,26 @@ class PairBatches:
     def sorted(self, pairs):
         """In such an order that neighbours have sources, and targets, of like lengths."""
         strip = np.arange(len(pairs)) // (STRIP * self.batch_size)
-        pairs = pairs[np.lexsort(self.lengths[pairs].T[::-1])]
-        return pairs[np.lexsort((self.lengths[pairs, 1], strip))]
+        pairs = pairs[np.lexsort(self.widths[pairs].T[::-1])]
+        return pairs[np.lexsort((self.widths[pairs, -1], strip))]
 
     def rows(self, batch, mine=slice(None)):
-        longest = self.lengths[batch].max(0)
-        return self.objective.batch(*self.texts(batch[mine]), self.tokenizer, *longest)
+        """Some rows of a batch, which are as wide as its widest."""
+        sources, answers = self.texts(batch[mine])
+        return self.objective.batch(sources, answers, self.widths[batch].max(0), self.tokenizer)
 
     def texts(self, pairs):
-        """The sources and the targets of these pairs, as long as there is room for."""
-        for role in (0, 1):
-            whole = self.part.texts(2 * self.pairs[pairs] + role)
-            yield [text[:kept] for text, kept in zip(whole, self.lengths[pairs, role], strict=True)]
+        """The sources of these pairs, and their targets with the end; as much as there is room for."""
+        sources, targets = (self.part.texts(2 * self.pairs[pairs] + role) for role in (0, 1))
+        end = self.tokenizer.specials["end"]
+        lengths = self.lengths[pairs].tolist()
+        return (
+            [source[:kept] for source, (kept, _) in zip(sources, lengths, strict=True)],
+            [np.append(target, end)[: kept + 1] for target, (_, kept) in zip(targets, lengths, strict=True)],
+        )
 
     def evaluation(self, limit=None, rank=0, world=1):
-        """Batches with each pair once, or always the same ones of a limited number."""
-        numbers = np.arange(self.n)
-        if limit is not None and limit < self.n:
-            numbers = permuted(np.arange(limit), self.n, key("evaluation"))
-        numbers = self.sorted(numbers)
+        """Batches with each pair once."""
+        numbers = self.sorted(chosen(self.n, limit))
         batches = np.split(numbers, range(self.batch_size, len(numbers), self.batch_size))
         yield from map(self.rows, batches[rank::world])

@@ -52,7 +52,7 @@ def quoted(word):
     if not equals or key not in PATHS:
         return word
     escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
-    return f"{key}='{escaped}'"
+    return f"{key}='{escaped.replace('${', chr(92) + '${')}'"
 
 
 def with_objective(words):
@@ -60,8 +60,10 @@ def with_objective(words):
     config = composed([word for word in words if not word.startswith("objective.")])
     if config.objective.kind != "auto":
         return words
-    source = SOURCES.get(config.data.kind)
-    fits = "pairs" if source and source.reads == "pairs" else OBJECTIVE.get(config.model.kind, "next_token")
+    source = SOURCES.get(str(config.data.kind))
+    fits = (
+        "pairs" if source and source.reads == "pairs" else OBJECTIVE.get(str(config.model.kind), "next_token")
+    )
     return [f"objective={fits}", *(word for word in words if not word.startswith("objective="))]
 
 

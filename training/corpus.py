@@ -4,7 +4,17 @@ from typing import NamedTuple
 
 from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
 from data.tokenizer import Tokenizer
-from model.build import build
+from model import check_config
+from model.build import build, construct
+
+LARGEST_BATCH = 1 << 20  # rows
+
+
+class Kept(NamedTuple):
+    """What any data may be told: where its tokens are kept, and how much is kept for validation."""
+
+    cache: str
+    validation: float
 
 
 class Streams(NamedTuple):
@@ -17,20 +27,25 @@ class Streams(NamedTuple):
 
 def load(config, report=None):
     """From text to batches; what is already in the cache is only opened."""
-    own = {name: value for name, value in config.data.items() if name not in ("cache", "validation")}
-    source = build("data", SOURCES, own, {"cache": config.data["cache"]})
+    check_config(config.model)
+    kept = {name: config.data[name] for name in Kept._fields if name in config.data}
+    cache, validation = construct("data", Kept, kept, {})
+    own = {name: value for name, value in config.data.items() if name not in kept}
+    source = build("data", SOURCES, own, {"cache": cache})
     shared = {"context": config.model.context, "topology": config.model.kind}
     check(config.objective["kind"], source, config)
     objective = build("objective", OBJECTIVES, config.objective, shared)
     vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
-    if config.train.batch_size < 1:
-        raise ValueError(f"train.batch_size must be at least 1 and is {config.train.batch_size}")
+    if not 1 <= config.train.batch_size <= LARGEST_BATCH:
+        raise ValueError(
+            f"train.batch_size must be from 1 to {LARGEST_BATCH:,} and is {config.train.batch_size}"
+        )
     corpus = prepare(
         source,
         vocabulary,
         objective.specials,
-        cache=config.data["cache"],
-        validation=config.data["validation"],
+        cache=cache,
+        validation=validation,
         report=report,
     )
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
@@ -40,7 +55,7 @@ def load(config, report=None):
 
 def check(kind, source, config):
     """Whether this objective can be asked of this source and this model."""
-    if kind not in OBJECTIVES:
+    if kind not in list(OBJECTIVES):
         return  # build says so better
     objective, topology = OBJECTIVES[kind], config.model.kind
     if objective.reads != source.reads:

@@ -13,7 +13,7 @@ def options_of(group, name):
     return {k: v for base in above for k, v in options_of(group, base).items()} | options
 
 
-def source(name, cache=None, **changes):
+def source(name, /, cache="", **changes):
     return build("data", SOURCES, options_of("data", name) | changes, {"cache": cache})
 
 

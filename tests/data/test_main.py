@@ -77,6 +77,7 @@ def test_a_batch_is_what_the_model_takes(run, words):
     ("words", "code", "sentence"),
     [
         (["data=text"], 2, "data.path has no value"),
+        (["data=text", "data.path="], 2, "data.path is empty"),
         (["data=text", "data.path=none.txt"], 3, "there is no file or folder none.txt"),
         (
             ["data=text", "data.path=book.txt", "model.context=100000"],
@@ -86,6 +87,11 @@ def test_a_batch_is_what_the_model_takes(run, words):
         ([*OF_PAIRS, "data.source=question"], 3, "has no field 'question'; its fields are: source, target"),
         ([*OF_PAIRS, "objective.too_long=refuse", "model.context=8"], 3, "too many for a context of 8"),
         ([*TEXTS, "data.validation=2"], 2, "data.validation is 2; expected a share between 0 and 1"),
+        ([*TEXTS, "data.validation=abc"], 2, "validation is 'abc'; expected a finite number"),
+        ([*TEXTS, "~data.validation"], 2, "data needs a value for validation"),
+        ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
+        ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
+        ([*TEXTS, "model.context=0"], 2, "model.context must be above 0 and is 0"),
         ([*TEXTS, "data.documents=line"], 2, "there is no data.documents .did you mean data.document"),
         ([*TEXTS, "data.document=5"], 2, "document is 5; expected a str"),
         (["data=txt"], 2, r"there is no data=txt \(did you mean text\?\)"),
@@ -111,7 +117,7 @@ def test_a_batch_is_what_the_model_takes(run, words):
         ),
         ([*OF_PAIRS, "model=bert"], 2, "not encoder; use data of plain text"),
         ([*TEXTS, "objective=span"], 2, "objective=span needs a model whose kind is encoder_decoder"),
-        ([*TEXTS, "train.batch_size=0"], 2, "train.batch_size must be at least 1 and is 0"),
+        ([*TEXTS, "train.batch_size=0"], 2, "train.batch_size must be from 1 to 1,048,576 and is 0"),
         ([*TEXTS, "objective.share=0.2"], 2, "there is no objective.share"),
         ([*TEXTS, "model=bert", "objective.share=7"], 2, "share must be between 0 and 1 and is 7"),
     ],
@@ -134,7 +140,17 @@ def test_an_objective_left_open_can_be_tuned(run):
 
 
 @pytest.mark.parametrize(
-    "name", ["my book (1).txt", "a=b.txt", "a,b.txt", "書.txt", "it's \\.txt", "{x}[y].txt"]
+    "name",
+    [
+        "my book (1).txt",
+        "${x}.txt",
+        "${oc.env:HOME}",
+        "a=b.txt",
+        "a,b.txt",
+        "書.txt",
+        "it's \\.txt",
+        "{x}[y].txt",
+    ],
 )
 def test_paths_need_no_quotes(run, tmp_path, name):
     (tmp_path / name).write_text(TEXT)

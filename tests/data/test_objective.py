@@ -5,6 +5,7 @@ import pytest
 
 from data.batch import IGNORE
 from data.order import draws, key
+from data.windows import GROUP
 from model.loss import IGNORE as OF_THE_LOSS
 from tests.data.corpora import corpus, objective, source, stream, vocabulary
 
@@ -98,7 +99,7 @@ def test_spans_are_cut_anywhere():
 
 def test_pairs_for_an_encoder_decoder():
     answer = objective("pairs", topology="encoder_decoder", context=8)
-    batch = answer.batch([[1, 2, 3], [4]], [[5], [6, 7]], Words, 3, 2)
+    batch = answer.batch([[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]], (3, 3), Words)
     assert batch.inputs["source"].tolist() == [[1, 2, 3], [4, 1001, 1001]]
     assert batch.inputs["source_visible"].tolist() == [[True] * 3, [True, False, False]]
     assert batch.inputs["tokens"].tolist() == [[1002, 5, 1001], [1002, 6, 7]]
@@ -108,12 +109,9 @@ def test_pairs_for_an_encoder_decoder():
 
 def test_pairs_for_a_decoder():
     answer = objective("pairs", topology="decoder", context=8)
-    batch = answer.batch([[1, 2, 3], [4]], [[5], [6, 7]], Words, 3, 2)
-    assert batch.inputs["tokens"].tolist() == [[1, 2, 3, 1002, 5, 1001], [4, 1002, 6, 7, 1001, 1001]]
-    assert batch.targets.tolist() == [
-        [IGNORE, IGNORE, IGNORE, 5, 1000, IGNORE],
-        [IGNORE, 6, 7, 1000, IGNORE, IGNORE],
-    ]
+    batch = answer.batch([[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]], (5,), Words)
+    assert batch.inputs["tokens"].tolist() == [[1, 2, 3, 1002, 5], [4, 1002, 6, 7, 1001]]
+    assert batch.targets.tolist() == [[IGNORE, IGNORE, IGNORE, 5, 1000], [IGNORE, 6, 7, 1000, IGNORE]]
     assert batch.count == 5
 
 
@@ -123,18 +121,23 @@ def test_what_is_kept_of_a_pair_fits(topology):
     lengths = np.stack(np.meshgrid(np.arange(1, 30), np.arange(1, 30)), 2).reshape(-1, 2)
     kept = np.stack(answer.kept(*lengths.T), 1)
     assert (kept <= lengths).all() and (kept >= 1).all()
-    in_all = kept.sum(1) + 1 if topology == "decoder" else np.maximum(kept[:, 0], kept[:, 1] + 1)
-    assert in_all.max() == 12
-    before = lengths.sum(1) + 1 if topology == "decoder" else np.maximum(lengths[:, 0], lengths[:, 1] + 1)
+    assert answer.widths(*kept.T).max() == 12
+    before = answer.widths(*lengths.T).max(1)
     assert ((kept == lengths).all(1) == (before <= 12)).all(), "what fits is not cut"
 
 
-def test_docstrings_are_hardly_padded(tmp_path):
-    """Of sources and targets together, at the usual sizes."""
-    made = corpus(tmp_path, source("docstrings"), words="bpe")
-    sizes = {"topology": "encoder_decoder", "context": 128, "batch_size": 32}
-    answers = stream(made.train, made.tokenizer, "pairs", **sizes)
-    batches = [answers.batch(step) for step in range(answers.n // 32)]
+@pytest.fixture(scope="module")
+def docstrings(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("docstrings"), source("docstrings"), words="bpe")
+
+
+@pytest.mark.parametrize("context", [128, 256, 512])
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_docstrings_are_hardly_padded(docstrings, context, batch_size):
+    """Of sources and targets together."""
+    sizes = {"topology": "encoder_decoder", "context": context, "batch_size": batch_size}
+    answers = stream(docstrings.train, docstrings.tokenizer, "pairs", **sizes)
+    batches = [answers.batch(step) for step in range(GROUP)]
     filled = sum(int(b.inputs["source_visible"].sum()) + b.count for b in batches)
     given = sum(b.inputs["source"].numel() + b.targets.numel() for b in batches)
     assert 1 - filled / given < 0.10
@@ -149,6 +152,7 @@ def test_docstrings_are_hardly_padded(tmp_path):
         ("span", {"share": 1.0}, "share must be between 0 and 1"),
         ("span", {"mean_length": 0.5}, "mean_length must be at least 1 and is 0.5"),
         ("span", {"context": 2}, "a context of 2 has no room for a span; raise model.context"),
+        ("pairs", {"context": 2}, "a context of 2 has no room for a pair; raise model.context"),
         ("pairs", {"too_long": "ask"}, "too_long is 'ask'; choose one of: drop, cut, refuse"),
     ],
 )
@@ -161,3 +165,27 @@ def test_specials_are_known_before_the_tokenizer():
     span = objective("span", context=32, topology="encoder_decoder")
     tokenizer = vocabulary("byte").make(None, list(span.specials))
     assert span.batch(rows(span.window) % 256, draw, tokenizer).targets.max() < tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("topology", ["decoder", "encoder_decoder"])
+@pytest.mark.parametrize("too_long", ["drop", "cut"])
+def test_no_batch_exceeds_the_context(docstrings, topology, too_long):
+    sizes = {"topology": topology, "context": 100, "batch_size": 32, "too_long": too_long}
+    answers = stream(docstrings.train, docstrings.tokenizer, "pairs", **sizes)
+    widths = [x.shape[1] for step in range(GROUP) for x in answers.batch(step).inputs.values()]
+    assert 90 < max(widths) <= 100
+
+
+def test_a_target_that_is_cut_has_no_end(tmp_path):
+    rows = [f'{{"source": "{c * 10}", "target": "{c * 9}{c.upper()}"}}\n' for c in "abcdefghij"]
+    (tmp_path / "t.jsonl").write_text("".join([*rows, '{"source": "x", "target": "y"}\n']))
+    made = corpus(tmp_path, source("pairs", path=str(tmp_path / "t.jsonl")), validation=0.5)
+    show, seen = made.tokenizer.show, set()
+    for part in (made.train, made.validation):
+        answers = stream(part, made.tokenizer, "pairs", topology="encoder_decoder", context=6, too_long="cut")
+        for batch in answers.evaluation():
+            for row in zip(batch.inputs["source"], batch.inputs["tokens"], batch.targets, strict=True):
+                seen.add(tuple(show([i for i in text.tolist() if i != IGNORE]) for text in row))
+    seen = {tuple(text.replace("<pad>", "") for text in row) for row in seen}
+    assert ("aaaaaa", "<start>aaaaa", "aaaaaa") in seen and ("x", "<start>y", "y<end>") in seen
+    assert len(seen) == 11

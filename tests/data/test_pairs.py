@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from data.errors import DataError
-from data.split import items
+from data.split import portions
 from tests.data.corpora import source
 from tests.data.test_sources import write_table
 
@@ -28,6 +28,20 @@ def test_numbers_in_a_csv_stay_text(tmp_path):
     assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [("007+1", "008"), ("1+1", "2")]
 
 
+def test_a_tsv_knows_no_quotes(tmp_path):
+    (tmp_path / "t.tsv").write_text('source\ttarget\n"Hi\tA\nx\tB\ny"\tC "D", E\n')
+    assert texts(source("pairs", path=str(tmp_path / "t.tsv"))) == [
+        ('"Hi', "A"),
+        ("x", "B"),
+        ('y"', 'C "D", E'),
+    ]
+
+
+def test_one_field_is_no_pair(tmp_path):
+    with pytest.raises(ValueError, match="source and target are both 'en'; name two fields"):
+        source("pairs", path="x.jsonl", source="en", target="en")
+
+
 def test_parallel_files(tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_text("eins\r\nzwei")
@@ -46,13 +60,13 @@ def test_parallel_files(tmp_path):
 def test_an_empty_side_is_placed(tmp_path, row, role):
     path = write_table(tmp_path / "pairs.jsonl", [*ROWS[:4], row])
     with pytest.raises(DataError, match=rf"pairs\.jsonl:5: the {role} is empty"):
-        list(items(source("pairs", path=str(path), source="en", target="de"), 0.5))
+        list(portions(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
 def test_one_pair_is_too_few(tmp_path):
     path = write_table(tmp_path / "pairs.jsonl", ROWS[:1])
     with pytest.raises(DataError, match="pairs are needed to train and to validate; found 1"):
-        list(items(source("pairs", path=str(path), source="en", target="de"), 0.5))
+        list(portions(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
 def test_docstrings_are_of_the_library():
@@ -88,8 +102,9 @@ def test_synthetic_answers_are_right(task, answer):
     ("options", "sentence"),
     [
         ({"task": "multiply"}, "task is 'multiply'; choose one of: copy, reverse, sort, add"),
-        ({"shortest": 0}, "shortest is 0, longest is 16; expected 1 <= shortest <= longest"),
+        ({"shortest": 0}, "shortest is 0, longest is 16; expected 1 <= shortest <= longest <= 1000"),
         ({"shortest": 17}, "shortest is 17, longest is 16"),
+        ({"longest": 10**10}, "longest is 10000000000; expected"),
         ({"size": 1}, "size must be at least 2 and is 1"),
     ],
 )

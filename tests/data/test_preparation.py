@@ -141,6 +141,23 @@ def test_damage_is_named(tmp_path, broken):
     assert text_corpus(tmp_path, TEXT).train.n_tokens > 0
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"parts": {}}', '{"parts": {"train": 1}}'])
+def test_an_index_that_is_none(tmp_path, content):
+    folder = text_corpus(tmp_path, TEXT).folder
+    (folder / "index.json").write_text(content)
+    with pytest.raises(DataError, match="index.json is no index; remove"):
+        text_corpus(tmp_path, TEXT)
+
+
+def test_another_tokenizer_is_not_taken_for_ours(tmp_path):
+    folder = text_corpus(tmp_path, TEXT, words="char").folder
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["specials"] = {name: i + 1 for name, i in state["specials"].items()}
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="tokenizer.json is not what was written"):
+        text_corpus(tmp_path, TEXT, words="char")
+
+
 def test_text_that_changes_meanwhile_is_not_kept(tmp_path):
     def change(done, total):
         with open(tmp_path / "text.txt", "a") as file:
@@ -151,7 +168,7 @@ def test_text_that_changes_meanwhile_is_not_kept(tmp_path):
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan"), None, "0.1", [1], True])
 def test_a_share_that_is_none(tmp_path, share):
     with pytest.raises(ValueError, match="data.validation is .*; expected a share between 0 and 1"):
         text_corpus(tmp_path, TEXT, validation=share)
@@ -160,7 +177,9 @@ def test_a_share_that_is_none(tmp_path, share):
 def test_a_split_without_validation(tmp_path):
     rows = "\n".join(f"line {i}" for i in range(600))
     (tmp_path / "t.txt").write_text(rows)
-    with pytest.raises(DataError, match="no text falls to validation; raise data.validation, which is 1e-06"):
+    with pytest.raises(
+        DataError, match="no text falls to validation where data.validation is 1e-06; raise it"
+    ):
         corpus(tmp_path, source("text", path=str(tmp_path / "t.txt"), document="line"), validation=1e-6)
 
 
@@ -175,6 +194,47 @@ def test_a_dataset_ends_early(tmp_path):
     assert np.array_equal(some.tokens, every.tokens[:100_001])
     with pytest.raises(ValueError, match="max_tokens must be at least 1 and is 0"):
         source("hub", max_tokens=0, **part)
+
+
+def test_characters_are_sought_no_farther_than_tokens(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "JOB", 100)
+    monkeypatch.setattr(preparation, "PIECE", 100)
+    rows = [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = source("hub", id=str(tmp_path / "set"), max_tokens=2000)
+    made = corpus(tmp_path, found, words="char")
+    assert made.train.n_tokens == 2000 and len(made.tokenizer.characters) < 70
+
+
+def test_our_own_cache_is_no_text(tmp_path):
+    """Else it would change the text it is made of."""
+    for _ in range(2):
+        (tmp_path / "a.txt").write_text(TEXT)
+        made = corpus(tmp_path, source("text", path=str(tmp_path), cache=tmp_path / "cache"))
+    assert made.train.n_bytes + made.validation.n_bytes == len(TEXT.encode())
+
+
+def test_a_dataset_that_was_replaced_is_read_anew(tmp_path):
+    path = tmp_path / "set/train.jsonl"
+    path.parent.mkdir()
+    for word in ("AAAA", "BBBB"):
+        path.write_text("".join(f'{{"text": "{word} {i}"}}\n' for i in range(50)))
+        os.utime(path, (1, 1))
+        made = corpus(tmp_path, source("hub", id=str(path.parent)))
+        assert word in made.tokenizer.decode(made.train.tokens[:20].tolist())
+
+
+def test_what_files_are_called_decides_how_they_are_read(tmp_path):
+    found, folders = source("table", path=str(tmp_path / "set")), []
+    for old, new in ((None, "a.csv"), ("a.csv", "a.tsv")):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        if old:
+            (tmp_path / "set" / old).rename(tmp_path / "set" / new)
+        else:
+            (tmp_path / "set" / new).write_text('text\n"one"\n"two"\n"three"\n')
+        folders.append(corpus(tmp_path, found).folder)
+    assert folders[0] != folders[1]
 
 
 def test_a_file_in_the_way_of_the_cache(tmp_path):
@@ -254,7 +314,8 @@ for k in range(1000):
     if status == 0:
         break
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert all(name.endswith(".draft") for name in held("killed")), held("killed")
+    for name in held("killed"):
+        assert name.endswith(".draft") or bytes_of(made("killed")) == whole, name
     kills += 1
 print(kills, bytes_of(made("killed")) == whole, len(held("killed")))
 """

@@ -1,5 +1,6 @@
 """Sources find what they are pointed at, in order and unchanged; what cannot be used is said so."""
 
+import gc
 import json
 from itertools import pairwise
 
@@ -30,7 +31,7 @@ def test_the_library_is_there_for_everyone():
     assert files == sorted(files, key=lambda path: path.as_posix()) and len(files) > 300
     assert not NOT_LIBRARY & {part for path in files for part in path.parts[-3:]}
     found = source("python")
-    assert found.size() == sum(len(t.encode()) for t in read(found)) > 5e6
+    assert found.n_bytes() == sum(len(t.encode()) for t in read(found)) > 5e6
 
 
 def test_a_file_a_folder_a_pattern(tmp_path):
@@ -58,10 +59,13 @@ def test_lines_and_paragraphs(tmp_path):
         text(path, document="word")
 
 
-def test_text_is_taken_as_it_is(tmp_path):
+def test_text_is_taken_as_it_is(tmp_path, monkeypatch):
     path = tmp_path / "t.txt"
     path.write_bytes("\ufeffa\r\nb\r\n\ufeff\tc".encode())
     assert read(text(path)) == ["a\r\nb\r\n\ufeff\tc"], "but for a byte order mark at the beginning"
+    monkeypatch.setattr(documents_module, "PIECE", 3)
+    path.write_bytes("\ufeff\ufeffa\ufeff".encode())
+    assert read(text(path)) == ["\ufeffa\ufeff"]
 
 
 def test_a_piece_may_end_within_a_character(tmp_path, monkeypatch):
@@ -90,7 +94,7 @@ def test_recutting_keeps_the_text_and_cuts_at_seams(monkeypatch):
         (b"good\xffbad", "not UTF-8: byte 0xff at offset 4; convert it"),
         ("é".encode() * 600_000 + b"\xe6\x9d", "not UTF-8: byte 0xe6 at offset 1200000"),
         ("ü".encode("latin-1"), "not UTF-8: byte 0xfc at offset 0"),
-        (b"text\0more", "is not text: there is a NUL byte at offset 4; leave it out with a pattern"),
+        (b"text\0more", "is not text: there is a NUL byte at offset 4; convert it, or choose the files"),
     ],
 )
 def test_what_is_no_text(tmp_path, content, sentence):
@@ -147,11 +151,13 @@ def write_table(path, rows):
 
 @pytest.fixture(params=["jsonl", "json", "csv", "tsv", "parquet"])
 def table(request, tmp_path):
-    return write_table(tmp_path / f"rows.{request.param}", ROWS)
+    rows = ROWS[:3] if request.param == "tsv" else ROWS  # which has no quotes
+    return write_table(tmp_path / f"rows.{request.param}", rows)
 
 
 def test_tables_of_all_formats(table):
-    assert read(source("table", path=str(table))) == [row["text"] for row in ROWS]
+    expected = ROWS[:3] if table.suffix == ".tsv" else ROWS
+    assert read(source("table", path=str(table))) == [row["text"] for row in expected]
 
 
 def test_several_tables_in_order(tmp_path):
@@ -160,9 +166,11 @@ def test_several_tables_in_order(tmp_path):
     assert read(source("table", path=str(tmp_path))) == [row["text"] for row in ROWS]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_missing_field_lists_those_there_are(table):
     with pytest.raises(DataError, match=r"rows\.\w+ has no field 'body'; its fields are: text"):
         read(source("table", path=str(table), field="body"))
+    gc.collect()  # what reads csv leaves its files to the collector
 
 
 @pytest.mark.parametrize(
@@ -170,6 +178,8 @@ def test_a_missing_field_lists_those_there_are(table):
     [
         ('{"text": "a"}\n{"text": "b}\n', r"rows\.jsonl:2: not JSON: "),
         ('{"text": "a"}\n\n["b"]\n', r"rows\.jsonl:3: expected an object"),
+        ('{"text": "a"}\n{"body": "b"}\n', r"rows\.jsonl has no field 'text'; its fields are: body"),
+        ("[" * 100_000, r"rows\.jsonl.*: not JSON"),
         ('{"text": "a"}\n{"text": null}\n', r"rows\.jsonl:2: text is null; expected text"),
         ('{"text": 5}\n', r"rows\.jsonl:1: text is 5; expected text"),
         ('{"text": "a"}\n{"text": 5}\n', r"rows\.jsonl:2: text is 5; expected text"),
@@ -180,6 +190,20 @@ def test_bad_rows_are_placed(tmp_path, lines, sentence):
     (tmp_path / "rows.jsonl").write_text(lines)
     with pytest.raises(DataError, match=sentence):
         read(source("table", path=str(tmp_path / "rows.jsonl")))
+
+
+@pytest.mark.parametrize("name", ["x[1].csv", "x*.csv", "x?.jsonl", "x[1].parquet", "X.CSV"])
+def test_a_table_is_the_one_that_was_named(tmp_path, name):
+    """Its name is no pattern, even where a library would take it for one."""
+    write_table(tmp_path / "x1.csv", [{"text": "another"}])
+    (write_table(tmp_path / f"t.{name.split('.')[1].lower()}", ROWS[:3])).rename(tmp_path / name)
+    assert read(source("table", path=str(tmp_path / name))) == ["one", "007", "NA"]
+
+
+def test_what_looks_like_a_date_is_text(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "2024-01-01"}\n' * 3)
+    (tmp_path / "t.json").write_text('[{"text": "2024-01-01"}]')
+    assert set(read(source("table", path=str(tmp_path)))) == {"2024-01-01"}
 
 
 def test_what_is_no_table(tmp_path):
@@ -201,7 +225,7 @@ def test_a_dataset_in_a_folder(tmp_path, streaming, monkeypatch):
     write_table(folder / "train.parquet", ROWS)
     found = source("hub", id=str(folder), streaming=streaming)
     assert read(found) == [row["text"] for row in ROWS]
-    assert len(digest(found, tmp_path)) == 64 and found.size() > 0
+    assert len(digest(found, tmp_path)) == 64 and found.n_bytes() > 0
     with pytest.raises(DataError, match="cannot read .*split"):
         read(source("hub", id=str(folder), streaming=streaming, split="middle"))
 
@@ -213,6 +237,10 @@ def test_a_dataset_saved_to_disk(tmp_path, streaming):
     rows = datasets.Dataset.from_list(ROWS)
     rows.save_to_disk(tmp_path / "one")
     assert read(source("hub", id=str(tmp_path / "one"), streaming=streaming)) == [row["text"] for row in ROWS]
+    with pytest.raises(DataError, match="has no split 'test'; its splits are: train"):
+        read(source("hub", id=str(tmp_path / "one"), split="test"))
+    with pytest.raises(DataError, match="was saved to disk: data.name and data.revision say nothing"):
+        read(source("hub", id=str(tmp_path / "one"), name="en"))
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(tmp_path / "parts")
     assert read(source("hub", id=str(tmp_path / "parts"), split="test", streaming=streaming)) == ["007"]
     with pytest.raises(DataError, match="has no split 'dev'; its splits are: train, test"):

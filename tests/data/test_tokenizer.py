@@ -56,6 +56,10 @@ def test_a_stream_never_shows_half_a_character(tokenizer):
     assert shown + stream([], final=True) == TEXT
 
 
+def test_text_that_breaks_off_is_shown_as_such():
+    assert make("byte").decode(list("a東".encode()[:3])) == "a�"
+
+
 def test_a_stream_ends_with_what_is_left_over():
     stream = make("byte").stream()
     assert stream("東".encode()[:2]) == ""
@@ -117,6 +121,10 @@ def test_bpe_has_the_size_it_was_asked_for():
     assert tokenizer.vocab_size == 300 and tokenizer.n_ordinary == 297
     with pytest.raises(ValueError, match="tokenizer.vocab_size is 200; it must be at least 259"):
         vocabulary("bpe", vocab_size=200).make(None, SPECIALS)
+    with pytest.raises(ValueError, match="vocab_size must be at most 1,000,000"):
+        vocabulary("bpe", vocab_size=10**23)
+    with pytest.raises(ValueError, match="train_mb must be at least 1 and is 0"):
+        vocabulary("bpe", train_mb=0)
 
 
 def test_bpe_training_is_repeatable():
@@ -170,20 +178,23 @@ def test_the_kinds_say_what_they_are():
         {"kind": "words", "specials": {}},
         {"kind": "byte"},
         {"kind": "byte", "specials": {}, "code": "print()"},
+        {"kind": ["byte"], "specials": {"end": 256}},
+        {"kind": "byte", "specials": {}},
         {"kind": "byte", "specials": {"end": 5}},
         {"kind": "byte", "specials": {"end": "256"}},
         {"kind": "byte", "specials": {"end": 256, "pad": 256}},
         {"kind": "byte", "specials": {"end": 2**40}},
-        {"kind": "byte", "specials": {"../end": 256}},
-        {"kind": "char", "specials": {}, "characters": "ba"},
-        {"kind": "char", "specials": {}, "characters": "aa"},
-        {"kind": "bpe", "specials": {}, "pattern": PATTERN, "ranks": ["YQ=="]},
-        {"kind": "bpe", "specials": {}, "pattern": PATTERN, "ranks": ["?"] * 256},
-        {"kind": "bpe", "specials": {}, "pattern": PATTERN, "ranks": [1] * 256},
-        make("bpe", "abc", ()).state() | {"pattern": "("},
-        make("bpe", "abc", ()).state() | {"ranks": make("bpe", "abc", ()).state()["ranks"] + ["YQ=="]},
+        {"kind": "byte", "specials": {"end": 256, "../end": 257}},
+        {"kind": "char", "specials": {"end": 2}, "characters": "ba"},
+        {"kind": "char", "specials": {"end": 2}, "characters": "aa"},
+        {"kind": "bpe", "specials": {"end": 1}, "pattern": PATTERN, "ranks": ["YQ=="]},
+        {"kind": "bpe", "specials": {"end": 256}, "pattern": PATTERN, "ranks": ["?"] * 256},
+        {"kind": "bpe", "specials": {"end": 256}, "pattern": PATTERN, "ranks": [1] * 256},
+        make("bpe", "abc").state() | {"pattern": "("},
+        make("bpe", "abc").state() | {"ranks": make("bpe", "abc").state()["ranks"] + ["YQ=="]},
+        make("bpe", "abc").state() | {"ranks": make("bpe", "abc").state()["ranks"] + [""]},
     ],
 )
 def test_what_is_no_state_is_refused(state):
-    with pytest.raises(ValueError, match="not the state|special tokens|characters|ranks"):
+    with pytest.raises(ValueError, match="not the state|pecial tokens|characters|ranks"):
         from_state(state)

@@ -1,13 +1,16 @@
 """Batches follow from (seed, step) alone; every window and every pair comes once in an epoch."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 import torch
 
+from data import windows as windows_module
 from data.batch import IGNORE
 from data.errors import DataError
 from data.prefetch import prefetch
-from data.windows import GROUP
+from data.windows import GROUP, drawn, share_of
 from tests.data.corpora import corpus, source, stream, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
@@ -100,6 +103,25 @@ def test_every_window_comes_once_in_an_epoch(text):
         assert sorted(epoch.tolist()) == sorted(text.train.tokens[: windows.n * 16].reshape(-1, 16).tolist())
 
 
+def test_no_window_is_wasted(tmp_path):
+    """A masked window asks nothing of the token behind it."""
+    made = text_corpus(tmp_path, TEXT[:800], validation=0.2)
+    assert made.train.n_tokens == 640
+    assert stream(made.train, made.tokenizer, "masked", context=64, topology="encoder").n == 10
+    assert stream(made.train, made.tokenizer, context=64).n == 9
+
+
+def test_draws_differ_by_seed_purpose_and_row():
+    found = [drawn(seed, [row])(purpose, 3).tolist() for seed in (0, 1) for purpose in "ab" for row in (0, 1)]
+    assert len({str(words) for words in found}) == 8
+    assert drawn(0, [7, 9])("a", 3)[1].tolist() == drawn(0, [9])("a", 3)[0].tolist()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_ranks_share_every_row(world):
+    assert [row for rank in range(world) for row in range(10)[share_of(10, rank, world)]] == list(range(10))
+
+
 def test_golden_batch(text):
     batch = stream(text.train, text.tokenizer, seed=3).batch(2)
     assert text.tokenizer.decode(batch.inputs["tokens"][0].tolist()) == GOLDEN
@@ -121,6 +143,17 @@ def test_a_limited_evaluation_keeps_its_windows(text):
     few = [b.inputs["tokens"].tolist() for b in windows.evaluation(limit=6)]
     assert few == [b.inputs["tokens"].tolist() for b in windows.evaluation(limit=6)]
     assert sum(map(len, few)) == 6
+    firsts = [b.inputs["tokens"].tolist() for b in windows.evaluation()][:2]
+    assert [row for rows in few for row in rows] != [row for rows in firsts for row in rows][:6]
+
+
+def test_an_evaluation_ends_with_the_last_token(text):
+    """Whatever is left over behind the last whole window."""
+    part = copy(text.validation)
+    for n in range(33, 50):
+        part.n_tokens, part.tokens = n, text.validation.tokens[:n]
+        found = [b.targets.flatten() for b in stream(part, text.tokenizer).evaluation()]
+        assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
 
 def test_too_little_text_is_said(text, tmp_path):
@@ -160,12 +193,33 @@ def test_pairs_stand_beside_others_of_their_length(pairs):
     assert longest != sorted(longest), "and yet batches come in no order of length"
 
 
+def test_ranks_share_the_width_of_the_whole_batch(pairs, monkeypatch):
+    monkeypatch.setattr(windows_module, "GROUP", 1)  # so that a batch has rows of all lengths
+    options = {"context": 40, "topology": "encoder_decoder", "batch_size": 16}
+    shares = [stream(pairs.train, pairs.tokenizer, "pairs", **options).batch(3, rank, 4) for rank in range(4)]
+    assert len({share.inputs["source"].shape for share in shares}) == 1
+    assert len({int(share.inputs["source_visible"].sum(1).max()) for share in shares}) > 1
+
+
+def test_batches_of_pairs_come_in_another_order_each_time(pairs):
+    options = {"context": 40, "topology": "encoder_decoder", "batch_size": 4}
+
+    def lengths(seed, group):
+        stream_ = stream(pairs.train, pairs.tokenizer, "pairs", seed=seed, **options)
+        steps = range(group * GROUP, group * GROUP + GROUP)
+        return np.array([stream_.batch(step).inputs["source"].shape[1] for step in steps])
+
+    first = lengths(0, 0)
+    for other in (lengths(0, 1), lengths(1, 0)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 0.4
+
+
 def test_pairs_that_are_too_long(pairs):
     made = {"topology": "encoder_decoder", "context": 10}
     dropped = stream(pairs.train, pairs.tokenizer, "pairs", too_long="drop", **made)
     cut = stream(pairs.train, pairs.tokenizer, "pairs", too_long="cut", **made)
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
-    assert cut.batch(0).targets.shape[1] <= 10 and dropped.lengths.max() <= 10
+    assert cut.widths.max() == 10 >= dropped.widths.max()
     with pytest.raises(DataError, match="too many for a context of 10; raise model.context, or choose"):
         stream(pairs.train, pairs.tokenizer, "pairs", too_long="refuse", **made)
     with pytest.raises(DataError, match="none of the .* pairs of train fits into a context of 3 tokens"):
