@@ -1,6 +1,6 @@
 """Text to batches, without surprises.
 
-Read along the way of a text: sources.py, pairs.py (documents.py, rows.py), split.py, vocabulary.py and
+Read along the way of a text: sources.py, pairs.py (files.py, documents.py, rows.py), split.py, vocabulary.py,
 tokenizer.py, preparation.py, store.py; then from the store to a batch: order.py, windows.py, objective.py,
 batch.py, prefetch.py. `python -m data` shows what would be trained on.
 """

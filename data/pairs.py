@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from data.documents import read_lines
 from data.errors import DataError
+from data.files import FileSource, found_files, library_files
 from data.order import draws, key
-from data.rows import file_rows
-from data.sources import FileSource, found_files, library_files, table_files
+from data.rows import file_rows, table_files
 
 
 class Pair(NamedTuple):

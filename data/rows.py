@@ -9,8 +9,18 @@ from pathlib import Path
 
 from data.documents import read_lines, read_pieces
 from data.errors import DataError
+from data.files import found_files
 
 FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+
+
+def table_files(path, cache):
+    files = found_files(path, cache)
+    if Path(path).expanduser().is_dir():
+        files = [file for file in files if file.suffix.lower() in FORMATS]
+        if not files:
+            raise DataError(f"there is no table in the folder {path}: none of {', '.join(FORMATS)}")
+    return files
 
 
 def file_rows(paths, fields):

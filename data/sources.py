@@ -1,75 +1,19 @@
 """Sources of text: each knows what it reads, and yields its documents in the same order every time."""
 
-import glob
 import hashlib
 import os
-import sysconfig
 import urllib.request
 from pathlib import Path
 
 from data.documents import file_document, read_lines, whole
 from data.errors import DataError, disk_errors
+from data.files import FileSource, found_files, hidden, library_files
 from data.fingerprint import digest
-from data.rows import FORMATS, file_rows, hub_rows, unreachable
+from data.rows import file_rows, hub_rows, table_files, unreachable
 
-# no part of what one learns Python from: tests, tools with copies of other files, tables of characters
-NOT_LIBRARY = {"test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3", "encodings"}
-NOT_LIBRARY |= {"site-packages", "dist-packages", "__pycache__"}
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
-
-
-def library_files():
-    """The source files of the running Python's standard library."""
-    root = Path(sysconfig.get_path("stdlib"))
-    files = sorted(root.rglob("*.py"), key=Path.as_posix)
-    files = [path for path in files if not NOT_LIBRARY & set(path.relative_to(root).parts)]
-    if not files:
-        raise DataError(f"this Python has no source files in {root}; use data=text data.path=FOLDER")
-    return files
-
-
-def found_files(path, cache):
-    """What a file, a folder or a pattern stands for, without our own cache; hidden files only where they are
-    named."""
-    if not path:
-        raise ValueError("data.path is empty; give a file, a folder or a pattern")
-    place = Path(path).expanduser()
-    if place.is_file():
-        return [place]
-    if place.is_dir():
-        files = [p for p in place.rglob("*") if p.is_file() and not hidden(p.relative_to(place))]
-        if not files:
-            raise DataError(f"there is no text in the folder {path}: it holds no files")
-    else:
-        files = [Path(name) for name in glob.glob(str(place), recursive=True) if os.path.isfile(name)]
-        if not files:
-            what = "file that matches" if glob.has_magic(path) else "file or folder"
-            raise DataError(f"there is no {what} {path} (looked from {Path.cwd()})")
-    own = Path(cache or os.devnull).expanduser().resolve()
-    files = [file for file in files if own not in file.resolve().parents]
-    return sorted(files, key=Path.as_posix)
-
-
-def hidden(path):
-    return any(part.startswith(".") for part in path.parts)
-
-
-class FileSource:
-    """Files: what they hold, and how they are called, is all there is to know about them."""
-
-    reads, max_tokens = "text", None
-
-    def digest(self, fingerprints):
-        files = self.files()
-        root = os.path.commonpath([path.parent for path in files])
-        with disk_errors("cannot read"):
-            known = [(os.path.relpath(path, root), fingerprints.of(path)) for path in files]
-        return hashlib.sha256(repr(known).encode("utf-8", "surrogateescape")).hexdigest()
-
-    def n_bytes(self):
-        return sum(path.stat().st_size for path in self.files())
 
 
 class Python(FileSource):
@@ -126,15 +70,6 @@ class Table(FileSource):
 
     def documents(self):
         return (whole(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
-
-
-def table_files(path, cache):
-    files = found_files(path, cache)
-    if Path(path).expanduser().is_dir():
-        files = [file for file in files if file.suffix.lower() in FORMATS]
-        if not files:
-            raise DataError(f"there is no table in the folder {path}: none of {', '.join(FORMATS)}")
-    return files
 
 
 class Hub:

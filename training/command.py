@@ -3,7 +3,7 @@
 import os
 import sys
 
-from data import DataError
+from data.errors import DataError
 
 
 def command(main, words):

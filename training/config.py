@@ -41,7 +41,7 @@ def compose(words=()):
     """The config that `python train.py *words` would use."""
     words = [quoted(word) for word in words]
     try:
-        config = composed(with_objective(words))
+        config = with_objective(words)
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(sentence(error, words)) from None
@@ -56,15 +56,19 @@ def quoted(word):
 
 
 def with_objective(words):
-    """Where the objective is left to us, the one that fits data and model."""
-    config = composed([word for word in words if not word.startswith("objective.")])
-    if config.objective.kind != "auto":
-        return words
-    source = SOURCES.get(str(config.data.kind))
-    fits = (
-        "pairs" if source and source.reads == "pairs" else OBJECTIVE.get(str(config.model.kind), "next_token")
-    )
-    return [f"objective={fits}", *(word for word in words if not word.startswith("objective="))]
+    """Where the objective is left open, it is the one that fits data and model."""
+    own = [word for word in words if word.startswith("objective.")]
+    config = composed([word for word in words if word not in own])
+    fitting = config.objective.kind
+    if fitting == "auto":
+        source = SOURCES.get(str(config.data.kind))
+        of_pairs = source and source.reads == "pairs"
+        fitting = "pairs" if of_pairs else OBJECTIVE.get(str(config.model.kind), "next_token")
+        config.objective = OmegaConf.load(CONFIGS / f"objective/{fitting}.yaml")
+    if own:
+        others = [word for word in words if not word.startswith("objective=")]
+        config = composed([f"objective={fitting}", *others])
+    return config
 
 
 def composed(words):

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
 from data.tokenizer import Tokenizer
-from model import check_config
-from model.build import build, construct
+from model.build import build, construct, require_above
 
 LARGEST_BATCH = 1 << 20  # rows
 
@@ -27,7 +26,7 @@ class Streams(NamedTuple):
 
 def load(config, report=None):
     """From text to batches; what is already in the cache is only opened."""
-    check_config(config.model)
+    require_above(0, **{"model.context": config.model.context})
     kept = {name: config.data[name] for name in Kept._fields if name in config.data}
     cache, validation = construct("data", Kept, kept, {})
     own = {name: value for name, value in config.data.items() if name not in kept}

@@ -14,8 +14,8 @@ from pathlib import Path
 import datasets
 import numpy as np
 
+from data.files import library_files
 from data.preparation import prepare
-from data.sources import library_files
 from tests.data.corpora import source, vocabulary
 
 CORES = 2

@@ -11,7 +11,7 @@ import pytest
 
 from data import documents, preparation, store
 from data.errors import DataError
-from data.sources import library_files
+from data.files import library_files
 from tests.data.corpora import corpus, source, text_corpus
 from tests.parts import ROOT
 

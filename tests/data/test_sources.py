@@ -9,8 +9,9 @@ import pytest
 from data import documents as documents_module
 from data.documents import read_lines, recut
 from data.errors import DataError
+from data.files import NOT_LIBRARY, library_files
 from data.fingerprint import Fingerprints
-from data.sources import NOT_LIBRARY, SHAKESPEARE_BYTES, library_files
+from data.sources import SHAKESPEARE_BYTES
 from tests.data.corpora import source
 
 

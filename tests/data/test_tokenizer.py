@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from data.sources import library_files
+from data.files import library_files
 from data.tokenizer import from_state
 from data.vocabulary import PATTERN, TOKENIZERS, letters, trained
 from tests.data.corpora import vocabulary
