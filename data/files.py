@@ -13,14 +13,20 @@ NOT_LIBRARY = {"test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip
 NOT_LIBRARY |= {"site-packages", "dist-packages", "__pycache__"}
 
 
+def walked(folder, without=()):
+    """All files below a folder but the hidden ones."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
+        yield from (os.path.join(root, name) for name in files if not name.startswith("."))
+
+
 def library_files():
     """The source files of the running Python's standard library."""
-    root = Path(sysconfig.get_path("stdlib"))
-    files = sorted(root.rglob("*.py"), key=Path.as_posix)
-    files = [path for path in files if not NOT_LIBRARY & set(path.relative_to(root).parts)]
+    root = sysconfig.get_path("stdlib")
+    files = [Path(name) for name in walked(root, without=NOT_LIBRARY) if name.endswith(".py")]
     if not files:
         raise DataError(f"this Python has no source files in {root}; use data=text data.path=FOLDER")
-    return files
+    return sorted(files, key=Path.as_posix)
 
 
 def found_files(path, cache):
@@ -31,22 +37,15 @@ def found_files(path, cache):
     place = Path(path).expanduser()
     if place.is_file():
         return [place]
+    names = walked(place) if place.is_dir() else glob.glob(str(place), recursive=True)
+    own = os.path.join(os.path.abspath(os.path.expanduser(cache or os.devnull)), "")
+    files = [name for name in names if os.path.isfile(name) and not os.path.abspath(name).startswith(own)]
+    if files:
+        return [Path(name) for name in sorted(files)]
     if place.is_dir():
-        files = [p for p in place.rglob("*") if p.is_file() and not hidden(p.relative_to(place))]
-        if not files:
-            raise DataError(f"there is no text in the folder {path}: it holds no files")
-    else:
-        files = [Path(name) for name in glob.glob(str(place), recursive=True) if os.path.isfile(name)]
-        if not files:
-            what = "file that matches" if glob.has_magic(path) else "file or folder"
-            raise DataError(f"there is no {what} {path} (looked from {Path.cwd()})")
-    own = Path(cache or os.devnull).expanduser().resolve()
-    files = [file for file in files if own not in file.resolve().parents]
-    return sorted(files, key=Path.as_posix)
-
-
-def hidden(path):
-    return any(part.startswith(".") for part in path.parts)
+        raise DataError(f"there is no text in the folder {path}: it holds no files")
+    what = "file that matches" if glob.has_magic(path) else "file or folder"
+    raise DataError(f"there is no {what} {path} (looked from {Path.cwd()})")
 
 
 class FileSource:
@@ -60,6 +59,11 @@ class FileSource:
         with disk_errors("cannot read"):
             known = [(os.path.relpath(path, root), fingerprints.of(path)) for path in files]
         return hashlib.sha256(repr(known).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def stamp(self):
+        """What changes when a file does, without reading it."""
+        stats = [os.stat(path) for path in self.files()]
+        return [(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats]
 
     def n_bytes(self):
         return sum(path.stat().st_size for path in self.files())

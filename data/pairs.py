@@ -123,6 +123,9 @@ class Synthetic:
     def digest(self, fingerprints):
         return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
 
+    def stamp(self):
+        return None
+
     def n_bytes(self):
         return None
 

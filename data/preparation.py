@@ -31,7 +31,7 @@ def prepare(source, vocabulary, specials, *, cache, validation, report=None):
         cache.mkdir(parents=True, exist_ok=True)
         fingerprints = Fingerprints(cache / "fingerprints.json")
     options = [described(source), described(vocabulary), specials, validation]
-    held = source.digest(fingerprints)
+    stamp, held = source.stamp(), source.digest(fingerprints)
     key = hashlib.sha256(json.dumps([FORMAT, held, *options]).encode()).hexdigest()[:16]
     folder = cache / f"{type(source).__name__.lower()}-{key}"
     if not folder.exists():
@@ -39,7 +39,7 @@ def prepare(source, vocabulary, specials, *, cache, validation, report=None):
             if not folder.exists():
                 with built(folder) as draft:
                     fill(draft, source, vocabulary, specials, validation, report)
-                    if source.digest(Fingerprints(fingerprints.notes)) != held:
+                    if source.stamp() != stamp:
                         raise DataError("the text changed while it was read; run again")
     return Corpus(folder, fingerprints)
 

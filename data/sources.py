@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.documents import file_document, read_lines, whole
 from data.errors import DataError, disk_errors
-from data.files import FileSource, found_files, hidden, library_files
+from data.files import FileSource, found_files, library_files
 from data.fingerprint import digest
 from data.rows import file_rows, hub_rows, table_files, unreachable
 
@@ -88,8 +88,7 @@ class Hub:
 
     def files(self):
         """Of a dataset in a folder."""
-        folder = Path(self.id).expanduser()
-        return [path for path in found_files(self.id, None) if not hidden(path.relative_to(folder))]
+        return found_files(self.id, None)
 
     def local(self):
         return os.path.isdir(os.path.expanduser(self.id))
@@ -99,6 +98,9 @@ class Hub:
             return FileSource.digest(self, fingerprints)
         self.commit = newest_commit(self.id, self.revision, fingerprints)
         return self.commit
+
+    def stamp(self):
+        return FileSource.stamp(self) if self.local() else None
 
     def n_bytes(self):
         return FileSource.n_bytes(self) if self.local() else None

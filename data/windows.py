@@ -9,7 +9,7 @@ from data.errors import DataError
 from data.order import draws, key, permuted, shuffled
 
 GROUP = 128  # batches of pairs that are sorted by length together,
-STRIP = 3  # first by the lengths of their sources, then so many batches at a time by their targets'
+STRIP = 2  # first by the lengths of their sources, then so many batches at a time by their targets'
 
 
 def share_of(rows, rank, world):
