@@ -39,7 +39,7 @@ LEGEND = {
     "1": "an axis of one, to broadcast",
 }
 
-TOPOLOGIES = {"decoder": Decoder, "encoder": Encoder, "encoder_decoder": EncoderDecoder}
+TOPOLOGIES = {topology.kind: topology for topology in (Decoder, Encoder, EncoderDecoder)}
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):

@@ -11,6 +11,8 @@ class Decoder(nn.Module):
     """tokens, (B, T); visible, (B, T), false where they are padding; caches from new_caches, to go on from
     earlier tokens. `hidden` is what the head reads."""
 
+    kind = "decoder"
+
     def __init__(self, config, vocab_size):
         super().__init__()
         self.context = config.context

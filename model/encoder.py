@@ -12,6 +12,8 @@ class Encoder(nn.Module):
     """tokens, (B, T); visible, (B, T), false where they are padding; types, (B, T), the text each stands in,
     where there are two."""
 
+    kind = "encoder"
+
     def __init__(self, config, vocab_size):
         super().__init__()
         self.context = config.context

@@ -14,6 +14,8 @@ class EncoderDecoder(nn.Module):
     """source, (B, S), and tokens, (B, T), the answer so far; source_visible, (B, S), false where it is
     padding."""
 
+    kind = "encoder_decoder"
+
     def __init__(self, config, vocab_size):
         super().__init__()
         self.context = config.context

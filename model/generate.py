@@ -5,8 +5,6 @@ from functools import partial
 import torch
 
 from model.build import fits
-from model.encoder import Encoder
-from model.encoder_decoder import EncoderDecoder
 
 
 def left_pad(rows, model):
@@ -42,9 +40,9 @@ def make_step(model, prompts, sources):
     once."""
     if model.training:
         raise ValueError("generate needs a model that is not training: call model.eval() first")
-    if isinstance(model, Encoder):
+    if model.kind == "encoder":
         raise ValueError("an encoder fills in masked tokens and cannot continue a text")
-    if isinstance(model, EncoderDecoder) != (sources is not None):
+    if (model.kind == "encoder_decoder") != (sources is not None):
         raise ValueError("sources go with an encoder_decoder, and an encoder_decoder with sources")
     check_texts(prompts, model, "prompt")
     if sources is None:
