@@ -16,10 +16,12 @@ from model.position import POSITIONS
 from model.rope_scaling import SCALINGS
 from tests.data.corpora import options_of
 from tests.parts import ROOT, names, part
+from training.optimizer import OPTIMIZERS
+from training.schedule import SCHEDULES
 
 OWN = ("model", "data", "training")
-FILES = sorted(p for folder in OWN for p in (ROOT / folder).rglob("*.py"))
-COMMANDS = {"model/shapes.py", "model/hub/__main__.py", "data/__main__.py", "training/compare.py"}
+FILES = sorted([ROOT / "train.py", *(p for folder in OWN for p in (ROOT / folder).rglob("*.py"))])
+COMMANDS = {"train.py", "model/shapes.py", "model/hub/__main__.py", "data/__main__.py", "training/compare.py"}
 LAZY = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib", "transformers"}
 STANDARD = set(sys.stdlib_module_names)
 MAY_IMPORT = {
@@ -98,6 +100,8 @@ GROUPS = {
     "data": SOURCES,
     "tokenizer": TOKENIZERS,
     "objective": OBJECTIVES,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
 }
 SHARED = {
     "attention": {"d_model", "n_heads", "memory", "norm", "dropout"},
@@ -108,6 +112,8 @@ SHARED = {
     "data": {"cache"},
     "tokenizer": set(),
     "objective": {"context", "topology"},
+    "optimizer": set(),
+    "schedule": {"steps"},
 }
 
 

@@ -4,6 +4,9 @@ import os
 import sys
 
 from data.errors import DataError
+from training.errors import CheckpointError, NumbersError
+
+CODES = {DataError: 3, CheckpointError: 4, NumbersError: 5, MemoryError: 6, ValueError: 2}
 
 
 def command(main, words):
@@ -13,19 +16,12 @@ def command(main, words):
     try:
         main(words)
         sys.stdout.flush()
-    except DataError as error:
-        return failed(error, 3)
-    except ValueError as error:
-        return failed(error, 2)
-    except MemoryError as error:
-        return failed(f"there is not enough memory: {error}", 6)
+    except tuple(CODES) as error:
+        said = str(error) or "there is not enough memory"
+        print(f"error: {said}", file=sys.stderr)
+        return next(code for kind, code in CODES.items() if isinstance(error, kind))
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def failed(error, code):
-    print(f"error: {error}", file=sys.stderr)
-    return code

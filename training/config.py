@@ -24,17 +24,51 @@ OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "s
 
 @dataclass
 class TrainConfig:
+    steps: int
     batch_size: int
+    micro_batch: int | None
+    grad_clip: float
+
+
+@dataclass
+class EvalConfig:
+    every: int
+    windows: int
+
+
+@dataclass
+class CheckpointConfig:
+    every: int
+    keep: int
+
+
+@dataclass
+class LogConfig:
+    every: int
+
+
+@dataclass
+class ShowConfig:
+    every: int
 
 
 @dataclass
 class Config:
+    name: str | None
     seed: int
+    device: str
+    precision: str
     model: ModelConfig
     data: dict[str, Any]
     tokenizer: dict[str, Any]
     objective: dict[str, Any]
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
     train: TrainConfig
+    eval: EvalConfig
+    checkpoint: CheckpointConfig
+    log: LogConfig
+    show: ShowConfig
 
 
 def compose(words=()):

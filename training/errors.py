@@ -1,0 +1,9 @@
+"""Errors of a run that is under way."""
+
+
+class NumbersError(ValueError):
+    """A loss or a gradient is not finite."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used."""
