@@ -14,7 +14,7 @@ def disk_errors(doing):
     try:
         yield
     except OSError as error:
-        if isinstance(error, BlockingIOError) or error.strerror is None:
+        if error.strerror is None:
             raise
         hint = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -12,8 +12,8 @@ import tiktoken_ext.openai_public as published
 from data.errors import DataError
 from data.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, placed
 
-# GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
 LARGEST = 1_000_000
+# GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 
 

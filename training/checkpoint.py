@@ -6,9 +6,7 @@ import os
 import re
 import shutil
 
-from safetensors.torch import load_file, save_file
-
-from training.errors import CheckpointError
+from safetensors.torch import save_file
 
 STEP = re.compile(r"step-\d{8}")
 TENSORS = {"format": "pt"}  # nothing else, so that the same weights are the same bytes
@@ -58,12 +56,3 @@ def keep_newest(folder, n):
     for path in steps[:-n]:
         if path.name != best:
             shutil.rmtree(path)
-
-
-def load_model(folder, model):
-    tensors = load_file(folder / "model.safetensors")
-    expected = {name: tuple(tensor.shape) for name, tensor in model_tensors(model).items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wrong := sorted(set(expected.items()) ^ set(found.items())):
-        raise CheckpointError(f"{folder} holds other weights than this model: {wrong[0][0]} differs")
-    model.load_state_dict(tensors, strict=False)

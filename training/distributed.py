@@ -35,14 +35,6 @@ class Ranks(NamedTuple):
         dist.all_reduce(together)
         return together.tolist()
 
-    def tell(self, thing):
-        """What the first process says, to all."""
-        if self.world == 1:
-            return thing
-        said = [thing]
-        dist.broadcast_object_list(said)
-        return said[0]
-
 
 def join(device):
     """(ranks, the device of this one)"""

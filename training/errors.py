@@ -3,7 +3,3 @@
 
 class NumbersError(ValueError):
     """A loss or a gradient is not finite."""
-
-
-class CheckpointError(ValueError):
-    """A checkpoint cannot be used."""
