@@ -7,87 +7,94 @@ import sys
 
 from data.prefetch import prefetch
 from model import build_model
-from model.build import build
-from training.command import command
-from training.config import compose
 from training.corpus import load
 from training.distributed import join, leave
+from training.ending import ending
+from training.launch import launch
 from training.monitor import Monitor, Silence
-from training.optimizer import OPTIMIZERS
+from training.optimizer import make_optimizer
 from training.precision import choose, choose_device
+from training.preflight import check_parts, plan
 from training.progress import reading
-from training.run import Run
-from training.schedule import SCHEDULES
-from training.showing import exact, example
-from training.step import Asked, evaluate, seed_step, update
+from training.rehearsal import rehearse
+from training.run import Run, check_division, check_name
+from training.showing import example
+from training.step import seed_step, update
+from training.validation import judged
 
 
-def prepare(config):
-    """Everything a run needs before its first step."""
+def prepare(config, home):
+    """Everything a run needs before its first step; what can be wrong is said before any text is read."""
+    check_name(config, home)
+    check_parts(config)
     ranks, device = join(choose_device(config.device))
+    check_division(config, ranks)
     precision = choose(device, config.precision)
     with reading() as report:
         streams = load(config, report)
     model = build_model(config.model, streams.tokenizer.vocab_size, config.seed).to(device)
-    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {}).make(model)
-    schedule = build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
-    return Run(config, ranks, precision, streams, model, optimizer, schedule)
+    optimizer = make_optimizer(config, model)
+    return Run(config, ranks, precision, streams, model, optimizer)
 
 
-def train(run, monitor):
+def train(run, asked, monitor):
     """The loop. Whatever changes a weight follows from (seed, step); the monitor only looks on."""
     config, ranks, device = run.config, run.ranks, run.precision.device
-    asked = ranks.wrap(Asked(run.model))
-    scaler = run.precision.scaler()
-    steps = range(config.train.steps)
+    asked, way, steps = ranks.wrap(asked), run.way, range(run.progress.step, run.steps)
     batches = prefetch(lambda step: run.streams.train.batch(step, *ranks), steps, pin=device.type == "cuda")
-    for step, batch in zip(steps, batches, strict=True):
-        if step % config.eval.every == 0:
-            judge(run, monitor, step)
+    for step, batch in zip(steps, batches, strict=False):
+        if due(step, config.eval.every) and judge(run, monitor).out_of(config.train.patience):
+            break
         seed_step(config.seed, step, ranks.rank)
         factor = run.schedule(step)
-        learned = update(
-            asked,
-            batch.to(device),
-            optimizer=run.optimizer,
-            scaler=scaler,
-            factor=factor,
-            micro_batch=run.micro_batch,
-            clip=config.train.grad_clip,
-            precision=run.precision,
-            ranks=ranks,
-        )
-        done = step + 1
+        with run.naming(step):
+            learned = update(asked, batch.to(device), factor, way)
+        run.progress.step = done = step + 1
         monitor.step(done, learned, factor)
-        if done % config.show.every == 0:
+        if due(done, config.show.every):
             monitor.example(done, example(run))
-        if done % config.checkpoint.every == 0 or done == config.train.steps:
-            run.save(done)
-    judge(run, monitor, config.train.steps, full=True)
+        if due(done, config.checkpoint.every):
+            run.save()
+    if run.progress.step:
+        judge(run, monitor)
+        run.save()
+    found = judged(run)
+    monitor.evaluation(run.progress.step, found, full=True)
+    return found
 
 
-def judge(run, monitor, step, full=False):
-    """The loss of validation, the same windows each time, all of them at the end."""
-    limit = None if full else run.config.eval.windows
-    batches = run.streams.validation.evaluation(limit, *run.ranks)
-    found = evaluate(Asked(run.model), batches, run.precision, run.ranks)
-    monitor.evaluation(step, *found, full)
-    if run.config.objective["kind"] == "pairs":
-        monitor.exact(step, exact(run, limit))
+def due(step, every):
+    return every is not None and step % every == 0
 
 
-def main(words):
-    config = compose(words)
+def judge(run, monitor):
+    """Part of validation, the same part each time. The best so far is kept."""
+    found = judged(run, run.config.eval.windows)
+    monitor.evaluation(run.progress.step, found, full=False)
+    if found["val_loss"] < run.progress.best and run.progress.step:
+        run.save(best=True)
+    run.progress.judge(found["val_loss"])
+    return run.progress
+
+
+def main(config, home):
     try:
-        run = prepare(config)
+        run = prepare(config, home)
+        asked, cost = rehearse(run)
+        run.settle(cost)
         if run.ranks.first:
-            run.begin()
-            print(run.plan())
+            print(plan(run, cost))
+        if config.dry_run:
+            return
+        if run.ranks.first:
+            run.begin(home)
         with Monitor(run) if run.ranks.first else Silence() as monitor:
-            train(run, monitor)
+            found = train(run, asked, monitor)
+        if run.ranks.first:
+            print(ending(run, found))
     finally:
         leave()
 
 
 if __name__ == "__main__":
-    sys.exit(command(main, sys.argv[1:]))
+    sys.exit(launch(main, sys.argv[1:]))

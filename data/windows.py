@@ -35,6 +35,7 @@ class Windows:
     def __init__(self, part, objective, tokenizer, *, batch_size, seed):
         self.part, self.objective, self.tokenizer = part, objective, tokenizer
         self.batch_size, self.seed = batch_size, seed
+        self.tokens_per_example = objective.window
         self.n = (part.n_tokens - objective.ahead) // objective.window
         if self.n < 1:
             raise DataError(
@@ -43,8 +44,16 @@ class Windows:
             )
 
     def batch(self, step, rank=0, world=1):
-        places = step * self.batch_size + np.arange(self.batch_size)[share_of(self.batch_size, rank, world)]
+        places = self.places(step)[share_of(self.batch_size, rank, world)]
         return self.rows(shuffled(places, self.n, self.seed), drawn(self.seed, places))
+
+    def places(self, step):
+        """Of the rows of a batch in the stream."""
+        return step * self.batch_size + np.arange(self.batch_size)
+
+    def numbers(self, step):
+        """Which windows a batch holds."""
+        return shuffled(self.places(step), self.n, self.seed)
 
     def rows(self, numbers, draw):
         length = self.objective.window
@@ -87,6 +96,7 @@ class PairBatches:
         self.lengths = kept[self.pairs]
         self.widths = objective.widths(*self.lengths.T)
         self.n = len(self.pairs)
+        self.tokens_per_example = self.lengths.sum(1).mean() if self.n else 0
         self.due = lru_cache(2)(self.due_in)  # the steps of a group follow one another
         if not self.n:
             raise DataError(
@@ -95,11 +105,13 @@ class PairBatches:
             )
 
     def batch(self, step, rank=0, world=1):
-        """The pairs due in GROUP steps are sorted; then their batches are shuffled."""
+        return self.rows(self.numbers(step), share_of(self.batch_size, rank, world))
+
+    def numbers(self, step):
+        """Which pairs a batch holds: those due in GROUP steps are sorted; then their batches are shuffled."""
         group, turn = divmod(step, GROUP)
         [turn] = permuted([turn], GROUP, key("turns", self.seed, group))
-        batch = self.due(group)[turn * self.batch_size : (turn + 1) * self.batch_size]
-        return self.rows(batch, share_of(self.batch_size, rank, world))
+        return self.due(group)[turn * self.batch_size : (turn + 1) * self.batch_size]
 
     def due_in(self, group):
         places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)

@@ -14,7 +14,7 @@ TENSORS = {"format": "pt"}  # nothing else, so that the same weights are the sam
 
 def save(folder, model, optimizer, state):
     """checkpoints/step-########, visible once it is complete."""
-    final = folder / f"step-{state['step']:08}"
+    final = folder / named(state["step"])
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -27,8 +27,11 @@ def save(folder, model, optimizer, state):
     (draft / "manifest.json").write_text(json.dumps(files, indent=1))
     shutil.rmtree(final, ignore_errors=True)
     os.rename(draft, final)
-    point(folder, "latest", final.name)
-    return final
+    point(folder, "latest", state["step"])
+
+
+def named(step):
+    return f"step-{step:08}"
 
 
 def model_tensors(model):
@@ -42,10 +45,10 @@ def entry(path):
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def point(folder, name, target):
-    """A pointer is a file of one line, replaced whole."""
+def point(folder, name, step):
+    """latest and best are files of one line, replaced whole."""
     draft = folder / f"{name}.draft"
-    draft.write_text(target + "\n")
+    draft.write_text(named(step) + "\n")
     os.replace(draft, folder / name)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 
 from data.errors import DataError
 from training.errors import NumbersError
@@ -10,13 +11,15 @@ CODES = {DataError: 3, NumbersError: 5, MemoryError: 6, ValueError: 2}
 
 
 def command(main, words):
-    """main(words), and what the process should exit with."""
+    """main(words), and what the process should exit with; debug=true shows where an error came from."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # text may hold what a terminal cannot show
     try:
         main(words)
         sys.stdout.flush()
     except tuple(CODES) as error:
+        if "debug=true" in words:
+            traceback.print_exc()
         said = str(error) or "there is not enough memory"
         print(f"error: {said}", file=sys.stderr)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))

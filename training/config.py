@@ -1,44 +1,40 @@
 """Config: the files in configs/ and the words of a command line become one typed tree."""
 
-import re
-from dataclasses import dataclass
-from difflib import get_close_matches
-from pathlib import Path
+import math
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-import hydra
-from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from data import SOURCES
 from model.config import ModelConfig
+from training.words import CONFIGS, composed, sentence
 
-CONFIGS = Path(__file__).parent.parent / "configs"
-
-
-# values that are paths are taken as they are, whatever characters they hold
-PATHS = ("data.path", "data.id", "data.source", "data.target", "data.cache")
 OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
+LARGEST = 10**12
 
 
 @dataclass
 class TrainConfig:
-    steps: int
+    steps: int | None
+    tokens: int | None
+    minutes: float | None
     batch_size: int
-    micro_batch: int | None
+    micro_batch: int | str
     grad_clip: float
+    patience: int | None
 
 
 @dataclass
 class EvalConfig:
-    every: int
+    every: int | None
     windows: int
 
 
 @dataclass
 class CheckpointConfig:
-    every: int
+    every: int | None
     keep: int
 
 
@@ -49,15 +45,25 @@ class LogConfig:
 
 @dataclass
 class ShowConfig:
-    every: int
+    every: int | None
+
+
+@dataclass
+class WandbConfig:
+    mode: str
+    project: str
 
 
 @dataclass
 class Config:
     name: str | None
+    init_from: str | None
     seed: int
     device: str
     precision: str
+    compile: bool | str
+    dry_run: bool
+    debug: bool
     model: ModelConfig
     data: dict[str, Any]
     tokenizer: dict[str, Any]
@@ -69,24 +75,35 @@ class Config:
     checkpoint: CheckpointConfig
     log: LogConfig
     show: ShowConfig
+    wandb: WandbConfig
+
+
+LEAST = {
+    "seed": 0,
+    "train.steps": 0,
+    "train.tokens": 1,
+    "train.batch_size": 1,
+    "train.patience": 1,
+    "train.grad_clip": 0,
+    "eval.every": 1,
+    "eval.windows": 1,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 1,
+    "log.every": 1,
+    "show.every": 1,
+}
+CHOICES = {"compile": ("auto", True, False), "wandb.mode": ("disabled", "offline", "online")}
 
 
 def compose(words=()):
     """The config that `python train.py *words` would use."""
-    words = [quoted(word) for word in words]
+    config = with_objective(words)
     try:
-        config = with_objective(words)
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
-    except (HydraException, OmegaConfBaseException) as error:
+        whole = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
+    except OmegaConfBaseException as error:
         raise ValueError(sentence(error, words)) from None
-
-
-def quoted(word):
-    key, equals, value = word.partition("=")
-    if not equals or key not in PATHS:
-        return word
-    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
-    return f"{key}='{escaped.replace('${', chr(92) + '${')}'"
+    check(whole)
+    return whole
 
 
 def with_objective(words):
@@ -105,47 +122,33 @@ def with_objective(words):
     return config
 
 
-def composed(words):
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return hydra.compose("train", list(words))
+def check(config):
+    """What can be said before anything is read: numbers within their bounds, words that are known."""
+    for key, value in leaves(config):
+        least, choices = LEAST.get(key), CHOICES.get(key)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key} is {value}; expected a finite number")
+        if least is not None and value is not None and not least <= value <= LARGEST:
+            raise ValueError(f"{key} must be from {least} to {LARGEST:,} and is {value}")
+        if choices and value not in choices:
+            words = ", ".join(str(choice).lower() for choice in choices)
+            raise ValueError(f"{key} is {value!r}; choose one of: {words}")
+    train = config.train
+    if train.steps is None and train.tokens is None and train.minutes is None:
+        raise ValueError("a run needs an end: give train.steps, train.tokens or train.minutes")
+    if train.minutes is not None and train.minutes <= 0:
+        raise ValueError(f"train.minutes must be above 0 and is {train.minutes}")
+    if train.micro_batch != "auto" and (isinstance(train.micro_batch, str) or train.micro_batch < 1):
+        raise ValueError(f"train.micro_batch is {train.micro_batch!r}; expected auto or a number of rows")
+    if train.patience is not None and config.eval.every is None:
+        raise ValueError("train.patience counts evaluations, and there are none: give eval.every")
 
 
-def sentence(error, words):
-    """What Hydra says over many lines, in one: what is wrong, what there is, what was meant."""
-    full = str(error)
-    if isinstance(error, OverrideParseException):
-        return f"{error.override!r} is not understood; write group=kind or key=value, each a word of its own"
-    if found := re.search(r"Could not find '(.+)/(.+)'", full):
-        group, kind = found.groups()
-        kinds = re.findall(r"\n\t(\w+)", full.split("Config search path")[0])
-        return f"there is no {group}={kind}{guess(kind, kinds)}; choose one of: {', '.join(kinds)}"
-    if found := re.search(r"Could not override '(.+)'|Key '.+' not in|Key '.+' is not in", full):
-        key = found[1] or error.full_key
-        return f"there is no {key}{guess(key, known_keys(words, key))}"
-    # the rest keeps its words, without search paths and types
-    said = " ".join(re.split(r"\n\s*(?:Config search path|See https|full_key|object_type)", full)[0].split())
-    key = error.full_key if isinstance(error, OmegaConfBaseException) else None
-    if isinstance(error, MissingMandatoryValue):
-        return f"{key} has no value: it cannot be left out"
-    return f"{key}: {said}" if key else said
-
-
-def known_keys(words, wrong):
-    """The groups, and every option there would be without the wrong word."""
-    try:
-        config = composed([word for word in words if wrong not in word])
-    except (HydraException, OmegaConfBaseException):
-        config = composed([])
-    return [path.name for path in CONFIGS.iterdir() if path.is_dir()] + list(leaves(config, ""))
-
-
-def leaves(node, path):
-    for key, value in node.items():
-        yield f"{path}{key}"
-        if OmegaConf.is_dict(value):
-            yield from leaves(value, f"{path}{key}.")
-
-
-def guess(word, known):
-    near = get_close_matches(word, known, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def leaves(node, path=""):
+    """(key as typed, value) of everything that is typed."""
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}", value

@@ -21,7 +21,7 @@ class Ranks(NamedTuple):
         return self.rank == 0
 
     def wrap(self, module):
-        return DistributedDataParallel(module) if self.world > 1 else module
+        return DistributedDataParallel(module, gradient_as_bucket_view=True) if self.world > 1 else module
 
     def quiet(self, module):
         """Gradients are not exchanged here, but with those of the last micro-batch."""
@@ -34,6 +34,14 @@ class Ranks(NamedTuple):
         together = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(together)
         return together.tolist()
+
+    def least(self, number, device="cpu"):
+        """The smallest of what the processes have."""
+        if self.world == 1:
+            return number
+        together = torch.tensor([number], dtype=torch.float64, device=device)
+        dist.all_reduce(together, dist.ReduceOp.MIN)
+        return together.item()
 
 
 def join(device):

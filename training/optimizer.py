@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-from model.build import require_above
+from model.build import build, require_above
 
 
 class Optimizer:
@@ -23,6 +23,11 @@ class Optimizer:
             scaler.step(part)
         scaler.update()
         for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def forget(self):
+        for part in self.parts:
+            part.state.clear()
             part.zero_grad(set_to_none=True)
 
     def tensors(self):
@@ -103,3 +108,7 @@ def hidden_matrices(model):
 
 
 OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
+
+
+def make_optimizer(config, model):
+    return build("optimizer", OPTIMIZERS, config.optimizer, {}).make(model)

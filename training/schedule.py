@@ -2,6 +2,8 @@
 
 import math
 
+from model.build import build
+
 
 class Warmed:
     """Rises through `warmup` steps, or through that share of the run where it is below 1; then goes its own
@@ -73,3 +75,7 @@ class Noam(Warmed):
 
 
 SCHEDULES = {"wsd": Wsd, "linear": Linear, "cosine": Cosine, "constant": Constant, "noam": Noam}
+
+
+def make_schedule(node, steps):
+    return build("schedule", SCHEDULES, node, {"steps": steps})

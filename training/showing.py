@@ -77,14 +77,3 @@ def guesses(model, tokenizer, batch, precision):
         )
         for tokens, t, best, a in zip(batch.inputs["tokens"], batch.targets, likeliest, asked, strict=True)
     ]
-
-
-def exact(run, limit):
-    """The share of unseen pairs that are answered without a fault."""
-    model, right, n = run.model.eval(), 0, 0
-    for batch in run.streams.validation.evaluation(limit):
-        for shown in answers(model, run.streams.tokenizer, batch):
-            right += shown["prediction"] == shown["target"]
-            n += 1
-    model.train()
-    return right / n

@@ -9,7 +9,10 @@ import torch.nn as nn
 
 from data.order import key
 from model.loss import loss
+from training.distributed import Ranks
 from training.errors import NumbersError
+from training.optimizer import Optimizer
+from training.precision import Precision
 
 
 class Asked(nn.Module):
@@ -22,6 +25,17 @@ class Asked(nn.Module):
     def forward(self, inputs, targets, count):
         total, _ = loss(self.model.hidden(**inputs), self.model.head, targets, count)
         return total
+
+
+class Way(NamedTuple):
+    """How the steps of a run are taken: in which numbers, with whom, in portions of how many rows."""
+
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    precision: Precision
+    ranks: Ranks
+    micro_batch: int
+    clip: float
 
 
 class Learned(NamedTuple):
@@ -37,35 +51,36 @@ def seed_step(seed, step, rank=0):
     torch.manual_seed(int(key("step", seed, step, rank) >> 1))
 
 
-def backward(asked, batch, count, micro_batch, precision, scaler, ranks):
+def backward(asked, batch, count, way):
     """The gradient of the mean over `count` targets, those of all processes; micro-batch by micro-batch."""
-    total = torch.zeros((), device=precision.device)
-    starts = range(0, len(batch.targets), micro_batch)
+    total = torch.zeros((), device=way.precision.device)
+    starts = range(0, len(batch.targets), way.micro_batch)
     for start in starts:
-        rows = batch.rows(start, start + micro_batch) if len(starts) > 1 else batch
-        with ranks.quiet(asked) if start != starts[-1] else nullcontext():
-            with precision.autocast():
+        rows = batch.rows(start, start + way.micro_batch) if len(starts) > 1 else batch
+        with way.ranks.quiet(asked) if start != starts[-1] else nullcontext():
+            with way.precision.autocast():
                 part = asked(rows.inputs, rows.targets, rows.count)
             # the exchange between processes is a mean, and what is wanted is a sum
-            scaler.scale(part * (ranks.world / count)).backward()
+            way.scaler.scale(part * (way.ranks.world / count)).backward()
         total += part.detach()
     return total
 
 
-def update(asked, batch, *, optimizer, scaler, factor, micro_batch, clip, precision, ranks):
-    """One step. What is not finite never reaches the weights."""
-    [count] = ranks.sum(batch.count, device=precision.device)
-    total = backward(asked, batch, count, micro_batch, precision, scaler, ranks)
-    for part in optimizer.parts:
+def update(asked, batch, factor, way):
+    """One step at `factor` times the peak rate. What is not finite never reaches the weights."""
+    device, scaler = way.precision.device, way.scaler
+    [count] = way.ranks.sum(batch.count, device=device)
+    total = backward(asked, batch, count, way)
+    for part in way.optimizer.parts:
         scaler.unscale_(part)
-    norm = nn.utils.clip_grad_norm_(asked.parameters(), clip or math.inf)
+    norm = nn.utils.clip_grad_norm_(asked.parameters(), way.clip or math.inf)
     total, norm = torch.stack([total.float(), norm.float()]).tolist()  # the one wait of a step
-    [total] = ranks.sum(total, device=precision.device)
+    [total] = way.ranks.sum(total, device=device)
     overflow = scaler.is_enabled() and not math.isfinite(norm)  # the scaler leaves such a step out
     for what, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
         if not math.isfinite(number):
             raise NumbersError(f"the {what} is not finite ({number})")
-    optimizer.step(factor, scaler)
+    way.optimizer.step(factor, scaler)
     return Learned(total / count, norm, overflow)
 
 

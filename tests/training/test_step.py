@@ -13,7 +13,7 @@ from training.distributed import Ranks
 from training.errors import NumbersError
 from training.optimizer import OPTIMIZERS, hidden_matrices
 from training.precision import Precision
-from training.step import Asked, backward, seed_step, update
+from training.step import Asked, Way, backward, seed_step, update
 
 CPU = torch.device("cpu")
 
@@ -44,9 +44,12 @@ def scaler(dtype=torch.float32):
     return precision(dtype).scaler()
 
 
-def step(of, rule, given, dtype=torch.float32, factor=1.0, clip=0.0, micro_batch=6, grow=None):
-    return update(Asked(of), given, optimizer=rule, scaler=grow or scaler(dtype), factor=factor,
-                  micro_batch=micro_batch, clip=clip, precision=precision(dtype), ranks=Ranks())  # fmt: skip
+def way(rule=None, dtype=torch.float32, clip=0.0, micro_batch=6, grow=None):
+    return Way(rule, grow or scaler(dtype), precision(dtype), Ranks(), micro_batch, clip)
+
+
+def step(of, rule, given, factor=1.0, **how):
+    return update(Asked(of), given, factor, way(rule, **how))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
@@ -56,7 +59,7 @@ def test_micro_batches_give_the_gradient_of_the_whole(kind, micro_batch):
 
     def gradient(micro):
         of.zero_grad()
-        total = backward(Asked(of), given, given.count, micro, precision(), scaler(), Ranks())
+        total = backward(Asked(of), given, given.count, way(micro_batch=micro))
         return total / given.count, [p.grad.clone() for p in of.parameters() if p.grad is not None]
 
     whole, gradients = gradient(6)
@@ -89,7 +92,7 @@ def test_adamw_is_adamw():
     rule = optimizer("adamw", of, rate=0.01, weight_decay=0.1)
     before = {n: p.detach().clone() for n, p in of.named_parameters()}
     seed_step(0, 0)
-    total = backward(Asked(of), given, given.count, 6, precision(), scaler(), Ranks())
+    total = backward(Asked(of), given, given.count, way())
     grads = {n: p.grad.clone() for n, p in of.named_parameters()}
     assert total > 0
     rule.step(0.5, scaler())
@@ -148,7 +151,7 @@ def test_a_gradient_is_clipped_and_its_norm_told():
     of, given = model(), batch()
     free = step(of, optimizer("adamw", of, rate=1e-12), given)
     asked = Asked(of)
-    backward(asked, given, given.count, 6, precision(), scaler(), Ranks())
+    backward(asked, given, given.count, way())
     norm = math.sqrt(sum(float((p.grad**2).sum()) for p in of.parameters()))
     assert free.norm == pytest.approx(norm, rel=1e-4)
 
@@ -174,10 +177,10 @@ def test_what_is_not_finite_never_reaches_the_weights(what):
 def test_float16_is_scaled_and_an_overflow_left_out():
     of, given = model(), batch()
     rule, grow = optimizer("adamw", of), scaler(torch.float16)
-    assert not step(of, rule, given, torch.float16, grow=grow).skipped or grow.get_scale() < 65536
+    assert not step(of, rule, given, dtype=torch.float16, grow=grow).skipped or grow.get_scale() < 65536
     before = [p.detach().clone() for p in of.parameters()]
     grow.update(2.0**40)
-    skipped = step(of, rule, given, torch.float16, grow=grow)
+    skipped = step(of, rule, given, dtype=torch.float16, grow=grow)
     assert skipped.skipped and grow.get_scale() == 2.0**39
     assert all(torch.equal(a, b) for a, b in zip(before, of.parameters(), strict=True))
 

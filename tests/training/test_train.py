@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.parts import ROOT
 from train import main
-from training.command import command
+from training.launch import launch
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 
@@ -30,7 +30,7 @@ def run(tmp_path, monkeypatch, capsys):
         if "data" in replaced:
             replaced.add("data.path")
         before = set(Path("runs").glob("*"))
-        code = command(main, [*(w for w in usual if w.partition("=")[0] not in replaced), *words])
+        code = launch(main, [*(w for w in usual if w.partition("=")[0] not in replaced), *words])
         said = capsys.readouterr()
         return (code, said.err) if code else (set(Path("runs").glob("*")) - before).pop()
 
@@ -63,10 +63,14 @@ def test_every_family_trains_by_the_same_command(run, words):
     folder = run(*words, "log.every=1", "show.every=2", "eval.every=2")
     assert [step for step, _ in rows(folder, "step", "loss")] == [1, 2, 3, 4]
     judged = rows(folder, "step", "val_loss", "full")
-    assert [(step, full) for step, _, full in judged] == [(0, False), (2, False), (4, True)]
+    assert [(step, full) for step, _, full in judged] == [(0, False), (2, False), (4, False), (4, True)]
     assert all(0 < loss < 12 for _, loss, _ in judged)
     assert bool(rows(folder, "val_bpb")) == (words[0] in ("model=modern", "model=gpt2", "model=deepseek"))
     assert bool(rows(folder, "val_exact")) == ("data=synthetic" in words)
+    assert bool(rows(folder, "val_accuracy")) == (words[0] == "model=bert")
+    assert len(rows(folder, "val_loss_other_source")) == (
+        words[0] in ("model=t5", "model=bart", "model=vaswani")
+    )
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [2, 4] and all(len(sample) >= 3 for sample in samples)
 

@@ -1,0 +1,22 @@
+"""Ending: what a run has come to, what others need for the same text, and what to type next."""
+
+from training.compressors import compressors
+
+PROMPTS = {
+    "decoder": '--prompt "def "',
+    "encoder": '--prompt "def [MASK](self):"',
+    "encoder_decoder": '--source "..."',
+}
+
+
+def ending(run, found):
+    """found: the last evaluation."""
+    lines = []
+    if "val_bpb" in found:
+        lines.append(f"{'this model':<40} {found['val_bpb']:.3f} bits per byte of the validation text")
+        lines += [f"{name:<40} {bits:.3f}" for name, bits in compressors(run.streams).items()]
+    lines += ["", f"kept in {run.folder}, with curve.png; next:"]
+    if run.progress.step:
+        lines.append(f"    python sample.py --run {run.folder} {PROMPTS[run.config.model.kind]}")
+    lines.append(f"    python -m training.compare {run.folder} runs/...")
+    return "\n".join(lines)

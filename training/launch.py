@@ -1,0 +1,101 @@
+"""Launch: a command line becomes one run, a sweep of them, or what Hydra shows of the config."""
+
+import os
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import hydra
+
+from training.command import command
+from training.compare import compare
+from training.config import compose
+from training.words import CONFIGS, combinations, quoted
+
+RUNS = Path("runs")
+SWEEP = {"-m", "--multirun"}
+SHOW = {
+    "-h",
+    "--help",
+    "--hydra-help",
+    "--version",
+    "-c",
+    "--cfg",
+    "--resolve",
+    "-p",
+    "--package",
+    "-i",
+    "--info",
+}
+
+
+def launch(main, words):
+    """What `python train.py *words` does, and its exit code."""
+    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
+    if odd := sorted(flags - SWEEP - SHOW):
+        return command(refuse, [odd[0]])
+    if flags & SHOW:
+        return command(show, words)
+    if flags & SWEEP:
+        return sweep(main, [word for word in words if word not in SWEEP])
+    return command(lambda words: main(compose(words), RUNS), words)
+
+
+def refuse(words):
+    meant = words[0].lstrip("-").replace("-", "_")
+    raise ValueError(
+        f"{words[0]} is not among --help, --cfg job, --info and -m; a setting has no dashes: {meant}=..., "
+        "and --cfg job lists them all"
+    )
+
+
+def show(words):
+    """Hydra's own flags, as Hydra has them."""
+    settings = [word for word in words if word[0] in "~+" or ("=" in word and word[0] != "-")]
+    flags = [word for word in words if word not in settings]
+    objective = f"objective={compose(settings).objective['kind']}"
+    settings = [objective, *(quoted(word) for word in settings if not word.startswith("objective="))]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # what goes wrong is told by command
+    sys.argv[1:] = settings + flags
+    hydra.main(str(CONFIGS), "train", "1.3")(print)()
+
+
+def sweep(main, words):
+    """A run for each combination of values, one after another, below one folder; a failed one does not end
+    the others. The first exit code that is not 0."""
+    if "RANK" in os.environ:
+        return command(refuse_ranks, words)
+    jobs = []
+    if code := command(lambda words: jobs.extend(planned(words)), words):
+        return code
+    home = RUNS / f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
+    codes = []
+    for number, (name, job) in enumerate(jobs, 1):
+        print(f"\n{number} of {len(jobs)}: {name}")
+        codes.append(command(lambda job, name=name: main(compose([*job, f"name={name}"]), home), job))
+    if home.exists():
+        codes.append(command(lambda folders: compare(folders, home), sorted(home.iterdir())))
+    return next((code for code in codes if code), 0)
+
+
+def planned(words):
+    """(name, words) of each job; what cannot be is said before the first begins."""
+    if named := [word for word in words if word.startswith("name=")]:
+        raise ValueError(f"{named[0]}: each run of a sweep has a name of its own; leave it out")
+    jobs = [(name_of(job, words), job) for job in combinations(words)]
+    for _, job in jobs:
+        compose(job)
+    return jobs
+
+
+def name_of(job, words):
+    """What sets a job apart, as the name of a folder."""
+    own = "_".join(word.replace("=", "-") for word in job if word not in words)
+    return re.sub(r"[^\w.-]+", "-", own).strip("-.")[:100] or "one"
+
+
+def refuse_ranks(words):
+    raise ValueError(
+        "-m trains one model after another in one process; under torchrun start each run by itself"
+    )

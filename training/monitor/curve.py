@@ -1,0 +1,40 @@
+"""Curve: losses against tokens, of one run or of several side by side."""
+
+import json
+
+
+def rows(metrics):
+    """The lines of a metrics.jsonl; a torn last one, of a run that was killed, is left out."""
+    found = []
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def points(rows, name):
+    return [(row["tokens"], row[name]) for row in rows if name in row]
+
+
+def draw(curves, picture):
+    """curves: (label, style, [(tokens, loss)]) each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for label, style, line in curves:
+        if line:
+            axes.plot(*zip(*line, strict=True), style, label=label.replace("$", r"\$"), markersize=3)
+    axes.set(xlabel="tokens", ylabel="loss, nats a token")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend()
+    figure.savefig(picture, dpi=110)
+
+
+def draw_run(metrics, picture):
+    found = rows(metrics)
+    names = (("training", "-", "loss"), ("validation", "o-", "val_loss"))
+    draw([(label, style, points(found, name)) for label, style, name in names], picture)

@@ -1,0 +1,83 @@
+"""Preflight: what is about to happen, said before the first step."""
+
+import math
+from collections import Counter
+from datetime import timedelta
+
+import numpy as np
+import torch
+
+from model import build_model
+from model.build import build
+from training.optimizer import OPTIMIZERS
+from training.schedule import make_schedule
+
+COUNTED = 10_000_000  # tokens from which the entropy of single tokens is taken
+PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
+
+
+def check_parts(config):
+    """What is wrong with model, optimizer or schedule is said before any text is read."""
+    with torch.device("meta"):
+        build_model(config.model, 256, config.seed)
+    build("optimizer", OPTIMIZERS, config.optimizer, {})
+    if config.train.steps:
+        make_schedule(config.schedule, config.train.steps)
+
+
+def plan(run, cost):
+    """The lines that are printed before a run, and all that dry_run=true prints."""
+    config, train, precision = run.config, run.streams.train, run.precision
+    vocabulary, n = run.streams.tokenizer.vocab_size, sum(p.numel() for p in run.model.parameters())
+    parts = ", ".join(f"{name} {size:,}" for name, size in sizes(run.model).items())
+    dtype = str(precision.dtype).removeprefix("torch.")
+    epochs = run.steps * config.train.batch_size / train.n
+    lines = {
+        "device": f"{precision.device}, {dtype}: {precision.reason}",
+        "model": f"{config.model.kind}, {n:,} parameters: {parts}",
+        "data": f"{train.part.n_tokens:,} tokens of {vocabulary:,} words, {train.n:,} {run.examples}",
+        "guessing": f"a loss of {math.log(vocabulary):.2f} where all words are alike, "
+        f"{entropy(train.part.tokens):.2f} from how often each occurs",
+        "training": f"{run.steps:,} steps of {config.train.batch_size:,} {run.examples}, "
+        f"{run.tokens_per_step:,} tokens{in_micro_batches(run, cost)}; {epochs:.2f} epochs",
+        "memory": f"about {in_bytes(memory(run, cost))}: weights and gradients {in_bytes(8 * n)}, optimizer "
+        f"{in_bytes(cost.remembered)}, activations {in_bytes(cost.activations)}",
+        "arithmetic": f"{cost.flops * run.ranks.world:.2e} operations a step, "
+        f"{cost.flops * run.ranks.world * run.steps:.2e} in all",
+        "time": f"about {duration(cost.seconds * run.steps)}, {cost.seconds * 1000:,.0f} ms a step",
+    }
+    return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
+
+
+def sizes(model):
+    """{part: parameters}; a table that is also the head counts where it is read first."""
+    found = Counter()
+    for name, parameter in model.named_parameters():
+        words = [word for piece in reversed(name.split(".")[:-1]) for word in piece.split("_")]
+        found[next((part for part in PARTS if part in words), "other")] += parameter.numel()
+    return {part: found[part] for part in sorted(found, key=found.get, reverse=True)}
+
+
+def entropy(tokens):
+    """Of single tokens, in nats: what a model reaches that knows how often each occurs and nothing else."""
+    counts = np.bincount(tokens[:COUNTED])
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def memory(run, cost):
+    return 8 * sum(p.numel() for p in run.model.parameters()) + cost.remembered + cost.activations
+
+
+def in_micro_batches(run, cost):
+    n = run.config.train.batch_size // run.ranks.world // cost.micro_batch
+    processes = f" on {run.ranks.world} processes" if run.ranks.world > 1 else ""
+    return processes + (f", {cost.micro_batch} at a time" if n > 1 else "")
+
+
+def in_bytes(n):
+    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.0f} MiB"
+
+
+def duration(seconds):
+    return f"{seconds:.0f} s" if seconds < 90 else str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,104 @@
+"""Words: what stands on a command line, as Hydra reads it, and what Hydra says of it, in one sentence."""
+
+import re
+from difflib import get_close_matches
+from itertools import product
+from pathlib import Path
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+PATHS = ("data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
+
+
+def quoted(word):
+    """A value that is a path is taken as it is, whatever characters it holds."""
+    key, equals, value = word.partition("=")
+    if not equals or key not in PATHS or value == "null":
+        return word
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
+    return f"{key}='{escaped.replace('${', chr(92) + '${')}'"
+
+
+def composed(words):
+    """The files in configs/, changed by the words."""
+    for word in words:
+        if word.lstrip("+~").startswith("hydra"):
+            raise ValueError(
+                f"{word.partition('=')[0]} is a setting of Hydra's own, and those do not act here"
+            )
+    try:
+        with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            return hydra.compose("train", [quoted(word) for word in words])
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ValueError(sentence(error, words)) from None
+
+
+def combinations(words):
+    """A sweep: one list of words for each combination of the values that they list, in Hydra's grammar."""
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        try:
+            overrides = parser.parse_overrides([quoted(word) for word in words])
+            choices = [
+                [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+                if override.is_sweep_override()
+                else [word]
+                for word, override in zip(words, overrides, strict=True)
+            ]
+        except HydraException as error:
+            raise ValueError(sentence(error, words)) from None
+    return [list(combination) for combination in product(*choices)]
+
+
+def sentence(error, words):
+    """What Hydra says over many lines, in one: what is wrong, what there is, what was meant."""
+    full = str(error)
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} is not understood; write group=kind or key=value, each a word of its own"
+    if found := re.search(r"Could not find '(.+)/(.+)'", full):
+        group, kind = found.groups()
+        kinds = re.findall(r"\n\t(\w+)", full.split("Config search path")[0])
+        return f"there is no {group}={kind}{guess(kind, kinds)}; choose one of: {', '.join(kinds)}"
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", full):
+        return f"{found[1]} lists several values; -m trains one model for each of them, one after another"
+    if found := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", full):
+        key = found[1] or found[2]
+        return f"+ adds what there is not yet, and there is {key}; write {key}= without it"
+    if "Config group override must be" in full:
+        return f"a group needs the name of a kind, group=kind; one of {', '.join(words)} has none"
+    if found := re.search(r"Could not override '(.+)'|Key '.+' not in|Key '.+' is not in", full):
+        key = found[1] or error.full_key
+        return f"there is no {key}{guess(key, known_keys(words, key))}"
+    # the rest keeps its words, without search paths and types
+    said = " ".join(re.split(r"\n\s*(?:Config search path|See https|full_key|object_type)", full)[0].split())
+    key = error.full_key if isinstance(error, OmegaConfBaseException) else None
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} has no value: it cannot be left out"
+    return f"{key}: {said}" if key else said
+
+
+def known_keys(words, wrong):
+    """The groups, and every option there would be without the wrong word."""
+    try:
+        config = composed([word for word in words if wrong not in word])
+    except ValueError:
+        config = composed([])
+    return [path.name for path in CONFIGS.iterdir() if path.is_dir()] + list(leaves(config, ""))
+
+
+def leaves(node, path):
+    for key, value in node.items():
+        yield f"{path}{key}"
+        if OmegaConf.is_dict(value):
+            yield from leaves(value, f"{path}{key}.")
+
+
+def guess(word, known):
+    near = get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
