@@ -7,6 +7,7 @@ import sys
 
 from data.prefetch import prefetch
 from model import build_model
+from training.config import compose
 from training.corpus import load
 from training.distributed import join, leave
 from training.ending import ending
@@ -77,7 +78,8 @@ def judge(run, monitor):
     return run.progress
 
 
-def main(config, home):
+def main(words, home):
+    config = compose(words)
     try:
         run = prepare(config, home)
         asked, cost = rehearse(run)
@@ -97,4 +99,4 @@ def main(config, home):
 
 
 if __name__ == "__main__":
-    sys.exit(launch(main, sys.argv[1:]))
+    sys.exit(launch(main, compose, sys.argv[1:]))

@@ -5,9 +5,9 @@ import sys
 import traceback
 
 from data.errors import DataError
-from training.errors import NumbersError
+from training.errors import CheckpointError, NumbersError
 
-CODES = {DataError: 3, NumbersError: 5, MemoryError: 6, ValueError: 2}
+CODES = {DataError: 3, CheckpointError: 4, NumbersError: 5, MemoryError: 6, ValueError: 2}
 
 
 def command(main, words):

@@ -1,5 +1,9 @@
-"""Errors of a run that is under way."""
+"""Errors of a run that have an exit code of their own."""
 
 
-class NumbersError(ValueError):
-    """A loss or a gradient is not finite."""
+class NumbersError(Exception):
+    """A loss or gradient that is no number."""
+
+
+class CheckpointError(Exception):
+    """A run's folder, or a checkpoint in it, that is not what it should be."""

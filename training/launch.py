@@ -4,13 +4,13 @@ import os
 import re
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import hydra
 
 from training.command import command
 from training.compare import compare
-from training.config import compose
 from training.words import CONFIGS, combinations, quoted
 
 RUNS = Path("runs")
@@ -30,16 +30,17 @@ SHOW = {
 }
 
 
-def launch(main, words):
-    """What `python train.py *words` does, and its exit code."""
+def launch(main, compose, words):
+    """What `python train.py *words` does, and its exit code: main(words, home) for each run, where compose
+    turns its words into a config."""
     flags = {word.partition("=")[0] for word in words if word.startswith("-")}
     if odd := sorted(flags - SWEEP - SHOW):
         return command(refuse, [odd[0]])
     if flags & SHOW:
-        return command(show, words)
+        return command(partial(show, compose), words)
     if flags & SWEEP:
-        return sweep(main, [word for word in words if word not in SWEEP])
-    return command(lambda words: main(compose(words), RUNS), words)
+        return sweep(main, compose, [word for word in words if word not in SWEEP])
+    return command(partial(main, home=RUNS), words)
 
 
 def refuse(words):
@@ -50,7 +51,7 @@ def refuse(words):
     )
 
 
-def show(words):
+def show(compose, words):
     """Hydra's own flags, as Hydra has them."""
     settings = [word for word in words if word[0] in "~+" or ("=" in word and word[0] != "-")]
     flags = [word for word in words if word not in settings]
@@ -61,25 +62,25 @@ def show(words):
     hydra.main(str(CONFIGS), "train", "1.3")(print)()
 
 
-def sweep(main, words):
+def sweep(main, compose, words):
     """A run for each combination of values, one after another, below one folder; a failed one does not end
     the others. The first exit code that is not 0."""
     if "RANK" in os.environ:
         return command(refuse_ranks, words)
     jobs = []
-    if code := command(lambda words: jobs.extend(planned(words)), words):
+    if code := command(lambda words: jobs.extend(planned(compose, words)), words):
         return code
     home = RUNS / f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
     codes = []
     for number, (name, job) in enumerate(jobs, 1):
         print(f"\n{number} of {len(jobs)}: {name}")
-        codes.append(command(lambda job, name=name: main(compose([*job, f"name={name}"]), home), job))
+        codes.append(command(partial(main, home=home), [*job, f"name={name}"]))
     if home.exists():
-        codes.append(command(lambda folders: compare(folders, home), sorted(home.iterdir())))
+        codes.append(command(partial(compare, home=home), sorted(home.iterdir())))
     return next((code for code in codes if code), 0)
 
 
-def planned(words):
+def planned(compose, words):
     """(name, words) of each job; what cannot be is said before the first begins."""
     if named := [word for word in words if word.startswith("name=")]:
         raise ValueError(f"{named[0]}: each run of a sweep has a name of its own; leave it out")

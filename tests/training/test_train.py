@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.parts import ROOT
 from train import main
+from training.config import compose
 from training.launch import launch
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
@@ -30,7 +31,7 @@ def run(tmp_path, monkeypatch, capsys):
         if "data" in replaced:
             replaced.add("data.path")
         before = set(Path("runs").glob("*"))
-        code = launch(main, [*(w for w in usual if w.partition("=")[0] not in replaced), *words])
+        code = launch(main, compose, [*(w for w in usual if w.partition("=")[0] not in replaced), *words])
         said = capsys.readouterr()
         return (code, said.err) if code else (set(Path("runs").glob("*")) - before).pop()
 

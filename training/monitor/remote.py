@@ -1,5 +1,5 @@
-"""Remote: the same rows to wandb, from a thread of its own, so that no step waits for it. What goes wrong there
-costs one warning; metrics.jsonl is the record."""
+"""Remote: the same rows to wandb, from a thread of its own, so that no step waits for it. What goes wrong
+there costs one warning; metrics.jsonl is the record."""
 
 import queue
 import sys

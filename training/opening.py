@@ -1,0 +1,148 @@
+"""Opening: the folder of a run becomes a tokenizer and a model again. What lies there is data: it chooses no
+code, names no path, and claims no more memory than it fills."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from data.tokenizer import Tokenizer, from_state
+from model import build_model
+from model.config import ModelConfig
+from training.checkpoint import STEP, model_tensors, named
+from training.errors import CheckpointError
+
+FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
+
+
+class Opened(NamedTuple):
+    """A trained model, ready to be asked; the config of its run; the step at which it was saved."""
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    config: dict
+    step: int
+
+
+def open_run(folder, which="latest"):
+    """which: latest, best, or a step that was saved."""
+    folder = Path(folder)
+    config, tokenizer = read_config(folder), read_tokenizer(folder)
+    place = find_checkpoint(folder, which)
+    verify(place)
+    tensors = place / "model.safetensors"
+    with torch.device("meta"):  # what the config asks for takes no memory until the file has shown to fill it
+        model = make_model(config, tokenizer, most_layers=n_tensors(tensors))
+    compare(tensors, model)
+    return Opened(
+        filled(model, load_file(tensors)).eval(), tokenizer, config, int(place.name.removeprefix("step-"))
+    )
+
+
+def read_config(folder):
+    path = folder / "config.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        config = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "${" in text:
+        raise CheckpointError(f"{path} is not the config of a run")
+    return config
+
+
+def read_tokenizer(folder):
+    path = folder / "tokenizer.json"
+    try:
+        return from_state(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def find_checkpoint(folder, which):
+    place = folder / "checkpoints"
+    if str(which).isdigit():
+        name = named(int(which))
+    elif which in ("latest", "best"):
+        try:
+            name = (place / which).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise CheckpointError(f"{folder} has no {which} checkpoint") from None
+    else:
+        raise ValueError(f"the checkpoint is {which!r}; choose latest, best or a step")
+    if not STEP.fullmatch(name) or not (place / name).is_dir():
+        there = sorted(path.name for path in place.glob("step-*") if STEP.fullmatch(path.name))
+        raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(there) or 'none'}")
+    return place / name
+
+
+def verify(place):
+    """Every file is the one that was saved."""
+    try:
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{place}: manifest.json cannot be read ({error})") from None
+    if not isinstance(manifest, dict) or set(manifest) != FILES:
+        raise CheckpointError(f"{place}: manifest.json does not list what a checkpoint holds")
+    for name, entry in manifest.items():
+        try:
+            with open(place / name, "rb") as file:
+                found = {
+                    "bytes": (place / name).stat().st_size,
+                    "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+                }
+        except OSError as error:
+            raise CheckpointError(f"{place / name} cannot be read ({error.strerror})") from None
+        if found != entry:
+            raise CheckpointError(f"{place / name} is damaged: it is not the file that was saved")
+
+
+def make_model(config, tokenizer, most_layers):
+    try:
+        node = OmegaConf.merge(OmegaConf.structured(ModelConfig), config["model"])
+        asked = OmegaConf.to_object(node)
+        if max(asked.n_layers, asked.encoder.n_layers or 0) > most_layers:
+            raise ValueError(f"{asked.n_layers} layers are more than the file has tensors")
+        return build_model(asked, tokenizer.vocab_size)
+    except (OmegaConfBaseException, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"config.yaml does not describe a model: {error}") from None
+
+
+def n_tensors(path):
+    return len(shapes(path))
+
+
+def shapes(path):
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from None
+
+
+def compare(path, model):
+    """The file has the model's tensors, all of them and no others."""
+    there, wanted = shapes(path), {name: tuple(t.shape) for name, t in model_tensors(model).items()}
+    for name in sorted(there.keys() | wanted.keys()):
+        if there.get(name) != wanted.get(name):
+            raise CheckpointError(
+                f"{path}: {name} is {there.get(name, 'missing')} and the model of config.yaml has "
+                f"{wanted.get(name, 'none')}"
+            )
+
+
+def filled(model, tensors):
+    """The model with these tensors for its own."""
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.head.tie(model.embedding)
+    return model.requires_grad_()
