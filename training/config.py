@@ -1,7 +1,9 @@
 """Config: the files in configs/ and the words of a command line become one typed tree."""
 
 import math
+import re
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -9,10 +11,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from data import SOURCES
 from model.config import ModelConfig
+from training.stored import read_config
 from training.words import CONFIGS, composed, sentence
 
 OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 LARGEST = 10**12
+TRAVELLING = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
 
 @dataclass
@@ -109,7 +113,7 @@ def compose(words=()):
 def with_objective(words):
     """Where the objective is left open, it is the one that fits data and model."""
     own = [word for word in words if word.startswith("objective.")]
-    config = composed([word for word in words if word not in own])
+    config = continued(composed([word for word in words if word not in own]), words)
     fitting = config.objective.kind
     if fitting == "auto":
         source = SOURCES.get(str(config.data.kind))
@@ -118,7 +122,21 @@ def with_objective(words):
         config.objective = OmegaConf.load(CONFIGS / f"objective/{fitting}.yaml")
     if own:
         others = [word for word in words if not word.startswith("objective=")]
-        config = composed([f"objective={fitting}", *others])
+        config = continued(composed([f"objective={fitting}", *others]), words)
+    return config
+
+
+def continued(config, words):
+    """With init_from, model and tokenizer are those of that run."""
+    if config.init_from is None:
+        return config
+    for word in words:
+        if re.match(TRAVELLING, word):
+            raise ValueError(
+                f"{word} stands beside init_from, which brings model and tokenizer: leave one out"
+            )
+    stored = read_config(Path(config.init_from).expanduser())
+    config.model, config.tokenizer = stored["model"], stored.get("tokenizer", {})
     return config
 
 
