@@ -96,6 +96,7 @@ LEAST = {
     "log.every": 1,
     "show.every": 1,
 }
+MOST = {"train.batch_size": 1 << 20, "seed": 2**64 - 1}
 CHOICES = {"compile": ("auto", True, False), "wandb.mode": ("disabled", "offline", "online")}
 
 
@@ -143,11 +144,11 @@ def continued(config, words):
 def check(config):
     """What can be said before anything is read: numbers within their bounds, words that are known."""
     for key, value in leaves(config):
-        least, choices = LEAST.get(key), CHOICES.get(key)
+        least, most, choices = LEAST.get(key), MOST.get(key, LARGEST), CHOICES.get(key)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key} is {value}; expected a finite number")
-        if least is not None and value is not None and not least <= value <= LARGEST:
-            raise ValueError(f"{key} must be from {least} to {LARGEST:,} and is {value}")
+        if least is not None and value is not None and not least <= value <= most:
+            raise ValueError(f"{key} must be from {least} to {most:,} and is {value}")
         if choices and value not in choices:
             words = ", ".join(str(choice).lower() for choice in choices)
             raise ValueError(f"{key} is {value!r}; choose one of: {words}")

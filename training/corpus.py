@@ -9,8 +9,6 @@ from data.vocabulary import Given
 from model.build import build, construct, require_above
 from training.stored import read_tokenizer
 
-LARGEST_BATCH = 1 << 20  # rows
-
 
 class Kept(NamedTuple):
     """What any data may be told: where its tokens are kept, and how much is kept for validation."""
@@ -41,10 +39,6 @@ def load(config, report=None):
         vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
     else:
         vocabulary = Given(read_tokenizer(Path(config.init_from).expanduser()).state())
-    if not 1 <= config.train.batch_size <= LARGEST_BATCH:
-        raise ValueError(
-            f"train.batch_size must be from 1 to {LARGEST_BATCH:,} and is {config.train.batch_size}"
-        )
     corpus = prepare(
         source,
         vocabulary,
