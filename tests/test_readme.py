@@ -79,10 +79,10 @@ def test_the_walk_looks_as_shown():
         assert line in shown, line
 
 
-@pytest.mark.parametrize("group", [*GROUPS, "model", "size"])
+@pytest.mark.parametrize("group", [*GROUPS, "model", "size", "experiment"])
 def test_the_kinds_listed_are_there(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
-    listed = re.sub(r"\(.*?\)", "", row.split("|")[2]).split(",")
+    listed = re.sub(r"\(.*?\)|:.*", "", row.split("|")[2]).split(",")
     assert {name.strip() for name in listed} == set(names(group))
 
 
