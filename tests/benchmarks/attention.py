@@ -35,7 +35,7 @@ def milliseconds(shape, dtype, training, rounds=9):
     times = {True: [], False: []}
     for _ in range(rounds):
         for plain in times:
-            model.attend.plain_is_faster = lambda q, k, plain=plain: plain
+            model.attend.plain_is_faster = lambda q, k, v, plain=plain: plain
             start = time.perf_counter()
             y = attend(*inputs, Mask(causal=True))
             if training:
@@ -60,8 +60,8 @@ def main():
         for numbers, (dtype, precision) in NUMBERS.items():
             torch.set_float32_matmul_precision(precision)
             for training in (True, False):
-                [q, k, _], _ = tensors(*shape, dtype, training)
-                chosen = "plain" if rule(q, k) else "fused"
+                inputs, _ = tensors(*shape, dtype, training)
+                chosen = "plain" if rule(*inputs) else "fused"
                 plain, fused = milliseconds(shape, dtype, training)
                 doing = "training" if training else "reading"
                 print(f"{shape!s:>28} {numbers:>15} {doing:>9} {plain:>9.2f} {fused:>9.2f}  {chosen}")
