@@ -60,5 +60,5 @@ def draw_maps(layers, show, picture):
 def name_ticks(set_ticks, names, rotation):
     if len(names) > LEGIBLE:
         return set_ticks([])
-    shown = [repr(name)[1:-1].replace("$", r"\$") or "''" for name in names]
-    set_ticks(range(len(names)), shown, rotation=rotation, fontsize=5)
+    shown = [repr(name).replace("$", r"\$") for name in names]
+    set_ticks(range(len(names)), shown, rotation=rotation, fontsize=6)
