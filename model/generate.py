@@ -91,7 +91,7 @@ class Reader:
         else:
             hidden = self.model.decode(self.tokens, self.memory, memory_visible=self.memory_visible, **seen)
         logits_BV = self.model.head(hidden[:, -1])
-        if not logits_BV.isfinite().all():
+        if not logits_BV.amax().isfinite():  # a NaN is its row's maximum
             raise FloatingPointError("the model's scores are not finite numbers; its weights are of no use")
         return logits_BV
 

@@ -98,5 +98,5 @@ def choose(logits_BV, written_BV, draws, sampling):
     if written_BV is not None:
         scores_BV = penalised(scores_BV, written_BV, sampling.repetition_penalty)
     if sampling.temperature == 0:
-        return scores_BV.argmax(-1)
+        return scores_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
     return drawn(likely(wide(scores_BV) / sampling.temperature, sampling), draws)
