@@ -20,12 +20,12 @@ from model.sampling import Sampling
 from training.asking import MASK, check_draws, check_options, encoded, make_parser, read_texts
 from training.command import command
 from training.filling import fill
-from training.launch import RUNS
 from training.monitor.maps import draw_maps, layers
 from training.opening import newest_run, open_run
 from training.precision import choose, choose_device
 from training.speaking import Voice, harmless
 
+RUNS = Path("runs")
 LENGTH = 200  # new tokens, unless asked otherwise
 WARMTH = 0.8  # the temperature of a text that goes on freely; an answer is the likeliest
 
@@ -50,7 +50,7 @@ class Sampler(NamedTuple):
         return encoded(text, self.tokenizer, self.model.context, self.options.slide, after)
 
     def ids(self, text):
-        """(prompt, source); a decoder that answers begins to after the start token."""
+        """(prompt, source); a decoder that answers does so after a start token."""
         if self.model.kind == "encoder_decoder":
             return [self.tokenizer.specials["start"]], self.encode(text)
         return self.encode(text, [self.tokenizer.specials["start"]] if self.answers else []), None

@@ -61,10 +61,6 @@ def check_request(model, prompts, sources, max_new_tokens, stop):
         raise ValueError(f"stop must be an id of the vocabulary, below {words}, or None, and is {stop!r}")
 
 
-def picked(tensor, numbers):
-    return None if tensor is None else tensor[numbers]
-
-
 class Reader:
     """Rows of ids on their way through a model. What is there at first is read at once, then each new id
     costs one step through the cache. A row that has outgrown the context goes on with its newer half, which
@@ -107,10 +103,10 @@ class Reader:
             self.rows = [row[newer:] if len(row) > self.model.context else row for row in self.rows]
 
     def keep(self, numbers):
-        """Go on with the rows of these numbers, some of them several times."""
+        """Go on with the rows of these numbers, some of them several times; of a batch without padding."""
         self.rows = [list(self.rows[number]) for number in numbers]
-        self.visible, self.memory = picked(self.visible, numbers), picked(self.memory, numbers)
-        self.memory_visible = picked(self.memory_visible, numbers)
+        if self.memory is not None:
+            self.memory = self.memory[numbers]
         for layer in self.caches:
             layer.own.keep(numbers)
             layer.cross.keep(numbers)

@@ -177,8 +177,10 @@ def test_masks_are_filled(say):
     shares, best = opened.model(text)[0, 2].softmax(-1).topk(5)
     expected = (f"{opened.tokenizer.show([i])!r} {p:.3f}" for i, p in zip(best.tolist(), shares, strict=True))
     assert shown[1] == f"  [MASK] 1: {', '.join(expected)}"
-    Path("masks.txt").write_text("li[MASK]e [MASK]\n[MASK]\n")
+    Path("masks.txt").write_text("li[MASK]e [MASK]\n[MASK]e\n")
     [row, short] = rows(say("--file", "masks.txt", "--json", run="bert"))
+    [alone] = rows(say("--prompt", "[MASK]e", "--json", run="bert"))
+    assert short["ids"] == alone["ids"] and short["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-5)
     assert row["ids"][0] == best[0] and row["logprobs"][0] == pytest.approx(shares[0].log().item(), abs=1e-4)
     assert row["text"] == shown[0] and len(short["ids"]) == 1
 

@@ -21,7 +21,7 @@ def make_parser():
     )
 
     def option(place, name, kind, words):
-        place.add_argument(name, type=kind, metavar=kind.__name__, help=words)
+        place.add_argument(name, type=kind, metavar={str: "TEXT", int: "N", float: "X"}[kind], help=words)
 
     texts = parser.add_mutually_exclusive_group()
     option(texts, "--prompt", str, "the text to go on from; for an encoder-decoder the same as --source")
@@ -49,7 +49,7 @@ def make_parser():
     )
     option(parser, "--length-penalty", float, "of --beams: the higher, the longer the answers (default: 1)")
     parser.add_argument(
-        "--stop", action="append", metavar="str", help="end before this text; may be repeated"
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
     )
     parser.add_argument(
         "--slide", action="store_true", help="of a prompt beyond the context keep the newest part"

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from model.beams import Answer, best_answer
+from model.beams import Answer, best_answer, hopeful
 from model.generate import generate
 from tests.model.test_generate import SOURCES, finish, talkative
 from tests.parts import alive, names, part, tiny
@@ -61,6 +61,29 @@ def test_an_answer_knows_how_likely_it_is():
         logprobs = net(torch.tensor([source]), row[:, :-1])[0].log_softmax(-1)
         expected = logprobs.gather(-1, row[0, 1:, None])[:, 0].tolist()
         assert found.logprobs == pytest.approx(expected, abs=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("plain", [True, False])
+def test_past_the_context(plain, monkeypatch):
+    """The source is read anew for the beams that go on, each with the newer half of its own text."""
+    monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, v: plain)
+    net = talkative("encoder_decoder")
+    found = best_answer(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=24)
+    row, expected = [1], []
+    for i in found.ids:
+        row = row[-8:] if len(row) > 16 else row
+        logprobs = net(torch.tensor([SOURCES[0]]), torch.tensor([row]))[0, -1].log_softmax(-1)
+        expected.append(logprobs[i].item())
+        row = [*row, i]
+    assert found.logprobs == pytest.approx(expected, abs=1e-10) and len(found.ids) == 24
+
+
+def test_hope_reaches_to_the_longest_answer_where_length_is_favoured():
+    going, best = Answer([1], [-2.0]), Answer([1, END], [-0.5, -0.5])
+    assert hopeful(going, best, 1.0, most=10) and not hopeful(going, best, 1.0, most=3)
+    assert not hopeful(going, best, 0.0, most=10)
+    assert hopeful(Answer([1], [-0.6]), best, -1.0, most=10)  # -1.2 at once against -2
 
 
 def test_more_beams_are_not_worse():
