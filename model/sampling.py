@@ -66,14 +66,12 @@ def likely(scores_BV, sampling):
     def at_least(least):
         return scores_BV.masked_fill(scores_BV < least, float("-inf"))
 
-    if sampling.top_k is not None:
-        scores_BV = at_least(scores_BV.topk(sampling.top_k).values[:, -1:])
-    if sampling.top_p is not None:
-        ordered_BV = scores_BV.sort(descending=True).values
-        shares_BV = ordered_BV.softmax(-1)
-        likelier_BV = shares_BV.cumsum(-1) - shares_BV
-        count = (likelier_BV < sampling.top_p).sum(-1, keepdim=True)
-        scores_BV = at_least(ordered_BV.gather(-1, count - 1))
+    if sampling.top_k is not None or sampling.top_p is not None:
+        ordered = scores_BV.topk(sampling.top_k or scores_BV.shape[-1]).values
+        shares = ordered.softmax(-1)
+        likelier = shares.cumsum(-1) - shares
+        count = (likelier < (sampling.top_p or math.inf)).sum(-1, keepdim=True)
+        scores_BV = at_least(ordered.gather(-1, count - 1))
     if sampling.min_p is not None:
         scores_BV = at_least(scores_BV.amax(-1, keepdim=True) + math.log(sampling.min_p))
     return scores_BV
