@@ -26,6 +26,7 @@ from training.precision import choose, choose_device
 from training.speaking import Voice, harmless
 
 RUNS = Path("runs")
+TOGETHER = 64  # rows written at once
 LENGTH = 200  # new tokens, unless asked otherwise
 WARMTH = 0.8  # the temperature of a text that goes on freely; an answer is the likeliest
 
@@ -97,14 +98,34 @@ def open_sampler(options):
 
 
 def write(sampler, texts):
-    """What a model that writes makes of each text, `n` times each; all at once."""
-    options, terminal = sampler.options, sys.stdout.isatty()
+    """What a model that writes makes of each text, `n` times each."""
+    options = sampler.options
     rows = [(text, *sampler.ids(text), number) for text in texts for number in range(options.n or 1)]
+    streams = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
+    for start in range(0, len(rows), TOGETHER):
+        batch = rows[start : start + TOGETHER]
+        voices = speak(sampler, batch, streams)
+        for place, ((text, *_), voice) in enumerate(zip(batch, voices, strict=True), start):
+            if options.json:
+                show_json(text, voice.text, voice.ids, voice.logprobs, voice.stop)
+            elif not streams:
+                between = "---\n" if place and not sampler.answers else ""
+                show(f"{between}{'' if sampler.answers else text}{voice.text}\n")
+    if options.attention_map:
+        _, prompt, source, _ = rows[0]
+        seen = (
+            {"tokens": prompt}
+            if source is None
+            else {"source": source, "tokens": prompt + voices[0].ids[:-1]}
+        )
+        look(sampler, seen)
+
+
+def speak(sampler, rows, streams):
+    """A voice for each of these rows, which are written together; where it streams, it is heard meanwhile."""
     texts, prompts, sources, numbers = map(list, zip(*rows, strict=True))
-    sources = None if sources[0] is None else sources
-    voices = [Voice(sampler.tokenizer, options.stop or ()) for _ in rows]
-    streams = terminal and len(rows) == 1 and not options.json and not options.no_stream
-    said = sampler.said(prompts, sources, numbers)
+    voices = [Voice(sampler.tokenizer, sampler.options.stop or ()) for _ in rows]
+    said = sampler.said(prompts, None if sources[0] is None else sources, numbers)
     if streams and not sampler.answers:
         show(texts[0])
     for row, i, logprob in said:
@@ -113,19 +134,10 @@ def write(sampler, texts):
             show(told)
         if all(voice.stop for voice in voices):
             break
-    for row, (text, voice) in enumerate(zip(texts, voices, strict=True)):
-        told = "" if voice.stop else voice.finish("length")
-        if options.json:
-            show_json(text, voice.text, voice.ids, voice.logprobs, voice.stop)
-        elif streams:
-            show(f"{told}\n")
-        else:
-            between = "---\n" if row and not sampler.answers else ""
-            show(f"{between}{'' if sampler.answers else text}{voice.text}\n")
-    if options.attention_map and sources is None:
-        look(sampler, {"tokens": prompts[0]})
-    elif options.attention_map:
-        look(sampler, {"source": sources[0], "tokens": prompts[0] + voices[0].ids[:-1]})
+    rest = ["" if voice.stop else voice.finish("length") for voice in voices]
+    if streams:
+        show(f"{rest[0]}\n")
+    return voices
 
 
 def guess(sampler, texts):
@@ -134,7 +146,9 @@ def guess(sampler, texts):
     mask = tokenizer.specials["mask"]
     if unmasked := [text for text, row in zip(texts, rows, strict=True) if mask not in row]:
         raise ValueError(f"an encoder fills in {MASK}, and there is none in {unmasked[0]!r:.60}")
-    for text, filled in zip(texts, fill(sampler.model, rows, mask), strict=True):
+    batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
+    found = (filled for batch in batches for filled in fill(sampler.model, batch, mask))
+    for text, filled in zip(texts, found, strict=True):
         likeliest = [best[0] for best in filled.guesses]
         if sampler.options.json:
             show_json(text, tokenizer.decode(filled.ids), *map(list, zip(*likeliest, strict=True)), None)

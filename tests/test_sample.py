@@ -125,6 +125,15 @@ def test_a_file_is_its_lines_each_alone(say):
     assert together[0]["logprobs"] == pytest.approx(alone[0]["logprobs"], abs=1e-4)
 
 
+def test_many_lines_are_written_in_turn(say, monkeypatch):
+    Path("many.txt").write_text("".join(f"line {i}\n" for i in range(5)))
+    usual = ["--file", "many.txt", "--n", "2", "--max-new-tokens", "5"]
+    plain, told = say(*usual), rows(say(*usual, "--json"))
+    monkeypatch.setattr(sample, "TOGETHER", 3)
+    assert say(*usual) == plain and plain.count("---\n") == 9
+    assert [row["ids"] for row in rows(say(*usual, "--json"))] == [row["ids"] for row in told]
+
+
 def test_stdin_is_one_prompt(say):
     usual = ["--max-new-tokens", "5"]
     assert say(*usual, stdin="a\nnaïve\n".encode()) == say("--prompt", "a\nnaïve", *usual)
@@ -169,7 +178,7 @@ def test_json_on_a_terminal_is_ascii(terminal):
     assert line.isascii() and json.loads(line)["prompt"] == "☃\x9b"
 
 
-def test_masks_are_filled(say):
+def test_masks_are_filled(say, monkeypatch):
     shown = say("--prompt", "li[MASK]e [MASK]", run="bert").splitlines()
     assert len(shown) == 3 and shown[1].startswith("  [MASK] 1: ") and shown[2].startswith("  [MASK] 2: ")
     opened, mask = open_run("runs/bert"), 257
@@ -180,6 +189,11 @@ def test_masks_are_filled(say):
     Path("masks.txt").write_text("li[MASK]e [MASK]\n[MASK]e\n")
     [row, short] = rows(say("--file", "masks.txt", "--json", run="bert"))
     [alone] = rows(say("--prompt", "[MASK]e", "--json", run="bert"))
+    monkeypatch.setattr(sample, "TOGETHER", 1)
+    assert [each["ids"] for each in rows(say("--file", "masks.txt", "--json", run="bert"))] == [
+        row["ids"],
+        short["ids"],
+    ]
     assert short["ids"] == alone["ids"] and short["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-5)
     assert row["ids"][0] == best[0] and row["logprobs"][0] == pytest.approx(shares[0].log().item(), abs=1e-4)
     assert row["text"] == shown[0] and len(short["ids"]) == 1
