@@ -1,0 +1,135 @@
+"""Family: a model that both libraries know. Most of it is data: which key of config.json is which fact, which
+tensor is which. One table serves both directions."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from model.hub.facts import LIFTS, HubError
+
+# keys of config.json that no logit depends on
+UNREAD = set(
+    ["architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path", "auto_map", "vocab_size", "use_cache", "use_return_dict", "return_dict", "output_attentions", "output_hidden_states", "output_past", "torchscript", "initializer_range", "initializer_factor", "init_std", "is_encoder_decoder", "problem_type", "id2label", "label2id", "num_labels", "_num_labels", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "force_bos_token_to_be_generated", "task_specific_params", "finetuning_task", "attention_dropout", "activation_dropout", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "summary_activation", "summary_first_dropout", "summary_type", "summary_proj_to_labels", "summary_use_proj", "gradient_checkpointing", "pretraining_tp", "chunk_size_feed_forward", "prefix", "num_beams", "num_beam_groups", "max_length", "min_length", "length_penalty", "no_repeat_ngram_size", "early_stopping", "do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "num_return_sequences", "bad_words_ids", "diversity_penalty", "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", "remove_invalid_values", "encoder_no_repeat_ngram_size", "return_dict_in_generate", "output_scores", "tokenizer_class", "_attn_implementation_autoset"]
+)
+
+
+class Family(NamedTuple):
+    """`facts` hold for every model of the family. `keys` maps a key of config.json to a fact, or to several that
+    must agree; `words` says how values are called there; `missing` what a config.json means that lacks a key (a
+    function is asked, and takes null for lacking). `needs` has the only values that are understood. `read` and
+    `write` do what is special, `tensors` maps modules or tensors to ours."""
+
+    model_type: str
+    architecture: str
+    auto: str
+    init: str
+    facts: dict
+    keys: dict
+    tensors: Callable  # of facts and config.json
+    words: dict = {}  # noqa: RUF012
+    missing: dict = {}  # noqa: RUF012
+    needs: dict = {}  # noqa: RUF012
+    unread: tuple = ()
+    read: Callable = lambda theirs, facts: {}
+    write: Callable = lambda facts, theirs: {}
+    prefix: str = ""  # of all tensors but those of the head; a file of the headless class lacks it
+    aliases: dict = {}  # noqa: RUF012  # tensors that may stand there a second time
+    fallback: dict = {}  # noqa: RUF012  # what to read in place of a tensor that is not there
+    spare: tuple = ()  # patterns of tensors that may stand there and have no part in the logits
+
+
+def names_of(value):
+    return (value,) if isinstance(value, str) else value
+
+
+def value_of(family, theirs, key):
+    value, default = theirs.get(key), family.missing.get(key, ...)
+    if callable(default):
+        value = default(theirs) if value is None else value
+    elif key not in theirs:
+        value = default
+    if value is ...:
+        raise HubError(f"config.json of a {family.model_type} model has no {key}")
+    if words := family.words.get(key):
+        if value not in list(words):
+            raise HubError(f"config.json: {key} is {value!r}; known are {', '.join(map(str, words))}")
+        value = words[value]
+    return value
+
+
+def facts_from(family, theirs):
+    """config.json as facts. What matters and is not understood is refused by name."""
+    facts, said_by = dict(family.facts), {}
+    for key, understood in family.needs.items():
+        if theirs.get(key, understood) != understood:
+            raise HubError(f"config.json: {key} is {theirs[key]!r}; only {understood!r} is supported")
+    for key, names in family.keys.items():
+        value = value_of(family, theirs, key)
+        for name in names_of(names):
+            if facts.get(name, value) != value and name != "dropout":
+                raise HubError(
+                    f"config.json: {key} is {value!r} and {said_by.get(name, 'the family')} asks for "
+                    f"{facts[name]!r}, but one model.{name} serves both"
+                )
+            facts.setdefault(name, value)
+            said_by[name] = key
+    facts |= family.read(theirs, facts)
+    known = {*UNREAD, *family.keys, *family.needs, *family.unread}
+    if odd := sorted(key for key in set(theirs) - known if theirs[key] is not None):
+        raise HubError(f"config.json: {odd[0]} is {theirs[odd[0]]!r}, which this import does not understand")
+    return facts
+
+
+class Fit(NamedTuple):
+    """How a model goes into a family: its config.json, the facts to change first, the options in the way."""
+
+    family: Family
+    theirs: dict
+    lifts: dict[str, Any]
+    obstacles: list[str]
+
+
+def spelled(family, facts, ids):
+    """config.json for these facts, as far as it can say them."""
+    theirs = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
+    for key, names in family.keys.items():
+        values = [facts[name] for name in names_of(names) if name in facts]
+        value = values and (any(values) if all(isinstance(v, bool) for v in values) else values[0])
+        words = {ours: word for word, ours in reversed(family.words.get(key, {}).items())}
+        if values and (not words or value in words):
+            theirs[key] = words.get(value, value)
+    return theirs | family.write(facts, theirs)
+
+
+def fit(family, facts, ids):
+    """What is written is read back, so that nothing is lost unnoticed: a fact that comes back another one is
+    lifted or stands in the way. `ids` are config.json's special tokens."""
+    if facts["kind"] != family.facts["kind"]:
+        return Fit(
+            family, {}, {}, [obstacle(family, "kind", facts["kind"], family.facts["kind"])] * len(facts)
+        )
+    try:
+        theirs = spelled(family, facts, ids)
+        wanted = facts_from(family, theirs)
+    except HubError as error:
+        return Fit(family, {}, {}, [str(error)])
+    differing = {
+        name: (facts.get(name), wanted.get(name))
+        for name in [*facts, *wanted]
+        if facts.get(name) != wanted.get(name) and name != "dropout"
+    }
+    lifts = {name: new for name, (old, new) in differing.items() if LIFTS.get(name) == (old, new)}
+    kinds = {name.removesuffix("kind") for name in differing if name.endswith(".kind")}
+    obstacles = [
+        obstacle(family, name, old, new)
+        for name, (old, new) in differing.items()
+        if name not in lifts and (name.endswith(".kind") or not name.startswith(tuple(kinds)))
+    ]
+    return Fit(family, theirs, lifts, obstacles)
+
+
+def obstacle(family, name, ours, theirs):
+    return f"model.{name} is {spell(ours)} and {family.architecture} has {spell(theirs)}"
+
+
+def spell(value):
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
