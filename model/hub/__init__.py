@@ -1,13 +1,15 @@
 """The hub: weights to and from the Hugging Face formats.
 
-Read facts.py, family.py and tensors.py, which all families share; then a family, gpt2.py first. A family names its
-tensors, transposes and config keys once, for both directions. No part of transformers is needed.
+Read facts.py, family.py, files.py and tensors.py, which all families share; then a family, gpt2.py first. A
+family names its tensors, transposes and config keys once, for both directions. No part of transformers is
+needed.
 """
 
 from model.hub.bart import BART
 from model.hub.bert import BERT, ROBERTA
 from model.hub.deepseek import DEEPSEEK
-from model.hub.facts import HubError, config_of, facts_of
+from model.hub.errors import HubError
+from model.hub.facts import config_of, facts_of
 from model.hub.family import facts_from, fit
 from model.hub.files import located, read_json
 from model.hub.gpt2 import GPT2
@@ -58,4 +60,4 @@ def fitting(facts, ids, kind=None):
     return best
 
 
-__all__ = ["FAMILIES", "HubError", "described", "facts_of", "fitting", "located"]
+__all__ = ["FAMILIES", "HubError", "config_of", "described", "facts_of", "fitting", "located", "read_json"]

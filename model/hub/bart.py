@@ -1,11 +1,9 @@
 """BART: post-norm, learned positions that begin at the third row, a head with a constant added."""
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
+from model.hub.facts import ACTIVATIONS, attention_facts, head_widths
 from model.hub.family import Family
-from model.hub.gpt2 import attention_facts, head_widths
 from model.hub.tensors import behind, each
-
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 
 
 def stack(side):
@@ -38,9 +36,7 @@ def read(theirs, facts):
             f"config.json: encoder_attention_heads is {own} and decoder_attention_heads {heads}; only equal "
             "ones are supported"
         )
-    return head_widths(facts["d_model"], heads, "attention", "cross_attention") | {
-        "encoder.d_model": facts["d_model"]
-    }
+    return head_widths(facts, "attention", "cross_attention") | {"encoder.d_model": facts["d_model"]}
 
 
 BART = Family(
@@ -58,7 +54,7 @@ BART = Family(
         "norm.weight": True,
         "norm.bias": True,
         "norm.eps": 1e-5,
-        **attention_facts("attention", bias=True, out_bias=True),
+        **attention_facts(bias=True, out_bias=True),
         **attention_facts("cross_attention", bias=True, out_bias=True),
         "ffn.bias": True,
         "head.bias": True,

@@ -1,11 +1,9 @@
 """BERT and RoBERTa: encoders that differ in names, and in where positions begin."""
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
+from model.hub.facts import ACTIVATIONS, attention_facts, head_widths
 from model.hub.family import Family
-from model.hub.gpt2 import attention_facts, head_widths
 from model.hub.tensors import behind
-
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 
 
 def body(name, first):
@@ -43,7 +41,7 @@ def roberta_tensors(facts, theirs):
 
 
 def read(theirs, facts):
-    return head_widths(facts["d_model"], facts["n_heads"], "attention")
+    return head_widths(facts, "attention")
 
 
 def read_behind_padding(theirs, facts):
@@ -74,7 +72,7 @@ BERT = Family(
         "norm.kind": "layernorm",
         "norm.weight": True,
         "norm.bias": True,
-        **attention_facts("attention", bias=True, out_bias=True),
+        **attention_facts(bias=True, out_bias=True),
         "ffn.bias": True,
         "head.bias": True,
         "head.scaled": False,

@@ -3,10 +3,10 @@ matrix with the rotary key, and keys share one with values."""
 
 import torch
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
 from model.hub.family import Family
-from model.hub.llama import BASE, GATED, MISSING, SIZES
-from model.hub.llama import tensors as llama_tensors
+from model.hub.kin import ALIASES, BASE, GATED, MISSING, SIZES, SPARE
+from model.hub.kin import tensors as named
 from model.hub.rope import KEYS, growth, parameters, read_rope, write_rope
 from model.hub.tensors import Map, each
 
@@ -43,7 +43,10 @@ def tensors(facts, theirs):
 
     ours, layer, low = "stack.blocks.*.attention", "model.layers.*.self_attn", facts["attention.query_rank"]
     whole = each(f"{ours}.query" + (".2" if low else ""), query(apart, scale), query(together, 1 / scale))
-    return llama_tensors(facts, theirs) | {
+    shared = {
+        t: name for t, name in named(facts, theirs).items() if not t.startswith(f"{layer}.") or "o_proj" in t
+    }
+    return shared | {
         f"{layer}.q_a_proj": f"{ours}.query.0",
         f"{layer}.q_a_layernorm": f"{ours}.query.1",
         f"{layer}.kv_a_layernorm": f"{ours}.latent_norm",
@@ -122,6 +125,6 @@ DEEPSEEK = Family(
     write=write,
     tensors=tensors,
     prefix="model.",
-    aliases={"lm_head.weight": "model.embed_tokens.weight"},
-    spare=(r".*\.rotary_emb\.inv_freq",),
+    aliases=ALIASES,
+    spare=SPARE,
 )

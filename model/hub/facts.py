@@ -1,7 +1,7 @@
 """Facts: what a model is, in words that have one spelling each, so that two libraries can be compared.
 
-A fact is an option as it is typed, without its `model.`: norm.eps, attention.window. What a config leaves open is
-filled in: mha, gqa and mqa are all gqa with their group, and the width of a feed-forward is a number.
+A fact is an option as it is typed, without its `model.`: norm.eps, attention.window. What a config leaves open
+is filled in: mha, gqa and mqa are all gqa with their group, and the width of a feed-forward is a number.
 """
 
 from dataclasses import asdict
@@ -25,8 +25,26 @@ LIFTS = {
 }
 
 
-class HubError(ValueError):
-    """A folder or model that cannot go to or from the Hugging Face formats. Commands end with exit code 4."""
+# what many families are
+# fmt: off
+PLAIN_EMBEDDING = {"embedding.scaled": False, "embedding.token_types": 0, "embedding_norm": False}
+PLAIN_HEAD = {"head.bias": False, "head.scaled": False, "head.softcap": None, "head.transform": None}
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "relu2": "relu2",
+}
+# fmt: on
+
+
+def attention_facts(node="attention", without=(), **own):
+    """One key for each query, scores as they are; `without` those facts that config.json says."""
+    usual = {"kind": "gqa", "group": 1, "qk_norm": "none", "softcap": None, "window": None, "scale": None}
+    return {f"{node}.{option}": fact for option, fact in (usual | own).items() if option not in without}
+
+
+def head_widths(facts, *nodes):
+    """Heads that share the width of the model."""
+    width = facts["d_model"] // facts["n_heads"]
+    return {f"{node}.{option}": width for node in nodes for option in ("key_width", "value_width")}
 
 
 def facts_of(config, model):
@@ -37,9 +55,9 @@ def facts_of(config, model):
     block = (model.stack if cross is None else model.decoder).blocks[0]
     del nodes["ffn"]["expand"], nodes["ffn"]["multiple_of"]
     nodes["ffn"]["width"] = block.ffn.ffn_width
-    nodes["attention"] = attention_facts(attention, block.attention)
+    nodes["attention"] = looked_up(attention, block.attention)
     if cross is not None:
-        nodes["cross_attention"] = attention_facts(cross, block.cross)
+        nodes["cross_attention"] = looked_up(cross, block.cross)
         nodes["encoder"] = {size: sizes[size] or nodes[size] for size in SIZES}
     return {
         f"{node}.{option}" if isinstance(value, dict) else node: fact
@@ -48,7 +66,7 @@ def facts_of(config, model):
     }
 
 
-def attention_facts(node, module):
+def looked_up(node, module):
     if node["kind"] == "mla":
         widths = ("latent_width", "plain_width", "rotary_width", "value_width")
         return dict(node) | {width: getattr(module, width) for width in widths}

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 WANTED = ["*.json", "*.safetensors", "*.txt"]

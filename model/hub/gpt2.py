@@ -1,30 +1,8 @@
 """GPT-2: one matrix for queries, keys and values, and every matrix the other way round."""
 
+from model.hub.facts import ACTIVATIONS, PLAIN_EMBEDDING, PLAIN_HEAD, attention_facts, head_widths
 from model.hub.family import Family
 from model.hub.tensors import packed, transposed
-
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-}
-# a text is embedded without scale, types or norm
-PLAIN_EMBEDDING = {"embedding.scaled": False, "embedding.token_types": 0, "embedding_norm": False}
-PLAIN_HEAD = {"head.bias": False, "head.scaled": False, "head.softcap": None, "head.transform": None}
-PLAIN_SCORES = {"qk_norm": "none", "softcap": None, "window": None, "scale": None}
-
-
-def attention_facts(node, **changes):
-    facts = {"kind": "gqa", "group": 1, **PLAIN_SCORES, **changes}
-    return {f"{node}.{option}": fact for option, fact in facts.items()}
-
-
-def head_widths(d_model, n_heads, *nodes):
-    """Heads that share the width of the model."""
-    widths = ("key_width", "value_width")
-    return {f"{node}.{width}": d_model // n_heads for node in nodes for width in widths}
 
 
 def tensors(facts, theirs):
@@ -57,7 +35,7 @@ GPT2 = Family(
         "norm.kind": "layernorm",
         "norm.weight": True,
         "norm.bias": True,
-        **attention_facts("attention", bias=True, out_bias=True),
+        **attention_facts(bias=True, out_bias=True),
         "ffn.bias": True,
     },
     keys={
@@ -90,7 +68,7 @@ GPT2 = Family(
         "is_decoder": False,
     },
     unread=("n_ctx", "reorder_and_upcast_attn"),
-    read=lambda theirs, facts: head_widths(facts["d_model"], facts["n_heads"], "attention"),
+    read=lambda theirs, facts: head_widths(facts, "attention"),
     tensors=tensors,
     prefix="transformer.",
     aliases={"lm_head.weight": "transformer.wte.weight"},

@@ -1,10 +1,10 @@
-"""NanoChat: the class that fits the default model. Its norms have no weights, its squared relu no gate, and its
-pairs turn the other way."""
+"""NanoChat, the class that fits the default model: norms without weights, a squared relu without a gate, and pairs
+that turn the other way."""
 
+from model.hub.facts import ACTIVATIONS, attention_facts, head_widths
 from model.hub.family import Family
-from model.hub.gpt2 import ACTIVATIONS, head_widths
-from model.hub.llama import BASE, BIASES, COUNTS, MISSING, SIZES, heads, read, write
-from model.hub.llama import tensors as llama_tensors
+from model.hub.kin import ALIASES, BASE, BIASES, COUNTS, MISSING, SIZES, read, write
+from model.hub.kin import tensors as named
 from model.hub.tensors import each
 
 
@@ -15,8 +15,7 @@ def tensors(facts, theirs):
     def turning(part):
         return each(f"stack.blocks.*.attention.{part}", halves_change_places, halves_change_places)
 
-    normless = {t: o for t, o in llama_tensors(facts, theirs).items() if "norm" not in t and "mlp" not in t}
-    return normless | {
+    return {t: ours for t, ours in named(facts, theirs).items() if "norm" not in t and "mlp" not in t} | {
         "model.layers.*.self_attn.q_proj": turning("query"),
         "model.layers.*.self_attn.k_proj": turning("key"),
         "model.layers.*.mlp.fc1": "stack.blocks.*.ffn.up",
@@ -24,28 +23,25 @@ def tensors(facts, theirs):
     }
 
 
+def read_all(theirs, facts):
+    return head_widths(facts, "attention") | read(theirs, facts)
+
+
 NANOCHAT = Family(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
     auto="AutoModelForCausalLM",
     init="modern",
-    facts={
-        **BASE,
-        **heads(qk_norm="head"),
-        "norm.weight": False,
-        "embedding_norm": True,
-        "ffn.bias": False,
-    },
+    facts={key: fact for key, fact in BASE.items() if key != "head.softcap"}
+    | attention_facts(without=["group"], qk_norm="head")
+    | {"norm.weight": False, "embedding_norm": True, "ffn.bias": False},
     keys={**SIZES, **BIASES, "final_logit_softcapping": "head.softcap"},
     words={"hidden_act": ACTIVATIONS},
     missing={**MISSING, "hidden_act": "relu2", "final_logit_softcapping": 15.0},
     unread=COUNTS,
-    read=lambda theirs, facts: (
-        head_widths(facts["d_model"], facts["n_heads"], "attention") | read(theirs, facts)
-    ),
+    read=read_all,
     write=write,
     tensors=tensors,
     prefix="model.",
-    aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    aliases=ALIASES,
 )
-NANOCHAT.facts.pop("head.softcap")

@@ -2,7 +2,7 @@
 
 import math
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
 
 KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
 OURS = {

@@ -1,8 +1,8 @@
 """T5, 1.0 and 1.1 (Flan): a bias by distance, scores unscaled, and a head that is tied and scaled, or neither."""
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
+from model.hub.facts import attention_facts
 from model.hub.family import Family
-from model.hub.gpt2 import attention_facts
 
 ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
 NODES = ("attention", "cross_attention")
@@ -60,7 +60,7 @@ T5 = Family(
         "norm.kind": "rmsnorm",
         "norm.weight": True,
         "norm.bias": False,
-        **attention_facts("attention", bias=False, out_bias=False, scale=1.0),
+        **attention_facts(bias=False, out_bias=False, scale=1.0),
         **attention_facts("cross_attention", bias=False, out_bias=False, scale=1.0),
         "ffn.bias": False,
         "head.bias": False,

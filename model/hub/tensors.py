@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from model.hub.facts import HubError
+from model.hub.errors import HubError
 from model.hub.files import files_of
 
 
@@ -92,7 +92,7 @@ def called(family, files):
     return names
 
 
-def read(family, table, folder, model):
+def read_tensors(family, table, folder, model):
     """A tensor for each of the model's, in float32: nothing missing, nothing left over."""
     from safetensors import safe_open
 
