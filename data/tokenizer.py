@@ -131,7 +131,7 @@ class BytePairTokenizer(Tokenizer):
 
 class HubTokenizer(Tokenizer):
     """Any tokenizer of the `tokenizers` library, as the JSON text in which it is published: WordPiece, Unigram
-    and what else has no state of our own. Its special tokens stand anywhere, and one may serve twice."""
+    and whatever else is none of ours. Its special tokens stand anywhere, and one may serve twice."""
 
     kind = "hub"
 

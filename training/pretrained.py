@@ -1,5 +1,4 @@
-"""Pretrained: a model in the Hugging Face formats becomes a config, tensors and a tokenizer, and these become such
-a folder."""
+"""Pretrained: a folder in the Hugging Face formats becomes a config, tensors and a tokenizer, and back."""
 
 import json
 import os
@@ -62,7 +61,8 @@ def read_tokenizer(folder, theirs, rows):
         return from_hub(text, specials(theirs, said, library(text)), rows)
     except FileNotFoundError:
         raise HubError(
-            f"{folder} has no tokenizer.json; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
+            f"{folder} has no tokenizer.json; transformers writes one: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         ) from None
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{folder / 'tokenizer.json'} cannot be used: {error}") from None
@@ -96,7 +96,8 @@ def specials(theirs, said, tokens):
 
 
 def export(opened, folder, kind=None):
-    """Write an opened run as such a folder, and prove it: what was written is read back and must say the same."""
+    """Write a model as such a folder and prove it: what was written is read back and must say the same.
+    `opened` is (model, tokenizer, config)."""
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder")
     model, tokenizer, config = opened

@@ -17,6 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from model import build_model
+from model.hub.errors import HubError
 from training import checkpoint
 from training.command import command
 from training.config import OBJECTIVE, compose
@@ -57,9 +58,7 @@ def import_run(place, folder):
     n = sum(p.numel() for p in model.parameters())
     print(f"{folder}: {found.family}, {n:,} parameters, {found.tokenizer.vocab_size:,} words")
     if found.tokenizer.kind == "hub":
-        print(
-            "its tokenizer is no byte pair encoding in our words; it is kept as it is and read by `tokenizers`"
-        )
+        print("its tokenizer is none of ours; it is kept as it is and read by the tokenizers library")
 
 
 def export_run(run, which, folder, family):
@@ -83,10 +82,13 @@ def main(words):
     back.add_argument("--checkpoint", default="latest", help="latest, best or a step")
     back.add_argument("--family", help="which class to be, where several fit")
     said = parser.parse_args(words)
-    if said.way == "import":
-        import_run(vars(said)["from"], said.to)
-    else:
-        export_run(said.run, said.checkpoint, said.to, said.family)
+    try:
+        if said.way == "import":
+            import_run(vars(said)["from"], said.to)
+        else:
+            export_run(said.run, said.checkpoint, said.to, said.family)
+    except OSError as error:
+        raise HubError(f"{error.filename or said.to}: {error.strerror or error}") from None
 
 
 if __name__ == "__main__":

@@ -58,49 +58,35 @@ def write_behind_padding(facts, theirs):
     return {"max_position_embeddings": facts["context"] + pad + 1}
 
 
+# fmt: off
 BERT = Family(
     model_type="bert",
     architecture="BertForMaskedLM",
     auto="AutoModelForMaskedLM",
     init="bert",
     facts={
-        "kind": "encoder",
-        "embedding.scaled": False,
-        "embedding_norm": True,
-        "position.kind": "learned",
-        "block.kind": "post",
-        "norm.kind": "layernorm",
-        "norm.weight": True,
-        "norm.bias": True,
-        **attention_facts(bias=True, out_bias=True),
-        "ffn.bias": True,
-        "head.bias": True,
-        "head.scaled": False,
-        "head.softcap": None,
+        "kind": "encoder", "embedding.scaled": False, "embedding_norm": True, "position.kind": "learned",
+        "block.kind": "post", "norm.kind": "layernorm", "norm.weight": True, "norm.bias": True,
+        **attention_facts(bias=True, out_bias=True), "ffn.bias": True, "head.bias": True,
+        "head.scaled": False, "head.softcap": None,
     },
     keys={
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layers",
-        "num_attention_heads": "n_heads",
-        "max_position_embeddings": "context",
-        "intermediate_size": "ffn.width",
-        "hidden_act": ("ffn.kind", "head.transform"),
-        "layer_norm_eps": "norm.eps",
-        "type_vocab_size": "embedding.token_types",
-        "tie_word_embeddings": "head.tied",
+        "hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+        "max_position_embeddings": "context", "intermediate_size": "ffn.width",
+        "hidden_act": ("ffn.kind", "head.transform"), "layer_norm_eps": "norm.eps",
+        "type_vocab_size": "embedding.token_types", "tie_word_embeddings": "head.tied",
         "hidden_dropout_prob": "dropout",
     },
     words={"hidden_act": ACTIVATIONS, "tie_word_embeddings": {True: True}},
     missing={
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12,
-        "type_vocab_size": 2,
-        "tie_word_embeddings": True,
+        "hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "tie_word_embeddings": True,
         "hidden_dropout_prob": 0.1,
     },
     needs={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
-    unread=("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
-    + ("pooler_size_per_head", "pooler_type"),
+    unread=(
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+        "pooler_size_per_head", "pooler_type",
+    ),
     read=read,
     tensors=bert_tensors,
     aliases={

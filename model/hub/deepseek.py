@@ -1,5 +1,5 @@
-"""DeepSeek-V2's and V3's latent attention, with dense layers: neighbours turn, not halves; a latent shares its
-matrix with the rotary key, and keys share one with values."""
+"""DeepSeek-V3's latent attention, with dense layers: neighbours turn, not halves; a latent shares its matrix
+with the rotary key, and keys share one with values."""
 
 import torch
 
@@ -71,8 +71,8 @@ def read(theirs, facts):
     layers, dense = facts["n_layers"], theirs.get("first_k_dense_replace", 3)
     if dense < layers:
         raise HubError(
-            f"config.json: first_k_dense_replace is {dense} of {layers} layers, so the others are mixtures of "
-            "experts; only dense layers are supported"
+            f"config.json: first_k_dense_replace is {dense} of {layers} layers, so the others are mixtures "
+            "of experts (MoE); only dense layers are supported"
         )
     return read_rope(theirs)
 
@@ -83,6 +83,7 @@ def write(facts, theirs):
     return {"qk_head_dim": widths, "rope_interleave": True, **counts, **write_rope(facts)}
 
 
+# fmt: off
 DEEPSEEK = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
@@ -90,11 +91,8 @@ DEEPSEEK = Family(
     init="gpt2",
     facts={**BASE, "attention.kind": "mla", "norm.eps": 1e-6, "ffn.bias": False},
     keys={
-        **SIZES,
-        "q_lora_rank": "attention.query_rank",
-        "kv_lora_rank": "attention.latent_width",
-        "qk_nope_head_dim": "attention.plain_width",
-        "qk_rope_head_dim": "attention.rotary_width",
+        **SIZES, "q_lora_rank": "attention.query_rank", "kv_lora_rank": "attention.latent_width",
+        "qk_nope_head_dim": "attention.plain_width", "qk_rope_head_dim": "attention.rotary_width",
         "v_head_dim": "attention.value_width",
     },
     words={"hidden_act": GATED},
@@ -104,18 +102,11 @@ DEEPSEEK = Family(
         *KEYS,
         *("num_key_value_heads", "first_k_dense_replace", "rope_interleave", "head_dim", "qk_head_dim"),
         *(
-            "moe_intermediate_size",
-            "moe_layer_freq",
-            "n_group",
-            "topk_group",
-            "topk_method",
+            "moe_intermediate_size", "moe_layer_freq", "n_group", "topk_group", "topk_method",
             "n_routed_experts",
         ),
         *(
-            "n_shared_experts",
-            "num_experts_per_tok",
-            "norm_topk_prob",
-            "routed_scaling_factor",
+            "n_shared_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor",
             "scoring_func",
         ),
         *("num_nextn_predict_layers", "num_mtp_layers", "output_router_logits", "ep_size", "aux_loss_alpha"),

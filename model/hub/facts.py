@@ -1,7 +1,7 @@
 """Facts: what a model is, in words that have one spelling each, so that two libraries can be compared.
 
-A fact is an option as it is typed, without its `model.`: norm.eps, attention.window. What a config leaves open
-is filled in: mha, gqa and mqa are all gqa with their group, and the width of a feed-forward is a number.
+A fact is an option as it is typed, without its `model.`: norm.eps, attention.window. What a config leaves
+open is filled in: mha, gqa and mqa are all gqa with their group, and a feed-forward has its width.
 """
 
 from dataclasses import asdict
@@ -30,7 +30,8 @@ LIFTS = {
 PLAIN_EMBEDDING = {"embedding.scaled": False, "embedding.token_types": 0, "embedding_norm": False}
 PLAIN_HEAD = {"head.bias": False, "head.scaled": False, "head.softcap": None, "head.transform": None}
 ACTIVATIONS = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "relu2": "relu2",
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
+    "relu2": "relu2",
 }
 # fmt: on
 

@@ -1,122 +1,57 @@
 """Family: a model that both libraries know. Most of it is data: which key of config.json is which fact, which
 tensor is which. One table serves both directions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from model.hub.errors import HubError
 from model.hub.facts import LIFTS
 
+NOTHING = MappingProxyType({})
 # keys of config.json that no logit depends on
 UNREAD = set(
-    [
-        "architectures",
-        "model_type",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "_name_or_path",
-        "name_or_path",
-        "auto_map",
-        "vocab_size",
-        "use_cache",
-        "use_return_dict",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "output_past",
-        "torchscript",
-        "initializer_range",
-        "initializer_factor",
-        "init_std",
-        "is_encoder_decoder",
-        "problem_type",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "_num_labels",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "mask_token_id",
-        "unk_token_id",
-        "decoder_start_token_id",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "force_bos_token_to_be_generated",
-        "task_specific_params",
-        "finetuning_task",
-        "attention_dropout",
-        "activation_dropout",
-        "attention_probs_dropout_prob",
-        "attn_pdrop",
-        "embd_pdrop",
-        "classifier_dropout",
-        "classif_dropout",
-        "encoder_layerdrop",
-        "decoder_layerdrop",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_type",
-        "summary_proj_to_labels",
-        "summary_use_proj",
-        "gradient_checkpointing",
-        "pretraining_tp",
-        "chunk_size_feed_forward",
-        "prefix",
-        "num_beams",
-        "num_beam_groups",
-        "max_length",
-        "min_length",
-        "length_penalty",
-        "no_repeat_ngram_size",
-        "early_stopping",
-        "do_sample",
-        "temperature",
-        "top_k",
-        "top_p",
-        "typical_p",
-        "repetition_penalty",
-        "num_return_sequences",
-        "bad_words_ids",
-        "diversity_penalty",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "exponential_decay_length_penalty",
-        "remove_invalid_values",
-        "encoder_no_repeat_ngram_size",
-        "return_dict_in_generate",
-        "output_scores",
-        "tokenizer_class",
-        "_attn_implementation_autoset",
-    ]
+    """
+    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path auto_map
+    vocab_size use_cache use_return_dict return_dict output_attentions output_hidden_states output_past
+    torchscript initializer_range initializer_factor init_std is_encoder_decoder problem_type id2label
+    label2id num_labels _num_labels bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id
+    mask_token_id unk_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
+    force_bos_token_to_be_generated task_specific_params finetuning_task attention_dropout
+    activation_dropout attention_probs_dropout_prob attn_pdrop embd_pdrop classifier_dropout
+    classif_dropout encoder_layerdrop decoder_layerdrop summary_activation summary_first_dropout
+    summary_type summary_proj_to_labels summary_use_proj gradient_checkpointing pretraining_tp
+    chunk_size_feed_forward prefix num_beams num_beam_groups max_length min_length length_penalty
+    no_repeat_ngram_size early_stopping do_sample temperature top_k top_p typical_p repetition_penalty
+    num_return_sequences bad_words_ids diversity_penalty suppress_tokens begin_suppress_tokens
+    exponential_decay_length_penalty remove_invalid_values encoder_no_repeat_ngram_size
+    return_dict_in_generate output_scores tokenizer_class _attn_implementation_autoset
+    """.split()  # noqa: SIM905
 )
 
 
 class Family(NamedTuple):
-    """`facts` hold for every model of the family. `keys` maps a key of config.json to a fact, or to several that
-    must agree; `words` says how values are called there; `missing` what a config.json means that lacks a key (a
-    function is asked, and takes null for lacking). `needs` has the only values that are understood. `read` and
-    `write` do what is special, `tensors` maps modules or tensors to ours."""
+    """`facts` hold for every model of the family. `keys` maps a key of config.json to a fact, or to several
+    that must agree; `words` says what values are called there, and `missing` what a config.json means that
+    lacks a key (a function is asked, and takes null for lacking). `needs` has the only values that are
+    understood."""
 
     model_type: str
     architecture: str
     auto: str
-    init: str
+    init: str  # of a new model like it
     facts: dict
     keys: dict
-    tensors: Callable  # of facts and config.json
-    words: dict = {}  # noqa: RUF012
-    missing: dict = {}  # noqa: RUF012
-    needs: dict = {}  # noqa: RUF012
-    unread: tuple = ()
-    read: Callable = lambda theirs, facts: {}
-    write: Callable = lambda facts, theirs: {}
+    tensors: Callable  # of facts and config.json: their modules or tensors, and ours
+    words: Mapping = NOTHING
+    missing: Mapping = NOTHING
+    needs: Mapping = NOTHING
+    unread: tuple = ()  # more keys that no logit depends on
+    read: Callable = lambda theirs, facts: {}  # facts that no key says by itself
+    write: Callable = lambda facts, theirs: {}  # and the keys for them
     prefix: str = ""  # of all tensors but those of the head; a file of the headless class lacks it
-    aliases: dict = {}  # noqa: RUF012  # tensors that may stand there a second time
-    fallback: dict = {}  # noqa: RUF012  # what to read in place of a tensor that is not there
+    aliases: Mapping = NOTHING  # tensors that may stand there a second time
+    fallback: Mapping = NOTHING  # what to read in place of a tensor that is not there
     spare: tuple = ()  # patterns of tensors that may stand there and have no part in the logits
 
 
@@ -187,9 +122,8 @@ def fit(family, facts, ids):
     """What is written is read back, so that nothing is lost unnoticed: a fact that comes back another one is
     lifted or stands in the way. `ids` are config.json's special tokens."""
     if facts["kind"] != family.facts["kind"]:
-        return Fit(
-            family, {}, {}, [obstacle(family, "kind", facts["kind"], family.facts["kind"])] * len(facts)
-        )
+        wrong = obstacle(family, "kind", facts["kind"], family.facts["kind"])
+        return Fit(family, {}, {}, [wrong] * len(facts))  # farther than any other
     try:
         theirs = spelled(family, facts, ids)
         wanted = facts_from(family, theirs)

@@ -30,8 +30,8 @@ def read_window(theirs, facts):
     )
     if kinds not in ({"full_attention"}, {"sliding_attention"}):
         raise HubError(
-            f"config.json: layer_types is a mixture of {' and '.join(sorted(kinds))}; supported is one window for "
-            "all layers, or none"
+            f"config.json: layer_types is a mixture of {' and '.join(sorted(kinds))}; supported is one "
+            "window for all layers, or none"
         )
     window = None if kinds == {"full_attention"} else theirs.get("sliding_window", 4096)
     return {"attention.window": window, **read(theirs, facts)}

@@ -1,5 +1,5 @@
-"""NanoChat, the class that fits the default model: norms without weights, a squared relu without a gate, and pairs
-that turn the other way."""
+"""NanoChat, the class that fits the default model: norms without weights, a squared relu without a gate, and
+pairs that turn the other way."""
 
 from model.hub.facts import ACTIVATIONS, attention_facts, head_widths
 from model.hub.family import Family

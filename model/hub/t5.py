@@ -1,4 +1,4 @@
-"""T5, 1.0 and 1.1 (Flan): a bias by distance, scores unscaled, and a head that is tied and scaled, or neither."""
+"""T5, 1.0 and 1.1 (Flan): a bias by distance, scores unscaled, a head that is tied and scaled, or neither."""
 
 from model.hub.errors import HubError
 from model.hub.facts import attention_facts
@@ -45,51 +45,33 @@ def write(facts, theirs):
     return {"tie_word_embeddings": facts["head.scaled"], "scale_decoder_outputs": facts["head.scaled"]}
 
 
+# fmt: off
 T5 = Family(
     model_type="t5",
     architecture="T5ForConditionalGeneration",
     auto="AutoModelForSeq2SeqLM",
     init="t5",
     facts={
-        "kind": "encoder_decoder",
-        "embedding.scaled": False,
-        "embedding.token_types": 0,
-        "embedding_norm": False,
-        "position.kind": "relative",
-        "block.kind": "pre",
-        "norm.kind": "rmsnorm",
-        "norm.weight": True,
-        "norm.bias": False,
-        **attention_facts(bias=False, out_bias=False, scale=1.0),
-        **attention_facts("cross_attention", bias=False, out_bias=False, scale=1.0),
-        "ffn.bias": False,
-        "head.bias": False,
-        "head.softcap": None,
-        "head.transform": None,
+        "kind": "encoder_decoder", "embedding.scaled": False, "embedding.token_types": 0,
+        "embedding_norm": False, "position.kind": "relative", "block.kind": "pre", "norm.kind": "rmsnorm",
+        "norm.weight": True, "norm.bias": False, **attention_facts(bias=False, out_bias=False, scale=1.0),
+        **attention_facts("cross_attention", bias=False, out_bias=False, scale=1.0), "ffn.bias": False,
+        "head.bias": False, "head.softcap": None, "head.transform": None,
     },
     keys={
-        "d_model": "d_model",
-        "num_layers": "encoder.n_layers",
-        "num_decoder_layers": "n_layers",
-        "num_heads": "n_heads",
-        "n_positions": "context",
+        "d_model": "d_model", "num_layers": "encoder.n_layers", "num_decoder_layers": "n_layers",
+        "num_heads": "n_heads", "n_positions": "context",
         "d_kv": tuple(f"{node}.{width}" for node in NODES for width in ("key_width", "value_width")),
-        "d_ff": "ffn.width",
-        "feed_forward_proj": "ffn.kind",
+        "d_ff": "ffn.width", "feed_forward_proj": "ffn.kind",
         "relative_attention_num_buckets": "position.buckets",
-        "relative_attention_max_distance": "position.max_distance",
-        "layer_norm_epsilon": "norm.eps",
+        "relative_attention_max_distance": "position.max_distance", "layer_norm_epsilon": "norm.eps",
         "dropout_rate": "dropout",
     },
     words={"feed_forward_proj": ACTIVATIONS},
     missing={
-        "num_decoder_layers": lambda theirs: theirs["num_layers"],
-        "n_positions": 512,
-        "feed_forward_proj": "relu",
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "layer_norm_epsilon": 1e-6,
-        "dropout_rate": 0.1,
+        "num_decoder_layers": lambda theirs: theirs["num_layers"], "n_positions": 512,
+        "feed_forward_proj": "relu", "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6, "dropout_rate": 0.1,
     },
     needs={"is_decoder": False},
     unread=("tie_word_embeddings", "scale_decoder_outputs", "is_gated_act", "dense_act_fn"),
@@ -97,8 +79,7 @@ T5 = Family(
     write=write,
     tensors=tensors,
     aliases={
-        "lm_head.weight": "shared.weight",
-        "encoder.embed_tokens.weight": "shared.weight",
+        "lm_head.weight": "shared.weight", "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
     },
     spare=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),

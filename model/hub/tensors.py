@@ -11,7 +11,7 @@ from model.hub.files import files_of
 
 
 class Map(NamedTuple):
-    """One tensor of theirs and those of ours that it holds: `here` takes it apart, `there` puts it together."""
+    """A tensor of theirs and those of ours that it holds: `here` takes it apart, `there` puts it together."""
 
     ours: tuple
     here: Callable
@@ -56,8 +56,8 @@ class Place(NamedTuple):
 
 
 def places(table, tensors):
-    """{their name: Place} for each of a model's tensors, whatever these hold. A * in the table is any layer, and a
-    module stands for its weight and its bias."""
+    """{their name: Place} for each of a model's tensors. A * in the table is any layer, and a module stands
+    for its weight and its bias."""
     found, taken = {}, set()
     for theirs, way in table.items():
         way = same(way) if isinstance(way, str) else way
@@ -83,7 +83,7 @@ def written(table, tensors):
 
 
 def called(family, files):
-    """{name as the family has it: name in the file}: older files leave out the prefix, or say gamma and beta."""
+    """{name as the family has it: name in the file}; older files lack the prefix, or say gamma and beta."""
     bare = family.prefix and not any(name.startswith(family.prefix) for name in files)
     names = {}
     for name in files:
