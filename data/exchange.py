@@ -1,5 +1,5 @@
-"""Exchange: tokenizers to and from the JSON of the `tokenizers` library. Whatever is handed over gives the same
-ids on both sides, or is refused."""
+"""Exchange: tokenizers to and from the JSON of the `tokenizers` library. What is handed over gives the same ids
+on both sides, or is refused."""
 
 import json
 import re

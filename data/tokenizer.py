@@ -130,8 +130,8 @@ class BytePairTokenizer(Tokenizer):
 
 
 class HubTokenizer(Tokenizer):
-    """Any tokenizer of the `tokenizers` library, as the JSON text in which it is published: WordPiece, Unigram
-    and whatever else is none of ours. Its special tokens stand anywhere, and one may serve twice."""
+    """Any tokenizer of the `tokenizers` library, as the JSON text in which it is published: WordPiece,
+    Unigram and whatever else is none of ours. Its special tokens stand anywhere, and one may serve twice."""
 
     kind = "hub"
 
