@@ -1,5 +1,4 @@
-"""Exchange: tokenizers to and from the JSON of the `tokenizers` library. What is handed over gives the same ids
-on both sides, or is refused."""
+"""Exchange: tokenizers to and from the JSON of the `tokenizers` library, with the same ids on both sides."""
 
 import json
 import re

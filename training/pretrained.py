@@ -41,7 +41,8 @@ def read(place):
         model = empty(config, rows)
         facts = facts_of(config, model)
     except (OmegaConfBaseException, ValueError, TypeError, RuntimeError) as error:
-        raise HubError(f"{folder / 'config.json'} does not describe a model: {error}") from None
+        said = str(error).partition("\n")[0]
+        raise HubError(f"{folder / 'config.json'} does not describe a model: {said}") from None
     tokenizer = read_tokenizer(folder, theirs, rows)
     tensors = read_tensors(family, family.tensors(facts, theirs), folder, model_tensors(model))
     return Pretrained(config, tensors, tokenizer, family.model_type)
@@ -107,7 +108,7 @@ def export(opened, folder, kind=None):
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
-        write(draft, found, model, tokenizer, facts | found.lifts)
+        write(draft, found, model, tokenizer)
         prove(draft, model, tokenizer)
         os.rename(draft, folder)
     finally:
@@ -124,8 +125,8 @@ def special_ids(tokenizer, kind):
     return ids
 
 
-def write(draft, found, model, tokenizer, facts):
-    family, theirs = found.family, found.theirs
+def write(draft, found, model, tokenizer):
+    family, theirs, facts, _ = found
     rows = model.embedding.table.num_embeddings
     lifted = empty(config_of(facts, family.init), rows)
     tensors = filled(model_tensors(lifted), model_tensors(model))

@@ -51,7 +51,7 @@ def fitting(facts, ids, kind=None):
     if kind not in (None, *FAMILIES):
         raise ValueError(f"the family is {kind!r}; choose one of: {', '.join(FAMILIES)}")
     fits = [fit(family, facts, ids) for name, family in FAMILIES.items() if kind in (None, name)]
-    best = min(fits, key=lambda f: len(f.obstacles))
+    best = min(fits, key=lambda found: found.distance)
     if best.obstacles:
         more = f" (and {len(best.obstacles) - 1} more)" if len(best.obstacles) > 1 else ""
         raise HubError(

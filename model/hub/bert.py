@@ -52,6 +52,10 @@ def read_behind_padding(theirs, facts):
     return read(theirs, facts) | {"context": rows - pad - 1}
 
 
+def write(facts, theirs):
+    return {"type_vocab_size": facts["embedding.token_types"] or 1}
+
+
 def write_behind_padding(facts, theirs):
     if (pad := theirs.get("pad_token_id")) is None:
         raise HubError("RobertaForMaskedLM counts from its pad token, and the tokenizer of this run has none")
@@ -88,6 +92,7 @@ BERT = Family(
         "pooler_size_per_head", "pooler_type",
     ),
     read=read,
+    write=write,
     tensors=bert_tensors,
     aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -101,7 +106,6 @@ ROBERTA = BERT._replace(
     facts={**BERT.facts, "embedding.token_types": 1},
     keys={k: v for k, v in BERT.keys.items() if k != "max_position_embeddings"},
     words={**BERT.words, "type_vocab_size": {1: 1}},
-    missing={**BERT.missing, "type_vocab_size": 1},
     unread=(*BERT.unread, "max_position_embeddings"),
     read=read_behind_padding,
     write=write_behind_padding,

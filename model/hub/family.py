@@ -3,7 +3,7 @@ tensor is which. One table serves both directions."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from model.hub.errors import HubError
 from model.hub.facts import LIFTS
@@ -98,12 +98,17 @@ def facts_from(family, theirs):
 
 
 class Fit(NamedTuple):
-    """How a model goes into a family: its config.json, the facts to change first, the options in the way."""
+    """How a model goes into a family: its config.json, its facts there, and the options in the way."""
 
     family: Family
     theirs: dict
-    lifts: dict[str, Any]
+    facts: dict
     obstacles: list[str]
+
+    @property
+    def distance(self):
+        """Another kind of part is farther off than another option of it."""
+        return sum(10 if ".kind is" in obstacle else 1 for obstacle in self.obstacles)
 
 
 def spelled(family, facts, ids):
@@ -121,27 +126,29 @@ def spelled(family, facts, ids):
 def fit(family, facts, ids):
     """What is written is read back, so that nothing is lost unnoticed: a fact that comes back another one is
     lifted or stands in the way. `ids` are config.json's special tokens."""
-    if facts["kind"] != family.facts["kind"]:
-        wrong = obstacle(family, "kind", facts["kind"], family.facts["kind"])
-        return Fit(family, {}, {}, [wrong] * len(facts))  # farther than any other
+    kinds = [name for name in family.facts if name.endswith("kind")]
+    if odd := differing(facts, family.facts, [name for name in kinds if name in facts]):
+        return Fit(family, {}, facts, [obstacle(family, *found) for found in odd])
     try:
-        theirs = spelled(family, facts, ids)
+        lifted = facts | lifts(facts, family.facts)
+        lifted |= lifts(lifted, facts_from(family, spelled(family, lifted, ids)))
+        theirs = spelled(family, lifted, ids)
         wanted = facts_from(family, theirs)
+        odd = differing(lifted, wanted, {**lifted, **wanted})
     except HubError as error:
-        return Fit(family, {}, {}, [str(error)])
-    differing = {
-        name: (facts.get(name), wanted.get(name))
-        for name in [*facts, *wanted]
-        if facts.get(name) != wanted.get(name) and name != "dropout"
-    }
-    lifts = {name: new for name, (old, new) in differing.items() if LIFTS.get(name) == (old, new)}
-    kinds = {name.removesuffix("kind") for name in differing if name.endswith(".kind")}
-    obstacles = [
-        obstacle(family, name, old, new)
-        for name, (old, new) in differing.items()
-        if name not in lifts and (name.endswith(".kind") or not name.startswith(tuple(kinds)))
-    ]
-    return Fit(family, theirs, lifts, obstacles)
+        return Fit(family, {}, facts, [str(error)])
+    return Fit(family, theirs, lifted, [obstacle(family, *found) for found in odd])
+
+
+def lifts(facts, wanted):
+    found = differing(facts, wanted, facts.keys() & wanted.keys())
+    return {name: new for name, old, new in found if LIFTS.get(name) == (old, new)}
+
+
+def differing(facts, others, names):
+    """(name, fact, other), but for dropout, of which no logit knows."""
+    each = ((name, facts.get(name), others.get(name)) for name in names if name != "dropout")
+    return [(name, fact, other) for name, fact, other in each if fact != other]
 
 
 def obstacle(family, name, ours, theirs):

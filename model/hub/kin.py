@@ -18,7 +18,7 @@ SIZES = {
 HEADS = {"head_dim": ("attention.key_width", "attention.value_width")}
 BIASES = {"attention_bias": ("attention.bias", "attention.out_bias")}
 MISSING = {
-    "hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "max_position_embeddings": 2048,
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
     "head_dim": lambda theirs: theirs["hidden_size"] // theirs["num_attention_heads"],
     "attention_bias": False, "mlp_bias": False,
 }

@@ -41,7 +41,9 @@ def read(theirs, facts):
 def write(facts, theirs):
     sides = ("d_model", "n_heads")
     if odd := [size for size in sides if facts[f"encoder.{size}"] != facts[size]]:
-        raise HubError(f"model.encoder.{odd[0]} is its own and T5ForConditionalGeneration has one for both")
+        raise HubError(
+            f"model.encoder.{odd[0]} is another one and T5ForConditionalGeneration has one for both"
+        )
     return {"tie_word_embeddings": facts["head.scaled"], "scale_decoder_outputs": facts["head.scaled"]}
 
 

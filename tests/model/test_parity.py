@@ -49,14 +49,15 @@ def both(words):
     config = compose([*words.split(), *SIZES]).model
     facts = facts_of(config, build_model(config, VOCABULARY))
     found = fitting(facts, IDS)
+    facts = found.facts
     theirs = found.theirs | {"vocab_size": VOCABULARY}
     whole = getattr(hf, found.family.architecture)
     options = whole.config_class.from_dict(theirs)
     options._attn_implementation = "eager"
     model = drawn(whole(options))
-    config = config_of(facts | found.lifts, found.family.init)
+    config = config_of(facts, found.family.init)
     ours = build_model(config, VOCABULARY).double().eval()
-    table = places(found.family.tensors(facts | found.lifts, theirs), dict(ours.named_parameters()))
+    table = places(found.family.tensors(facts, theirs), dict(ours.named_parameters()))
     weights = model.state_dict()
     for name, place in table.items():
         for our_name, piece in zip(place.ours, place.way.here(weights[name]), strict=True):
