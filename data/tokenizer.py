@@ -231,10 +231,10 @@ def decoded(ranks):
 def from_hub_state(options):
     tokenizer = HubTokenizer(**options)
     check_names(tokenizer.specials)
-    highest = max([*tokenizer.specials.values(), *tokenizer.library.get_vocab().values()])
-    if min(tokenizer.specials.values()) < 0 or highest >= tokenizer.vocab_size:
+    ids = [*tokenizer.specials.values(), *tokenizer.library.get_vocab().values()]
+    if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
         raise ValueError(
-            f"the tokenizer has ids up to {highest:,} and the model {tokenizer.vocab_size:,} words"
+            f"the tokenizer has ids from {min(ids)} to {max(ids)} and the model {tokenizer.vocab_size} words"
         )
     return tokenizer
 
