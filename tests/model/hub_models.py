@@ -6,7 +6,21 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+
+def byte_pairs():
+    """GPT-2's kind of tokenizer, and two special tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["the cat in the hat, that other cat's hat"] * 20, trainer)
+    tokenizer.add_special_tokens(["<eos>", "<pad>"])
+    return tokenizer
+
+
 ROWS, CONTEXT = 300, 64
+END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": CONTEXT, "intermediate_size": 48}
 GROUPED = SIZES | {"num_key_value_heads": 2}
@@ -51,25 +65,13 @@ MODELS = {
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
     "bert": (hf.BertForMaskedLM, SIZES),
     "roberta": (hf.RobertaForMaskedLM, SIZES | {
-        "type_vocab_size": 1, "max_position_embeddings": CONTEXT + 292}),
+        "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
     "t5": (hf.T5ForConditionalGeneration, T5),
     "flan": (hf.T5ForConditionalGeneration, T5 | {
         "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "bart": (hf.BartForConditionalGeneration, BART),
 }
 # fmt: on
-
-
-def byte_pairs():
-    """GPT-2's kind of tokenizer, 290 words and two special tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(["the cat in the hat, that other cat's hat"] * 20, trainer)
-    tokenizer.add_special_tokens(["<eos>", "<pad>"])
-    return tokenizer
 
 
 def lively(model):
@@ -83,9 +85,8 @@ def lively(model):
 
 def made(name):
     kind, options = MODELS[name]
-    end, pad = ROWS - 10, ROWS - 9
-    ids = {"vocab_size": ROWS, "pad_token_id": pad, "bos_token_id": end, "eos_token_id": end}
-    ids |= {"decoder_start_token_id": pad} if name in ("t5", "flan", "bart") else {}
+    ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
+    ids |= {"decoder_start_token_id": PAD} if name in ("t5", "flan", "bart") else {}
     return lively(kind(kind.config_class(**ids | options | {"attn_implementation": "eager"})))
 
 

@@ -7,12 +7,15 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from model.generate import generate
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.loss import loss
-from tests.model.hub_models import CONTEXT, MODELS, ROWS, changed, logits, made, save
+from tests.model.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
 from training.command import command
 from training.opening import filled, open_run
 from training.pretrained import empty, read
@@ -43,7 +46,7 @@ def copy(there, tmp_path):
 
 def texts():
     draw = torch.Generator().manual_seed(1)
-    return [torch.randint(0, 290, (2, n), generator=draw) for n in (17, 21)]
+    return [torch.randint(0, END, (2, n), generator=draw) for n in (17, 21)]
 
 
 def opened(folder):
@@ -352,3 +355,35 @@ def test_a_key_that_is_left_out_means_what_it_means_there(name):
         usual["tie_word_embeddings"] = True
     for key, value in usual.items():
         assert getattr(theirs, key, value) == value, key
+
+
+def test_another_kind_of_tokenizer_goes_along(copy, tmp_path, capsys):
+    """BERT's and T5's cannot be said in our words; they are kept, and their special tokens have our names."""
+    folder = copy("bert")
+    pieces = {"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "[MASK]": 3, "the": 4, "cat": 5, "##s": 6}
+    words = Tokenizer(WordPiece(pieces, unk_token="[UNK]"))
+    words.pre_tokenizer = BertPreTokenizer()
+    words.add_special_tokens(["[PAD]", "[UNK]", "[SEP]", "[MASK]"])
+    words.save(str(folder / "tokenizer.json"))
+    changed(folder, eos_token_id=None, bos_token_id=None, pad_token_id=0)
+    (folder / "tokenizer_config.json").write_text(
+        '{"sep_token": "[SEP]", "mask_token": {"content": "[MASK]"}}'
+    )
+    import_run(folder, tmp_path / "run")
+    assert "it is kept as it is" in capsys.readouterr().out
+    run = open_run(tmp_path / "run")
+    assert run.tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
+    assert run.tokenizer.encode("the cats [MASK]").tolist() == [4, 5, 6, 1, 1, 1]
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
+    assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
+
+
+def test_the_sentinels_of_t5_have_our_names(copy):
+    folder = copy("t5")
+    words = byte_pairs()
+    words.add_special_tokens(["<extra_id_0>", "<extra_id_1>"])
+    words.save(str(folder / "tokenizer.json"))
+    specials = read(folder).tokenizer.specials
+    assert specials == {"end": END, "start": PAD, "pad": PAD, "sentinel_0": PAD + 1, "sentinel_1": PAD + 2}
