@@ -19,7 +19,8 @@ def to_hub(tokenizer):
     if tokenizer.kind == "hub":
         names = {name: tokenizer.library.id_to_token(i) for name, i in tokenizer.specials.items()}
         return tokenizer.text, {name: text for name, text in names.items() if text is not None}
-    names = {name: f"<|{name}|>" for name in tokenizer.specials}
+    first = {i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())}
+    names = {name: first[i] for name, i in tokenizer.specials.items()}  # where two share an id, they share it
     if tokenizer.kind == "char":
         tokens, merges, pattern = list(tokenizer.characters), [], None
     else:
@@ -110,14 +111,10 @@ def byte_pairs(wrapped):
     if not all(letter in byte_of for token in tokens for letter in token):
         return None
     ranks = [bytes(byte_of[letter] for letter in token) for token in tokens]
-    names = {}
-    for name, i in wrapped.specials.items():
-        if i >= len(ranks) and i not in names.values():
-            names[name] = i
-    if "end" not in names:
+    if min(wrapped.specials.values()) < len(ranks):
         return None
     try:
-        ours = BytePairTokenizer(pattern, ranks, names, wrapped.vocab_size)
+        ours = BytePairTokenizer(pattern, ranks, wrapped.specials, wrapped.vocab_size)
     except ValueError:  # a pattern that tiktoken cannot compile
         return None
     everything = SAMPLE + wrapped.decode(range(len(ranks)))

@@ -207,7 +207,7 @@ def from_state(state):
     if kind == "bpe":
         options["ranks"] = decoded(options["ranks"])
     n_ordinary = 256 if kind == "byte" else len(options.get("characters", options.get("ranks")))
-    check_specials(options["specials"], n_ordinary)
+    check_specials(options["specials"], n_ordinary, shared=bool(told))
     if told and options["vocab_size"] <= max(n_ordinary - 1, *options["specials"].values()):
         raise ValueError("not the state of a tokenizer: its vocab_size is smaller than its ids")
     if kind == "char" and sorted(set(options["characters"])) != list(options["characters"]):
@@ -247,8 +247,10 @@ def check_names(specials):
         raise ValueError("special tokens are plain names, each with its id")
 
 
-def check_specials(specials, n_ordinary):
+def check_specials(specials, n_ordinary, shared=False):
     check_names(specials)
     ids = list(specials.values())
-    if len(set(ids)) < len(ids) or not all(n_ordinary <= i < n_ordinary + 100_000 for i in ids):
+    if (len(set(ids)) < len(ids) and not shared) or not all(
+        n_ordinary <= i < n_ordinary + 100_000 for i in ids
+    ):
         raise ValueError(f"special tokens have ids of their own behind the {n_ordinary} of the text")

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from dataclasses import asdict
-from itertools import count, takewhile
 from typing import NamedTuple
 
 import torch
@@ -12,13 +11,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import save_file
 
-from data.exchange import from_hub, library, to_hub
+from data.exchange import to_hub
 from data.tokenizer import Tokenizer
 from model import build_model
 from model.config import ModelConfig
-from model.hub import HubError, config_of, described, facts_of, fitting, located, read_json
-from model.hub.tensors import files_of, read_tensors, written
-from training.checkpoint import TENSORS, model_tensors
+from model.hub import HubError, config_of, described, facts_of, fitting, located
+from model.hub.files import files_of
+from model.hub.tensors import read_tensors, written
+from training.checkpoint import TENSORS, filled, model_tensors
+from training.published import read_tokenizer
 
 CLOSE = 1e-4  # logits, as a share of the largest
 
@@ -29,21 +30,24 @@ class Pretrained(NamedTuple):
     tokenizer: Tokenizer
     family: str
 
+    def model(self):
+        return filled(empty(self.config, self.tokenizer.vocab_size), self.tensors)
+
 
 def read(place):
     """A folder in the Hugging Face formats, or the name of a model on the hub."""
     folder = located(place)
-    family, config, rows, theirs = described(folder)
+    family, config, theirs = described(folder)
+    tokenizer = read_tokenizer(folder)
     if config.n_layers > len(files_of(folder)):
         raise HubError(f"{folder} has fewer tensors than its config.json has layers ({config.n_layers})")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), asdict(config)))
-        model = empty(config, rows)
+        model = empty(config, tokenizer.vocab_size)
         facts = facts_of(config, model)
     except (OmegaConfBaseException, ValueError, TypeError, RuntimeError) as error:
         said = str(error).partition("\n")[0]
         raise HubError(f"{folder / 'config.json'} does not describe a model: {said}") from None
-    tokenizer = read_tokenizer(folder, theirs, rows)
     tensors = read_tensors(family, family.tensors(facts, theirs), folder, model_tensors(model))
     return Pretrained(config, tensors, tokenizer, family.model_type)
 
@@ -51,49 +55,6 @@ def read(place):
 def empty(config, rows):
     with torch.device("meta"):
         return build_model(config, rows)
-
-
-def read_tokenizer(folder, theirs, rows):
-    try:
-        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        said = (
-            read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
-        )
-        return from_hub(text, specials(theirs, said, library(text)), rows)
-    except FileNotFoundError:
-        raise HubError(
-            f"{folder} has no tokenizer.json; transformers writes one: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        ) from None
-    except (OSError, ValueError, KeyError) as error:
-        raise HubError(f"{folder / 'tokenizer.json'} cannot be used: {error}") from None
-
-
-def specials(theirs, said, tokens):
-    """Our names of the special tokens, and their ids: as config.json says, then as the tokenizer does."""
-
-    def known(*keys):
-        for key in keys:
-            name = said.get(key.removesuffix("_id"))
-            name = name.get("content") if isinstance(name, dict) else name
-            i = theirs.get(key)
-            i = i[0] if isinstance(i, list) and i else i
-            i = i if type(i) is int else tokens.token_to_id(name) if isinstance(name, str) else None
-            if i is not None:
-                return i
-        return None
-
-    found = {
-        "end": known("eos_token_id", "sep_token_id"),
-        "start": known("decoder_start_token_id", "bos_token_id", "cls_token_id"),
-        "pad": known("pad_token_id"),
-        "mask": known("mask_token_id"),
-    }
-    found = {name: i for name, i in found.items() if i is not None}
-    if "end" not in found:
-        raise ValueError("it names no token that ends a text: add eos_token to tokenizer_config.json")
-    numbers = takewhile(lambda n: tokens.token_to_id(f"<extra_id_{n}>") is not None, count())
-    return found | {f"sentinel_{n}": tokens.token_to_id(f"<extra_id_{n}>") for n in numbers}
 
 
 def export(opened, folder, kind=None):
@@ -129,7 +90,7 @@ def write(draft, found, model, tokenizer):
     family, theirs, facts, _ = found
     rows = model.embedding.table.num_embeddings
     lifted = empty(config_of(facts, family.init), rows)
-    tensors = filled(model_tensors(lifted), model_tensors(model))
+    tensors = lifted_tensors(model_tensors(lifted), model_tensors(model))
     theirs = {**theirs, "vocab_size": rows, "dtype": "float32"}
     save_file(written(family.tensors(facts, theirs), tensors), draft / "model.safetensors", TENSORS)
     text, names = to_hub(tokenizer)
@@ -142,7 +103,7 @@ def write(draft, found, model, tokenizer):
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
-def filled(wanted, tensors):
+def lifted_tensors(wanted, tensors):
     """What a lifted model has beyond the other one, such that no logit changes."""
     found = dict(tensors)
     for name, empty_one in wanted.items():
@@ -156,15 +117,12 @@ def filled(wanted, tensors):
 
 @torch.inference_mode()
 def prove(draft, model, tokenizer):
-    again = read(draft)
-    other = empty(again.config, model.embedding.table.num_embeddings)
-    other.load_state_dict(again.tensors, strict=False, assign=True)
-    other.head.tie(other.embedding)
+    other = read(draft).model().eval()
     words = model.embedding.table.num_embeddings
     draw = torch.Generator().manual_seed(0)
     texts = [torch.randint(words, (2, min(model.context, 48)), generator=draw) for _ in range(2)]
     texts = texts if model.kind == "encoder_decoder" else texts[:1]
-    ours, theirs = model.float()(*texts), other.eval()(*texts)
+    ours, theirs = model.float()(*texts), other(*texts)
     difference = (ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-6)
     if not difference <= CLOSE:
         raise HubError(

@@ -31,7 +31,7 @@ def family_of(theirs):
 
 
 def described(folder):
-    """(family, config, rows of the vocabulary, config.json) of a folder."""
+    """(family, config, config.json) of a folder."""
     theirs = read_json(folder / "config.json")
     family = family_of(theirs)
     try:
@@ -40,10 +40,7 @@ def described(folder):
         raise HubError(
             f"{folder / 'config.json'} does not describe a {family.model_type} model ({error})"
         ) from None
-    rows = theirs.get("vocab_size")
-    if type(rows) is not int or rows < 1:
-        raise HubError(f"config.json: vocab_size is {rows!r}; expected a whole number from 1 on")
-    return family, config, rows, theirs
+    return family, config, theirs
 
 
 def fitting(facts, ids, kind=None):

@@ -16,12 +16,11 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 
-from model import build_model
 from model.hub.errors import HubError
 from training import checkpoint
 from training.command import command
 from training.config import OBJECTIVE, compose
-from training.opening import filled, open_run
+from training.opening import open_run
 from training.pretrained import export, read
 from training.run import Progress
 
@@ -37,11 +36,9 @@ def import_run(place, folder):
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder")
     found = read(place)
-    with torch.device("meta"):
-        model = build_model(found.config, found.tokenizer.vocab_size)
-    model = filled(model, found.tensors)
+    model = found.model()
     usual = compose([f"objective={OBJECTIVE[found.config.kind]}", f"model.kind={found.config.kind}"])
-    config = replace(usual, model=found.config, tokenizer={"kind": found.tokenizer.kind})
+    config = replace(usual, model=found.config, tokenizer={"kind": "hub"})
     draft = folder.with_name(folder.name + ".draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

@@ -90,7 +90,7 @@ def test_byte_pairs_become_ours(pattern):
     theirs = bytes_of_their_own(pattern)
     ours = from_hub(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
     assert ours.kind == "bpe" and ours.vocab_size == 512
-    assert ours.specials == {"end": 400, "pad": 401}, "each special token has an id of its own"
+    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, "as in GPT-2, one may serve twice"
     theirs.encode_special_tokens = True
     assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
     again = from_state(json.loads(json.dumps(ours.state())))

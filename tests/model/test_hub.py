@@ -17,8 +17,8 @@ from model.hub.__main__ import export_run, import_run, main
 from model.loss import loss
 from tests.model.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
 from training.command import command
-from training.opening import filled, open_run
-from training.pretrained import empty, read
+from training.opening import open_run
+from training.pretrained import read
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -50,8 +50,7 @@ def texts():
 
 
 def opened(folder):
-    found = read(folder)
-    return filled(empty(found.config, ROWS), found.tensors).eval()
+    return read(folder).model().eval()
 
 
 def near(ours, theirs, most=1e-5):

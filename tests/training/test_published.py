@@ -1,0 +1,39 @@
+"""init_from takes a folder in the Hugging Face formats as it takes a run."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.model.hub_models import made, save
+from tests.training.runs import rows
+from train import main
+from training.config import compose
+from training.corpus import load
+from training.launch import launch
+
+WORDS = ["init_from=theirs", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
+
+
+def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
+    theirs = made("gpt2")
+    save(theirs, room / "theirs")
+    assert launch(main, compose, [*WORDS, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
+    total = n = 0
+    for batch in load(compose(WORDS)).validation.evaluation():
+        with torch.no_grad():
+            scores = theirs(batch.inputs["tokens"]).logits.flatten(0, 1)
+        total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
+        n += (batch.targets != -100).sum().item()
+    first, *_, last = rows(room / "runs/tuned", "val_loss", "val_tokens")
+    assert first[0] == pytest.approx(total / n, rel=1e-5) and first[1] == n
+    assert last[0] < first[0]
+
+
+def test_model_and_tokenizer_come_together(room):
+    save(made("bert"), room / "theirs")
+    config = compose(WORDS)
+    assert config.objective["kind"] == "masked" and config.tokenizer == {"kind": "hub"}
+    assert launch(main, compose, [*WORDS, "model=gpt2"]) == 2
+    (room / "theirs/config.json").unlink()
+    assert launch(main, compose, WORDS) == 4
+    assert not (room / "runs").exists()
