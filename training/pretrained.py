@@ -39,12 +39,15 @@ def read(place):
     folder = located(place)
     family, config, theirs = described(folder)
     tokenizer = read_tokenizer(folder)
-    if config.n_layers > len(files_of(folder)):
-        raise HubError(f"{folder} has fewer tensors than its config.json has layers ({config.n_layers})")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), asdict(config)))
+        layers = max(config.n_layers, config.encoder.n_layers or 0)
+        if layers > len(files_of(folder)):
+            raise HubError(f"{folder} has fewer tensors than its config.json has layers ({layers})")
         model = empty(config, tokenizer.vocab_size)
         facts = facts_of(config, model)
+    except HubError:
+        raise
     except (OmegaConfBaseException, ValueError, TypeError, RuntimeError) as error:
         said = str(error).partition("\n")[0]
         raise HubError(f"{folder / 'config.json'} does not describe a model: {said}") from None

@@ -25,15 +25,13 @@ def tokenizer_of(place):
 
 
 def read_tokenizer(folder):
-    theirs = read_json(folder / "config.json")
+    theirs, beside = read_json(folder / "config.json"), folder / "tokenizer_config.json"
     rows = theirs.get("vocab_size")
     if type(rows) is not int or rows < 1:
         raise HubError(f"config.json: vocab_size is {rows!r}; expected a whole number from 1 on")
     try:
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        said = (
-            read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
-        )
+        said = read_json(beside) if beside.exists() else {}
         return from_hub(text, specials(theirs, said, library(text)), rows)
     except FileNotFoundError:
         raise HubError(
@@ -47,25 +45,27 @@ def read_tokenizer(folder):
 def specials(theirs, said, tokens):
     """Our names of the special tokens, and their ids: as config.json says, then as the tokenizer does."""
 
-    def known(*keys):
-        for key in keys:
-            name = said.get(key.removesuffix("_id"))
-            name = name.get("content") if isinstance(name, dict) else name
-            i = theirs.get(key)
+    def known(*roles):
+        for role in roles:
+            i, name = theirs.get(f"{role}_token_id"), said.get(f"{role}_token")
             i = i[0] if isinstance(i, list) and i else i
-            i = i if type(i) is int else tokens.token_to_id(name) if isinstance(name, str) else None
-            if i is not None:
+            name = name.get("content") if isinstance(name, dict) else name
+            if type(i) is int and 0 <= i < theirs["vocab_size"]:  # -1 says that there is none
                 return i
+            if isinstance(name, str) and tokens.token_to_id(name) is not None:
+                return tokens.token_to_id(name)
         return None
 
-    found = {
-        "end": known("eos_token_id", "sep_token_id"),
-        "start": known("decoder_start_token_id", "bos_token_id", "cls_token_id"),
-        "pad": known("pad_token_id"),
-        "mask": known("mask_token_id"),
+    roles = {
+        "end": ("eos", "sep"),
+        "start": ("decoder_start", "bos", "cls"),
+        "pad": ("pad",),
+        "mask": ("mask",),
     }
-    found = {name: i for name, i in found.items() if i is not None}
+    found = {name: i for name, own in roles.items() if (i := known(*own)) is not None}
     if "end" not in found:
         raise ValueError("it names no token that ends a text: add eos_token to tokenizer_config.json")
-    numbers = takewhile(lambda n: tokens.token_to_id(f"<extra_id_{n}>") is not None, count())
-    return found | {f"sentinel_{n}": tokens.token_to_id(f"<extra_id_{n}>") for n in numbers}
+    for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's, and our own
+        ids = (tokens.token_to_id(spelling.format(n)) for n in count())
+        found |= {f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, ids))}
+    return found

@@ -21,13 +21,11 @@ from model.hub.kin import (
 
 def read_window(theirs, facts):
     """Qwen3 may give some layers a window; here all of them have it, or none."""
-    layers, first = facts["n_layers"], theirs.get("max_window_layers", 28)
-    by_number = ["full_attention" if i < first else "sliding_attention" for i in range(layers)]
-    kinds = (
-        set(theirs.get("layer_types") or by_number)
-        if theirs.get("use_sliding_window")
-        else {"full_attention"}
-    )
+    without = theirs.get("max_window_layers", 28) if theirs.get("use_sliding_window") else facts["n_layers"]
+    kinds = {"full_attention"} if without > 0 else set()
+    kinds |= {"sliding_attention"} if without < facts["n_layers"] else set()
+    if theirs.get("use_sliding_window") and theirs.get("layer_types"):
+        kinds = set(theirs["layer_types"])
     if kinds not in ({"full_attention"}, {"sliding_attention"}):
         raise HubError(
             f"config.json: layer_types is a mixture of {' and '.join(sorted(kinds))}; supported is one "

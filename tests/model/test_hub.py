@@ -186,6 +186,13 @@ WRONG = [
     (LLAMA, lambda f: changed(f, hidden_size=...), "config.json of a llama model has no hidden_size"),
     (LLAMA, lambda f: changed(f, hidden_size="wide"), "does not describe a"),
     (LLAMA, lambda f: changed(f, num_hidden_layers=10**9), "fewer tensors than its config.json has layers"),
+    (
+        LLAMA,
+        lambda f: changed(f, num_hidden_layers="two"),
+        "Value 'two' of type 'str' could not be converted",
+    ),
+    ("t5", lambda f: changed(f, num_layers=10**9), "fewer tensors than its config.json has layers"),
+    ("qwen3", lambda f: changed(f, num_hidden_layers=10**9), "fewer tensors than its config.json has layers"),
     (LLAMA, lambda f: changed(f, vocab_size=-1), "vocab_size is -1; expected a whole number"),
     (LLAMA, lambda f: changed(f, hidden_act="mish"), "hidden_act is 'mish'; known are silu, gelu"),
     (LLAMA, lambda f: changed(f, num_key_value_heads=3), "num_key_value_heads is 3, no divisor of"),

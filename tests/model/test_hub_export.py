@@ -78,7 +78,7 @@ def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
     assert (ours - expected).abs().max() <= (5e-5 if "flan" in words else 1e-5)
     assert torch.equal(ours.argmax(-1), expected.argmax(-1))
     words = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert words(TEXT, add_special_tokens=False)["input_ids"] == tokenizer.encode(TEXT).tolist()
+    assert words(TEXT)["input_ids"] == tokenizer.encode(TEXT).tolist()
     assert words.decode(tokenizer.encode(TEXT).tolist()) == TEXT
     assert words.eos_token_id == theirs.config.eos_token_id == tokenizer.specials["end"]
     assert words.pad_token_id == tokenizer.specials["pad"]
@@ -162,4 +162,12 @@ def test_what_is_written_can_be_read_by_people(tmp_path):
     config = SimpleNamespace(**json.loads((tmp_path / "out/config.json").read_text()))
     assert (config.model_type, config.num_key_value_heads, config.vocab_size) == ("llama", 2, 260)
     assert config.rope_scaling["rope_type"] == "llama3" and config.rope_theta == 10000.0
+    assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (256, 257, 258)
     assert read(tmp_path / "out").config.position == compose(["position=rope_llama3"]).model.position
+
+
+def test_special_tokens_keep_their_names(tmp_path):
+    names = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
+    model = opened("model=t5", "bpe", names)
+    export(model, tmp_path / "out")
+    assert read(tmp_path / "out").tokenizer.specials == model[1].specials

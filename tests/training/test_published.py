@@ -1,15 +1,20 @@
 """init_from takes a folder in the Hugging Face formats as it takes a run."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
+from tokenizers.normalizers import Lowercase
 
-from tests.model.hub_models import made, save
+from tests.model.hub_models import byte_pairs, made, save
 from tests.training.runs import rows
 from train import main
 from training.config import compose
 from training.corpus import load
 from training.launch import launch
+from training.opening import open_run
 
 WORDS = ["init_from=theirs", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
 
@@ -37,3 +42,18 @@ def test_model_and_tokenizer_come_together(room):
     (room / "theirs/config.json").unlink()
     assert launch(main, compose, WORDS) == 4
     assert not (room / "runs").exists()
+
+
+def test_a_tokenizer_of_another_kind_learns_too(room):
+    """It is read by its own library, in training, in the run's folder and when that is opened again."""
+    save(made("bert"), room / "theirs")
+    words = byte_pairs()
+    words.normalizer = Lowercase()
+    words.add_special_tokens(["<mask>"])
+    words.save("theirs/tokenizer.json")
+    Path("theirs/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    assert launch(main, compose, [*WORDS, "train.steps=2", "show.every=1", "name=tuned"]) == 0
+    run = open_run(room / "runs/tuned")
+    assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == words.token_to_id("<mask>")
+    samples = [json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()]
+    assert "<mask>" in samples[0]["masked"]
