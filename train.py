@@ -18,7 +18,9 @@ from training.opening import open_run
 from training.optimizer import make_optimizer
 from training.precision import choose, choose_device, hold_memory
 from training.preflight import check_parts, plan
+from training.pretrained import read
 from training.progress import reading
+from training.published import is_published
 from training.rehearsal import rehearse
 from training.run import Run, check_division, check_name
 from training.showing import example
@@ -38,6 +40,8 @@ def prepare(config, home):
         streams = load(config, report)
     if config.init_from is None:
         model = build_model(config.model, streams.tokenizer.vocab_size, config.seed)
+    elif is_published(config.init_from):
+        model = read(config.init_from).model()
     else:
         model = open_run(Path(config.init_from).expanduser()).model.train()
     optimizer = make_optimizer(config, model.to(device))

@@ -105,9 +105,10 @@ class BytePairTokenizer(Tokenizer):
 
     kind = "bpe"
 
-    def __init__(self, pattern, ranks, specials):
+    def __init__(self, pattern, ranks, specials, vocab_size=None):
         super().__init__(len(ranks), specials)
-        self.pattern, self.ranks = pattern, ranks
+        self.pattern, self.ranks, self.told = pattern, ranks, vocab_size
+        self.vocab_size = vocab_size or self.vocab_size  # a model may have more rows than there are tokens
         # tiktoken encodes half as fast again where it has special tokens to look for, though none is allowed
         self.encoding = tiktoken.Encoding(
             "plainformer",
@@ -124,23 +125,91 @@ class BytePairTokenizer(Tokenizer):
 
     def state(self):
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
-        return super().state() | {"pattern": self.pattern, "ranks": ranks}
+        told = {} if self.told is None else {"vocab_size": self.told}
+        return super().state() | {"pattern": self.pattern, "ranks": ranks} | told
+
+
+class HubTokenizer(Tokenizer):
+    """Any tokenizer of the `tokenizers` library, as the JSON text in which it is published: WordPiece,
+    Unigram and whatever else is none of ours. Its special tokens stand anywhere, and one may serve twice."""
+
+    kind = "hub"
+
+    def __init__(self, text, specials, vocab_size):
+        super().__init__(vocab_size, specials)
+        self.vocab_size, self.text = vocab_size, text
+        self.library = library(text)
+
+    def encode(self, text):
+        return np.array(self.library.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def bytes_of(self, ids):
+        return self.library.decode(list(ids)).encode()
+
+    def decode(self, ids):
+        return self.library.decode(list(ids))
+
+    def stream(self):
+        """Pieces may join in ways of their own, so the newest ids are decoded along with the few before."""
+        seen, shown = [], ""
+
+        def text(ids, final=False):
+            nonlocal seen, shown
+            seen = [*seen, *ids]
+            whole = self.decode(seen)
+            if whole.endswith("\ufffd") and not final:
+                return ""
+            new, seen = whole[len(shown) :], seen[-8:]
+            shown = self.decode(seen)
+            return new
+
+        return text
+
+    def state(self):
+        return super().state() | {"text": self.text, "vocab_size": self.vocab_size}
+
+
+def library(text):
+    """A tokenizer of the library that takes text for text."""
+    import tokenizers
+
+    try:
+        found = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library has no kind of its own
+        raise ValueError(f"not the JSON of a tokenizer: {error}") from None
+    found.encode_special_tokens = True
+    found.no_padding()
+    found.no_truncation()
+    return found
+
+
+SHAPES = {
+    "byte": {},
+    "char": {"characters": str},
+    "bpe": {"pattern": str, "ranks": list},
+    "hub": {"text": str, "vocab_size": int},
+}
 
 
 def from_state(state):
     """The tokenizer that said this state; anything else is refused."""
     options = dict(state) if isinstance(state, dict) else {}
     kind = options.pop("kind", None)
-    shapes = {"byte": {}, "char": {"characters": str}, "bpe": {"pattern": str, "ranks": list}}
-    if kind not in list(shapes) or {k: type(v) for k, v in options.items()} != {
+    told = {"vocab_size": int} if kind == "bpe" and "vocab_size" in options else {}
+    if kind not in list(SHAPES) or {k: type(v) for k, v in options.items()} != {
         "specials": dict,
-        **shapes[kind],
+        **SHAPES[kind],
+        **told,
     }:
-        raise ValueError(f"not the state of a tokenizer, whose kind is one of: {', '.join(shapes)}")
+        raise ValueError(f"not the state of a tokenizer, whose kind is one of: {', '.join(SHAPES)}")
+    if kind == "hub":
+        return from_hub_state(options)
     if kind == "bpe":
         options["ranks"] = decoded(options["ranks"])
     n_ordinary = 256 if kind == "byte" else len(options.get("characters", options.get("ranks")))
-    check_specials(options["specials"], n_ordinary)
+    check_specials(options["specials"], n_ordinary, shared=bool(told))
+    if told and options["vocab_size"] <= max(n_ordinary - 1, *options["specials"].values()):
+        raise ValueError("not the state of a tokenizer: its vocab_size is smaller than its ids")
     if kind == "char" and sorted(set(options["characters"])) != list(options["characters"]):
         raise ValueError("a char tokenizer's characters stand in order, each once")
     try:
@@ -159,11 +228,29 @@ def decoded(ranks):
     return tokens
 
 
-def check_specials(specials, n_ordinary):
-    ids = list(specials.values())
+def from_hub_state(options):
+    tokenizer = HubTokenizer(**options)
+    check_names(tokenizer.specials)
+    ids = [*tokenizer.specials.values(), *tokenizer.library.get_vocab().values()]
+    if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
+        raise ValueError(
+            f"the tokenizer has ids from {min(ids)} to {max(ids)} and the model {tokenizer.vocab_size} words"
+        )
+    return tokenizer
+
+
+def check_names(specials):
     if "end" not in specials:
         raise ValueError("special tokens are an end, and others")
+    ids = specials.values()
     if not all(PLAIN_NAME.fullmatch(name) for name in specials) or not all(type(i) is int for i in ids):
         raise ValueError("special tokens are plain names, each with its id")
-    if len(set(ids)) < len(ids) or not all(n_ordinary <= i < n_ordinary + 100_000 for i in ids):
+
+
+def check_specials(specials, n_ordinary, shared=False):
+    check_names(specials)
+    ids = list(specials.values())
+    if (len(set(ids)) < len(ids) and not shared) or not all(
+        n_ordinary <= i < n_ordinary + 100_000 for i in ids
+    ):
         raise ValueError(f"special tokens have ids of their own behind the {n_ordinary} of the text")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import sample
+from model.hub.__main__ import main as hub
 from tests.parts import ROOT, names
 from tests.test_house import GROUPS
 from train import main as train
@@ -65,13 +66,19 @@ LINES = [line.strip() for line in README.splitlines() if line.startswith("    py
 TRAIN, SAMPLE = ([line for line in LINES if f"python {name}.py" in line] for name in ("train", "sample"))
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line not in TRAIN + SAMPLE])
+PLANS = [line for line in TRAIN if "dry_run" in line or "--cfg" in line]
+HUB = [line for line in LINES if "model.hub" in line]
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in LINES if line in PLANS or line not in TRAIN + SAMPLE + HUB]
+)
 def test_commands_run(line):
     done = run(*line.split()[1:], cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("line", [line for line in TRAIN if "name=" not in line])
+@pytest.mark.parametrize("line", [line for line in TRAIN if "name=" not in line and line not in PLANS])
 def test_training_runs(line, copy):
     """Shortened, in a copy, which keeps the run."""
     done = run(*line.split()[1:], "train.steps=2", "eval.windows=2", cwd=copy)
@@ -109,6 +116,15 @@ def test_sampling_runs(line, trained, monkeypatch, capsys):
         assert Path("maps.png").exists()
 
 
+def test_the_hub_takes_and_gives(trained, monkeypatch):
+    """All of its commands but that which needs a network, one after another."""
+    monkeypatch.chdir(trained)
+    for line in HUB:
+        if "openai-community" not in line:
+            assert command(hub, shlex.split(line)[3:]) == 0
+    assert (trained / "runs/small_again/checkpoints/latest").exists()
+
+
 def test_every_option_is_told():
     told = set(re.findall(r"`(--[a-z-]+)", README))
     assert {name for name in re.findall(r'"(--[a-z-]+)"', (ROOT / "training/asking.py").read_text())} <= told
@@ -130,5 +146,5 @@ def test_the_kinds_listed_are_there(group):
 
 
 def test_the_map_shows_every_file():
-    for path in [*(ROOT / "model").glob("*.py"), *(ROOT / "data").glob("*.py")]:
+    for path in [*(ROOT / "model").rglob("*.py"), *(ROOT / "data").glob("*.py")]:
         assert path.stem.startswith("__") or path.name in README, f"{path.name} is missing from the README"

@@ -55,3 +55,10 @@ def keep_newest(folder, n):
     for path in steps[:-n]:
         if path.name != best:
             shutil.rmtree(path)
+
+
+def filled(model, tensors):
+    """The model with these tensors for its own."""
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.head.tie(model.embedding)
+    return model.requires_grad_()

@@ -5,11 +5,13 @@ import sys
 import traceback
 
 from data.errors import DataError
+from model.hub.errors import HubError
 from training.errors import CheckpointError, NumbersError
 
 CODES = {
     DataError: 3,
     CheckpointError: 4,
+    HubError: 4,
     NumbersError: 5,
     FloatingPointError: 5,
     MemoryError: 6,

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from data import SOURCES
 from model.config import ModelConfig
+from model.hub import described, located
+from training.published import is_published
 from training.stored import read_config
 from training.words import CONFIGS, composed, sentence
 
@@ -136,6 +138,10 @@ def continued(config, words):
             raise ValueError(
                 f"{word} stands beside init_from, which brings model and tokenizer: leave one out"
             )
+    if is_published(config.init_from):
+        _, model, *_ = described(located(config.init_from))
+        config.model, config.tokenizer = asdict(model), {"kind": "hub"}
+        return config
     stored = read_config(Path(config.init_from).expanduser())
     config.model, config.tokenizer = stored["model"], stored.get("tokenizer", {})
     return config

@@ -1,13 +1,12 @@
 """Corpus: the data, tokenizer and objective of a config become streams of batches."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
 from data.tokenizer import Tokenizer
 from data.vocabulary import Given
 from model.build import build, construct, require_above
-from training.stored import read_tokenizer
+from training.published import tokenizer_of
 
 
 class Kept(NamedTuple):
@@ -38,7 +37,7 @@ def load(config, report=None):
     if config.init_from is None:
         vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
     else:
-        vocabulary = Given(read_tokenizer(Path(config.init_from).expanduser()).state())
+        vocabulary = Given(tokenizer_of(config.init_from).state())
     corpus = prepare(
         source,
         vocabulary,

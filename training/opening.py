@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from data.tokenizer import Tokenizer
 from model import build_model
 from model.config import ModelConfig
-from training.checkpoint import model_tensors
+from training.checkpoint import filled, model_tensors
 from training.errors import CheckpointError
 from training.stored import find_checkpoint, read_config, read_tokenizer, verify
 
@@ -85,10 +85,3 @@ def compare(path, model):
                 f"{path}: {name} is {there.get(name, 'missing')} and the model of config.yaml has "
                 f"{wanted.get(name, 'none')}"
             )
-
-
-def filled(model, tensors):
-    """The model with these tensors for its own."""
-    model.load_state_dict(tensors, strict=False, assign=True)
-    model.head.tie(model.embedding)
-    return model.requires_grad_()

@@ -5,6 +5,7 @@ import torch
 
 from model.attend import Mask, attend, make_mask, make_memory_mask, weigh
 from model.attention import ATTENTIONS, MultiHead, Widths
+from model.hub.multihead import from_torch
 from model.norm import LayerNorm
 
 B, T, S = 2, 5, 7
@@ -18,15 +19,7 @@ def copied(torchs, d_model, n_heads, memory=None):
     """Ours with the weights of torch.nn.MultiheadAttention, packed in one matrix or, with kdim and vdim, in
     three."""
     ours = MultiHead(d_model, n_heads, memory, bias=True, out_bias=True).double()
-    if torchs.in_proj_weight is not None:
-        weights = torchs.in_proj_weight.chunk(3)
-    else:
-        weights = torchs.q_proj_weight, torchs.k_proj_weight, torchs.v_proj_weight
-    for linear, weight, bias in zip(
-        (ours.query, ours.key, ours.value), weights, torchs.in_proj_bias.chunk(3), strict=True
-    ):
-        linear.weight.data, linear.bias.data = weight.data, bias.data
-    ours.out.load_state_dict(torchs.out_proj.state_dict())
+    ours.load_state_dict(from_torch(torchs.state_dict()))
     return ours
 
 

@@ -1,0 +1,60 @@
+"""The hub: weights to and from the Hugging Face formats.
+
+Read facts.py, family.py, files.py and tensors.py, which all families share; then a family, gpt2.py first. A
+family names its tensors, transposes and config keys once, for both directions. No part of transformers is
+needed.
+"""
+
+from model.hub.bart import BART
+from model.hub.bert import BERT, ROBERTA
+from model.hub.deepseek import DEEPSEEK
+from model.hub.errors import HubError
+from model.hub.facts import config_of, facts_of
+from model.hub.family import facts_from, fit
+from model.hub.files import located, read_json
+from model.hub.gpt2 import GPT2
+from model.hub.llama import LLAMA, MISTRAL, QWEN3
+from model.hub.nanochat import NANOCHAT
+from model.hub.t5 import T5
+
+FAMILIES = {
+    family.model_type: family
+    for family in (GPT2, LLAMA, MISTRAL, QWEN3, NANOCHAT, DEEPSEEK, ROBERTA, BERT, T5, BART)
+}
+
+
+def family_of(theirs):
+    kind = theirs.get("model_type")
+    if kind not in list(FAMILIES):
+        raise HubError(f"config.json: model_type is {kind!r}; choose one of: {', '.join(FAMILIES)}")
+    return FAMILIES[kind]
+
+
+def described(folder):
+    """(family, config, config.json) of a folder."""
+    theirs = read_json(folder / "config.json")
+    family = family_of(theirs)
+    try:
+        config = config_of(facts_from(family, theirs), family.init)
+    except (TypeError, AttributeError, ZeroDivisionError, KeyError) as error:  # a value of another type
+        raise HubError(
+            f"{folder / 'config.json'} does not describe a {family.model_type} model ({error})"
+        ) from None
+    return family, config, theirs
+
+
+def fitting(facts, ids, kind=None):
+    """How a model with these facts goes into the first family that takes it, or into the one asked for."""
+    if kind not in (None, *FAMILIES):
+        raise ValueError(f"the family is {kind!r}; choose one of: {', '.join(FAMILIES)}")
+    fits = [fit(family, facts, ids) for name, family in FAMILIES.items() if kind in (None, name)]
+    best = min(fits, key=lambda found: found.distance)
+    if best.obstacles:
+        more = f" (and {len(best.obstacles) - 1} more)" if len(best.obstacles) > 1 else ""
+        raise HubError(
+            f"no class of transformers fits this model: {best.obstacles[0]}{more}; that one comes nearest"
+        )
+    return best
+
+
+__all__ = ["FAMILIES", "HubError", "config_of", "described", "facts_of", "fitting", "located", "read_json"]

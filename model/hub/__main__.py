@@ -1,0 +1,92 @@
+"""Import and export: a folder in the Hugging Face formats becomes a run, and a run such a folder.
+
+python -m model.hub import --from FOLDER --to runs/name
+python -m model.hub export --run runs/name --to FOLDER
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from model.hub.errors import HubError
+from training import checkpoint
+from training.command import command
+from training.config import OBJECTIVE, compose
+from training.opening import open_run
+from training.pretrained import export, read
+from training.run import Progress
+
+
+class Untrained:
+    """The optimizer of a model that has not made a step here."""
+
+    def tensors(self):
+        return {}
+
+
+def import_run(place, folder):
+    if folder.exists():
+        raise ValueError(f"{folder} exists already; choose another folder")
+    found = read(place)
+    model = found.model()
+    usual = compose([f"objective={OBJECTIVE[found.config.kind]}", f"model.kind={found.config.kind}"])
+    config = replace(usual, model=found.config, tokenizer={"kind": "hub"})
+    draft = folder.with_name(folder.name + ".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        OmegaConf.save(OmegaConf.create(asdict(config)), draft / "config.yaml")
+        (draft / "tokenizer.json").write_text(json.dumps(found.tokenizer.state()), encoding="utf-8")
+        said = f"imported from {place}, a {found.family} model\npython {platform.python_version()}, "
+        (draft / "environment.txt").write_text(f"{said}torch {torch.__version__}\n", encoding="utf-8")
+        state = {"format": 1, **asdict(Progress()), "steps": 0, "micro_batch": None, "scaler": {}}
+        checkpoint.save(draft / "checkpoints", model, Untrained(), state)
+        os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    n = sum(p.numel() for p in model.parameters())
+    print(f"{folder}: {found.family}, {n:,} parameters, {found.tokenizer.vocab_size:,} words")
+    if found.tokenizer.kind == "hub":
+        print("its tokenizer is none of ours; it is kept as it is and read by the tokenizers library")
+
+
+def export_run(run, which, folder, family):
+    opened = open_run(run, which)
+    config = OmegaConf.to_object(
+        OmegaConf.merge(OmegaConf.structured(type(compose().model)), opened.config["model"])
+    )
+    found = export((opened.model, opened.tokenizer, config), folder, family)
+    print(f"{folder}: transformers.{found.auto}.from_pretrained({str(folder)!r}) is a {found.architecture}")
+
+
+def main(words):
+    parser = argparse.ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
+    ways = parser.add_subparsers(dest="way", required=True)
+    there = ways.add_parser("import", help="a folder in the Hugging Face formats becomes a run")
+    there.add_argument("--from", required=True, metavar="FOLDER", help="or a model of the hub, owner/name")
+    there.add_argument("--to", required=True, metavar="runs/name", type=Path)
+    back = ways.add_parser("export", help="a run becomes a folder in the Hugging Face formats")
+    back.add_argument("--run", required=True, metavar="runs/name")
+    back.add_argument("--to", required=True, metavar="FOLDER", type=Path)
+    back.add_argument("--checkpoint", default="latest", help="latest, best or a step")
+    back.add_argument("--family", help="which class to be, where several fit")
+    said = parser.parse_args(words)
+    try:
+        if said.way == "import":
+            import_run(vars(said)["from"], said.to)
+        else:
+            export_run(said.run, said.checkpoint, said.to, said.family)
+    except OSError as error:
+        raise HubError(f"{error.filename or said.to}: {error.strerror or error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(command(main, sys.argv[1:]))

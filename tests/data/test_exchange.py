@@ -1,0 +1,169 @@
+"""Tokenizers there and back: the same ids on both sides, whatever their kind."""
+
+import json
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from data.exchange import SAMPLE, from_hub, to_hub
+from data.tokenizer import BytePairTokenizer, HubTokenizer, from_state, library
+from data.vocabulary import PATTERN, trained
+from tests.data.test_tokenizer import library as python_text
+from tests.data.test_tokenizer import make
+
+TEXT = SAMPLE + " the cat's hat <|end|> <eos>"
+CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|"
+    r"\s*[\r\n]|\s+(?!\S)|\s"
+)
+
+
+def bytes_of_their_own(pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None):
+    """GPT-2's kind, as the library trains it."""
+    tokenizer = Tokenizer(models.BPE())
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated")] if pattern else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, whole]) if split else whole
+    tokenizer.decoder = decoders.ByteLevel()
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    before = list(special) if first else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=before, show_progress=False
+    )
+    tokenizer.train_from_iterator([python_text(50_000)], trainer)
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
+def others():
+    pieces = models.WordPiece(
+        {"[UNK]": 0, "[SEP]": 1, "the": 2, "cat": 3, "##s": 4, "hat": 5}, unk_token="[UNK]"
+    )
+    bert = Tokenizer(pieces)
+    bert.normalizer, bert.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
+    bert.decoder = decoders.WordPiece()
+    bert.add_special_tokens(["[UNK]", "[SEP]"])
+    words = [
+        ("</s>", 0.0),
+        ("<unk>", -1.0),
+        ("\u2581", -2.0),
+        ("\u2581the", -2.0),
+        ("\u2581cat", -3.0),
+        ("s", -3.0),
+    ]
+    t5 = Tokenizer(models.Unigram(words, unk_id=1))
+    t5.pre_tokenizer, t5.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    t5.add_special_tokens(["</s>"])
+    return {"bert": bert, "t5": t5}
+
+
+def known(tokenizer):
+    return TEXT if tokenizer.kind != "char" else "".join(c for c in TEXT if c in tokenizer.characters)
+
+
+@pytest.mark.parametrize("name", ["byte", "char", "bpe"])
+def test_ours_give_the_same_ids_there(name):
+    ours = make(name, python_text(60_000))
+    text, names = to_hub(ours)
+    theirs = library(text)
+    ids = ours.encode(known(ours)).tolist()
+    assert theirs.encode(known(ours), add_special_tokens=False).ids == ids
+    assert theirs.decode(ids) == known(ours)
+    assert {name: theirs.token_to_id(there) for name, there in names.items()} == ours.specials
+    again = from_hub(text, ours.specials, ours.vocab_size)
+    assert again.encode(known(ours)).tolist() == ids and again.vocab_size == ours.vocab_size
+
+
+@pytest.mark.parametrize("pattern", [PATTERN, CL100K])
+def test_each_pattern_means_the_same_there(pattern):
+    """Possessive counts and the end of the text are written otherwise."""
+    ours = BytePairTokenizer(pattern, trained(iter([python_text(60_000)]), 500), {"end": 600})
+    text, _ = to_hub(ours)
+    for words in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
+        assert library(text).encode(words, add_special_tokens=False).ids == ours.encode(words).tolist()
+
+
+@pytest.mark.parametrize("pattern", [None, CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}")])
+def test_byte_pairs_become_ours(pattern):
+    theirs = bytes_of_their_own(pattern)
+    ours = from_hub(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
+    assert ours.kind == "bpe" and ours.vocab_size == 512
+    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, "as in GPT-2, one may serve twice"
+    theirs.encode_special_tokens = True
+    assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
+    again = from_state(json.loads(json.dumps(ours.state())))
+    assert again.vocab_size == 512 and again.state() == ours.state()
+    back, _ = to_hub(ours)
+    assert from_hub(back, ours.specials, 512).state() == ours.state()
+
+
+def swapped(text):
+    """Merged in another order than that of the ids."""
+    whole = json.loads(text)
+    whole["model"]["merges"].reverse()
+    return json.dumps(whole)
+
+
+KEPT = {
+    "special tokens first": lambda: bytes_of_their_own(first=True).to_str(),
+    "a normalizer": lambda: bytes_of_their_own(normalizer=normalizers.NFC()).to_str(),
+    "another order": lambda: swapped(bytes_of_their_own().to_str()),
+    "bert": lambda: others()["bert"].to_str(),
+    "t5": lambda: others()["t5"].to_str(),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_rest_is_kept_as_it_is(name):
+    text = KEPT[name]()
+    ours, theirs = from_hub(text, {"end": 1, "start": 1}, 512), Tokenizer.from_str(text)
+    theirs.encode_special_tokens = True
+    assert ours.kind == "hub" and ours.specials == {"end": 1, "start": 1} and ours.n_ordinary == 512
+    ids = ours.encode(TEXT).tolist()
+    assert ids == theirs.encode(TEXT, add_special_tokens=False).ids
+    assert 1 not in ours.encode("<eos></s>[SEP]").tolist() or name in ("bert", "t5"), "text is text"
+    assert ours.decode(ids) == theirs.decode(ids)
+    again = from_state(json.loads(json.dumps(ours.state())))
+    assert again.state() == ours.state() and again.encode(TEXT).tolist() == ids
+    assert to_hub(ours)[0] == text
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_stream_says_what_the_whole_says(name):
+    ours = from_hub(KEPT[name](), {"end": 1}, 512)
+    ids = ours.encode("the cats the hat 東京 🙂 the cat").tolist()
+    stream, shown = ours.stream(), ""
+    for i in ids:
+        shown += stream([i])
+        assert "\ufffd" not in shown or name in ("bert", "t5")
+    assert shown + stream([], final=True) == ours.decode(ids)
+    assert ours.bytes_of(ids).decode() == ours.decode(ids)
+    assert ours.show([1, *ids[:2], 1]).count("<end>") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"text": "{}"}, "not the JSON of a tokenizer"),
+        ({"text": 1}, "not the state of a tokenizer"),
+        ({"vocab_size": 300}, "has ids from 0 to 401 and the model 300 words"),
+        ({"vocab_size": "512"}, "not the state of a tokenizer"),
+        ({"specials": {"end": 600}}, "has ids from 0 to 600 and the model 512 words"),
+        ({"specials": {"end": -1}}, "has ids from -1"),
+        ({"specials": {}}, "special tokens are an end, and others"),
+        ({"specials": {"end": 1, "../x": 2}}, "special tokens are plain names"),
+        ({"code": "print()"}, "not the state of a tokenizer"),
+    ],
+)
+def test_what_is_no_state_is_refused(changes, sentence):
+    whole = HubTokenizer(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
+    with pytest.raises(ValueError, match=sentence):
+        from_state(whole | changes)
+
+
+def test_a_table_smaller_than_its_ids_is_refused():
+    state = from_hub(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
+    with pytest.raises(ValueError, match="its vocab_size is smaller than its ids"):
+        from_state(state | {"vocab_size": 400})

@@ -1,0 +1,113 @@
+"""Tiny models of transformers in folders, one for each shape that the hub must bring over."""
+
+import json
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+
+def byte_pairs():
+    """GPT-2's kind of tokenizer, and two special tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["the cat in the hat, that other cat's hat"] * 20, trainer)
+    tokenizer.add_special_tokens(["<eos>", "<pad>"])
+    return tokenizer
+
+
+ROWS, CONTEXT = 300, 64
+END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"max_position_embeddings": CONTEXT, "intermediate_size": 48}
+GROUPED = SIZES | {"num_key_value_heads": 2}
+LATENT = SIZES | {"num_key_value_heads": 4, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 10}
+LATENT |= {"v_head_dim": 6, "first_k_dense_replace": 2}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+T5 = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}
+BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": CONTEXT}
+BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
+BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
+
+
+def rope(kind, original, base=10000.0, **options):
+    """Such that some pairs of channels are kept, some stretched, and one or two lie between."""
+    original = {"original_max_position_embeddings": original} if original else {}
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": base, **original, **options}}
+
+
+LLAMA3 = rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+YARN = rope("yarn", 1024, base=100.0, factor=4.0)
+SHARPER = rope("yarn", 16, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
+# fmt: off
+MODELS = {
+    "gpt2": (hf.GPT2LMHeadModel, GPT2),
+    "gpt2, untied": (hf.GPT2LMHeadModel, GPT2 | {
+        "tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"}),
+    "llama, one key for two queries": (hf.LlamaForCausalLM, GROUPED),
+    "llama, one key for all, tied": (hf.LlamaForCausalLM, SIZES | {
+        "num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "llama, biases, wide heads": (hf.LlamaForCausalLM, GROUPED | {
+        "attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"}),
+    "llama3": (hf.LlamaForCausalLM, GROUPED | LLAMA3),
+    "llama, linear": (hf.LlamaForCausalLM, GROUPED | rope("linear", None, factor=4.0)),
+    "llama, yarn": (hf.LlamaForCausalLM, GROUPED | YARN),
+    "mistral": (hf.MistralForCausalLM, GROUPED | {"sliding_window": 5}),
+    "qwen3": (hf.Qwen3ForCausalLM, GROUPED | {"head_dim": 8}),
+    "qwen3, a window": (hf.Qwen3ForCausalLM, GROUPED | {
+        "head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),
+    "nanochat": (hf.NanoChatForCausalLM, GROUPED),
+    "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
+    "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),
+    "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
+    "bert": (hf.BertForMaskedLM, SIZES),
+    "roberta": (hf.RobertaForMaskedLM, SIZES | {
+        "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
+    "t5": (hf.T5ForConditionalGeneration, T5),
+    "flan": (hf.T5ForConditionalGeneration, T5 | {
+        "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bart": (hf.BartForConditionalGeneration, BART),
+}
+# fmt: on
+
+
+def lively(model):
+    """Every weight drawn: a 0 or a 1 would hide a mistake."""
+    draw = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        noise = 0.15 * torch.randn(weight.shape, generator=draw)
+        weight.data = noise if weight.ndim > 1 else weight.data + noise
+    return model.eval()
+
+
+def made(name):
+    kind, options = MODELS[name]
+    ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
+    ids |= {"decoder_start_token_id": PAD} if name in ("t5", "flan", "bart") else {}
+    return lively(kind(kind.config_class(**ids | options | {"attn_implementation": "eager"})))
+
+
+def save(model, folder, **options):
+    model.save_pretrained(folder, **options)
+    byte_pairs().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def changed(folder, **keys):
+    """config.json with other values; ... takes a key out."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | keys
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+    return folder
+
+
+def logits(model, source, tokens):
+    """Of either library."""
+    theirs = isinstance(model, hf.PreTrainedModel)
+    with torch.no_grad():
+        if not (model.config.is_encoder_decoder if theirs else model.kind == "encoder_decoder"):
+            return model(tokens).logits if theirs else model(tokens)
+        return model(source, decoder_input_ids=tokens).logits if theirs else model(source, tokens)

@@ -1,0 +1,395 @@
+"""The hub: folders of transformers become runs, and runs such folders; equal logits prove both."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from model.generate import generate
+from model.hub import FAMILIES, HubError
+from model.hub.__main__ import export_run, import_run, main
+from model.loss import loss
+from tests.model.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
+from training.command import command
+from training.opening import open_run
+from training.pretrained import read
+
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """(model, its folder), made once for each name."""
+    home, known = tmp_path_factory.mktemp("there"), {}
+
+    def folder(name):
+        if name not in known:
+            model = made(name)
+            known[name] = model, save(model, home / name)
+        return known[name]
+
+    return folder
+
+
+@pytest.fixture
+def copy(there, tmp_path):
+    """A folder of one's own to spoil."""
+    return lambda name: shutil.copytree(there(name)[1], tmp_path / "copy")
+
+
+def texts():
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randint(0, END, (2, n), generator=draw) for n in (17, 21)]
+
+
+def opened(folder):
+    return read(folder).model().eval()
+
+
+def near(ours, theirs, most=1e-5):
+    assert (ours - theirs).abs().max() <= most
+    assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(name, there, tmp_path):
+    """Equal logits at every station, and the same bytes in the second run as in the first."""
+    theirs, folder = there(name)
+    expected, most = logits(theirs, *texts()), 5e-5 if name == "flan" else 1e-5
+    import_run(folder, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    assert run.tokenizer.vocab_size == ROWS and run.step == 0
+    near(logits(run.model, *texts()), expected, most)
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    family = FAMILIES[theirs.config.model_type]
+    back = getattr(hf, family.auto).from_pretrained(tmp_path / "back").eval()
+    assert type(back) is type(theirs)
+    near(logits(back, *texts()), expected, most)
+    import_run(tmp_path / "back", tmp_path / "again")
+    files = ("checkpoints/step-00000000/model.safetensors", "tokenizer.json", "config.yaml")
+    for file in files:
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+    words = "the cat's hat, 123  times\n"
+    ids = hf.AutoTokenizer.from_pretrained(tmp_path / "back")(words, add_special_tokens=False)["input_ids"]
+    assert ids == run.tokenizer.encode(words).tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "bert" not in name])
+def test_greedy_ids(name, there):
+    theirs, folder = there(name)
+    source, prompt = texts()[0][:1], texts()[1][:1, :9]
+    options = {"max_new_tokens": 50, "do_sample": False}
+    theirs.generation_config.eos_token_id = None
+    ours, start = opened(folder), theirs.config.pad_token_id
+    if ours.kind == "decoder":
+        ids = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0, 9:]
+        said = generate(ours, prompt.tolist(), max_new_tokens=50)
+    else:
+        ids = theirs.generate(source, attention_mask=torch.ones_like(source), **options)[0, 1:]
+        said = generate(ours, [[start]], sources=source.tolist(), max_new_tokens=50)
+    assert [i for [i] in said] == ids.tolist()
+    assert len(ids) == 50
+
+
+# a value for each key of config.json on which logits depend
+# fmt: off
+LLAMA_KEYS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4, "hidden_act": "gelu",
+    "rms_norm_eps": 0.1, "tie_word_embeddings": True, "num_hidden_layers": 1, "intermediate_size": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
+BOTH_SIDES = {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_attention_heads": 8, "type_vocab_size": 3,
+    "tie_word_embeddings": False, "max_position_embeddings": 32}
+T5_KEYS = {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 40, "d_kv": 8,
+    "layer_norm_epsilon": 0.1, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2}
+KNOBS = {
+    "gpt2": {"n_head": 8, "activation_function": "gelu", "layer_norm_epsilon": 0.1, "n_inner": 64,
+        "tie_word_embeddings": False, "n_layer": 1, "scale_attn_weights": False,
+        "scale_attn_by_inverse_layer_idx": True},
+    "llama, one key for two queries": LLAMA_KEYS | {"attention_bias": True, "mlp_bias": True},
+    "llama3": {"rope_parameters": [{"factor": 2.0}, {"original_max_position_embeddings": 64},
+        {"low_freq_factor": 3.0}, {"high_freq_factor": 2.0}, {"rope_type": "linear"}]},
+    "llama, linear": {"rope_parameters": [{"factor": 2.0}]},
+    "llama, yarn": {"rope_parameters": [{"factor": 8.0}, {"original_max_position_embeddings": 512},
+        {"beta_fast": 8.0}, {"beta_slow": 0.2}, {"attention_factor": 1.5}, {"truncate": False}]},
+    "mistral": {"sliding_window": 6},
+    "qwen3, a window": LLAMA_KEYS | {"sliding_window": 6, "use_sliding_window": False},
+    "nanochat": {"final_logit_softcapping": 5.0, "hidden_act": "gelu", "rms_norm_eps": 0.5,
+        "num_attention_heads": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    "deepseek, yarn": {"q_lora_rank": None, "qk_nope_head_dim": 9, "v_head_dim": 5, "rms_norm_eps": 0.1,
+        "kv_lora_rank": 15, "qk_rope_head_dim": 6, "rope_interleave": False, "first_k_dense_replace": 1,
+        "rope_parameters": [{"mscale": 2.0}, {"mscale_all_dim": 0.5}, {"factor": 8.0}]},
+    "bert": BOTH_SIDES | {"position_embedding_type": "relative_key", "is_decoder": True},
+    "roberta": BOTH_SIDES | {"pad_token_id": 200},
+    "t5": T5_KEYS | {"tie_word_embeddings": False, "scale_decoder_outputs": False,
+        "feed_forward_proj": "gated-gelu"},
+    "flan": T5_KEYS | {"feed_forward_proj": "gated-silu", "scale_decoder_outputs": True},
+    "bart": {"decoder_attention_heads": 8, "activation_function": "relu", "scale_embedding": True,
+        "tie_word_embeddings": False, "normalize_before": True, "encoder_ffn_dim": 64, "decoder_layers": 2},
+}
+# fmt: on
+
+
+def mutations():
+    for name, keys in KNOBS.items():
+        for key, values in keys.items():
+            for value in values if isinstance(values, list) else [values]:
+                yield name, key, value, isinstance(values, list)
+
+
+@pytest.mark.parametrize(("name", "key", "value", "within"), list(mutations()))
+def test_each_knob_matters(name, key, value, within, there, copy):
+    """Another value is refused, or changes the logits: none is ignored."""
+    theirs, _ = there(name)
+    folder = copy(name)
+    if within:
+        value = json.loads((folder / "config.json").read_text())[key] | value
+    changed(
+        folder, **{key: value}, **({"scale_decoder_outputs": ...} if key == "tie_word_embeddings" else {})
+    )
+    try:
+        difference = (logits(opened(folder), *texts()) - logits(theirs, *texts())).abs().max()
+    except HubError:
+        return
+    assert difference > 1e-4
+
+
+def spoil(folder, **tensors):
+    """Other tensors; ... takes one out."""
+    path = folder / "model.safetensors"
+    weights = load_file(path) | tensors
+    save_file({name: weight for name, weight in weights.items() if weight is not ...}, path, {"format": "pt"})
+
+
+NORM = "model.layers.1.input_layernorm.weight"
+LLAMA = "llama, one key for two queries"
+WRONG = [
+    (LLAMA, lambda f: (f / "config.json").unlink(), "copy has no config.json"),
+    (LLAMA, lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
+    (LLAMA, lambda f: (f / "config.json").write_text("[]"), "config.json is not what its name says"),
+    (LLAMA, lambda f: (f / "model.safetensors").unlink(), "copy has no model.safetensors$"),
+    (
+        LLAMA,
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        "pytorch_model.bin is not read",
+    ),
+    (LLAMA, lambda f: (f / "model.safetensors").write_bytes(b"x" * 99), "model.safetensors cannot be read"),
+    (LLAMA, lambda f: (f / "tokenizer.json").unlink(), "copy has no tokenizer.json; transformers writes one"),
+    (LLAMA, lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be used"),
+    (LLAMA, lambda f: changed(f, eos_token_id=None), "it names no token that ends a text"),
+    (LLAMA, lambda f: changed(f, model_type="mamba"), "model_type is 'mamba'; choose one of: gpt2, llama"),
+    (LLAMA, lambda f: changed(f, hidden_size=...), "config.json of a llama model has no hidden_size"),
+    (LLAMA, lambda f: changed(f, hidden_size="wide"), "does not describe a"),
+    (LLAMA, lambda f: changed(f, num_hidden_layers=10**9), "fewer tensors than its config.json has layers"),
+    (
+        LLAMA,
+        lambda f: changed(f, num_hidden_layers="two"),
+        "Value 'two' of type 'str' could not be converted",
+    ),
+    ("t5", lambda f: changed(f, num_layers=10**9), "fewer tensors than its config.json has layers"),
+    ("qwen3", lambda f: changed(f, num_hidden_layers=10**9), "fewer tensors than its config.json has layers"),
+    (LLAMA, lambda f: changed(f, vocab_size=-1), "vocab_size is -1; expected a whole number"),
+    (LLAMA, lambda f: changed(f, hidden_act="mish"), "hidden_act is 'mish'; known are silu, gelu"),
+    (LLAMA, lambda f: changed(f, num_key_value_heads=3), "num_key_value_heads is 3, no divisor of"),
+    (LLAMA, lambda f: changed(f, sink_tokens=4), "sink_tokens is 4, which this import does not understand"),
+    (LLAMA, lambda f: changed(f, quantization_config={"bits": 4}), "quantization_config is .* understand"),
+    (
+        LLAMA,
+        lambda f: changed(f, rope_parameters={"rope_type": "longrope"}),
+        "the rope type is 'longrope'; supp",
+    ),
+    (LLAMA, lambda f: changed(f, rope_parameters={"type": "linear"}), "rope of type linear has no factor"),
+    (
+        LLAMA,
+        lambda f: changed(f, rope_parameters={"odd": 1}),
+        "odd is 1, which rope of type default does not",
+    ),
+    (
+        LLAMA,
+        lambda f: changed(f, partial_rotary_factor=0.5, rope_parameters=...),
+        "partial_rotary_factor is 0.5",
+    ),
+    (LLAMA, lambda f: spoil(f, **{NORM: ...}), f"has no tensor {NORM}"),
+    (LLAMA, lambda f: spoil(f, odd=torch.ones(2)), "has a tensor that its config.json does not explain: odd"),
+    (LLAMA, lambda f: spoil(f, **{NORM: torch.ones(31)}), rf"{NORM} is \(31,\) and .* asks for \(32,\)"),
+    (
+        LLAMA,
+        lambda f: spoil(f, **{NORM: torch.ones(32, dtype=torch.int8)}),
+        f"{NORM} is torch.int8; only plain",
+    ),
+    ("gpt2", lambda f: spoil(f, **{"lm_head.weight": torch.ones(ROWS, 32)}), "lm_head.weight and .* differ"),
+    (
+        "gpt2",
+        lambda f: changed(f, add_cross_attention=True),
+        "add_cross_attention is True; only False is supp",
+    ),
+    (
+        "deepseek",
+        lambda f: changed(f, first_k_dense_replace=1),
+        r"mixtures of experts \(MoE\); only dense layers",
+    ),
+    (
+        "deepseek",
+        lambda f: changed(f, attention_bias=True),
+        "attention_bias is True; only False is supported",
+    ),
+    (
+        "qwen3, a window",
+        lambda f: changed(f, max_window_layers=1, layer_types=None),
+        "layer_types is a mixture of",
+    ),
+    (
+        "bart",
+        lambda f: changed(f, encoder_ffn_dim=64),
+        "decoder_ffn_dim is 48 and encoder_ffn_dim asks for 64",
+    ),
+    (
+        "bart",
+        lambda f: changed(f, encoder_attention_heads=8),
+        "encoder_attention_heads is 8 and decoder_atten",
+    ),
+    ("roberta", lambda f: changed(f, max_position_embeddings=9), "9 positions begin behind pad_token_id"),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "sentence"), WRONG)
+def test_what_is_wrong_is_said(name, wrong, sentence, copy, tmp_path, capsys):
+    wrong(copy(name))
+    assert command(main, ["import", "--from", str(tmp_path / "copy"), "--to", str(tmp_path / "run")]) == 4
+    said = capsys.readouterr().err
+    with pytest.raises(HubError, match=sentence):
+        raise HubError(said.removeprefix("error: ").strip())
+    assert said.count("\n") == 1 and {path.name for path in tmp_path.iterdir()} == {"copy"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (
+            ["import", "--from", "owner/name", "--to", "run"],
+            4,
+            "no folder owner/name, and .* cannot be fetched",
+        ),
+        (["import", "--from", "nowhere", "--to", "run"], 4, "there is no folder nowhere"),
+        (["import", "--from", "nowhere", "--to", "."], 2, "exists already; choose another folder"),
+        (["export", "--run", "nowhere", "--to", "out"], 4, "nowhere is not the folder of a run"),
+        (["export", "--run", "nowhere", "--to", "."], 4, "nowhere is not the folder of a run"),
+    ],
+)
+def test_what_is_not_there_is_said(words, code, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command(main, words) == code
+    with pytest.raises(ValueError, match=sentence):
+        raise ValueError(capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_several_files(there, tmp_path):
+    theirs, _ = there(LLAMA)
+    folder = save(theirs, tmp_path / "shards", max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    near(logits(opened(folder), *texts()), logits(theirs, *texts()))
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00001-of", "../model-00001-of"))
+    with pytest.raises(HubError, match="is no index of the files beside it"):
+        read(folder)
+
+
+def test_older_files(there, copy, tmp_path):
+    """The first GPT-2 has names without prefix, the first BERT gamma and beta; rope as it was said before."""
+    folder = copy("gpt2")
+    weights = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
+    bare |= {"h.0.attn.bias": torch.ones(1, 1, 9, 9)}
+    save_file(bare, folder / "model.safetensors")
+    changed(folder, n_ctx=CONTEXT, activation_function=..., tie_word_embeddings=..., n_inner=...)
+    near(logits(opened(folder), *texts()), logits(there("gpt2")[0], *texts()))
+    shutil.rmtree(folder)
+    folder = copy("bert")
+    weights = load_file(folder / "model.safetensors")
+    old = {
+        n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): w
+        for n, w in weights.items()
+    }
+    old["bert.pooler.dense.weight"] = torch.ones(2, 2)
+    old["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"].clone()
+    save_file(old, folder / "model.safetensors")
+    near(logits(opened(folder), *texts()), logits(there("bert")[0], *texts()))
+    shutil.rmtree(folder)
+    folder = copy("llama3")
+    scaling = json.loads((folder / "config.json").read_text())["rope_parameters"]
+    scaling["type"] = scaling.pop("rope_type")
+    changed(folder, rope_parameters=..., rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling)
+    near(logits(opened(folder), *texts()), logits(there("llama3")[0], *texts()))
+
+
+def test_half_precision_is_widened(there, tmp_path):
+    folder = save(made("mistral").to(torch.bfloat16), tmp_path / "half")
+    theirs = hf.MistralForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    near(logits(opened(folder), *texts()), logits(theirs.eval(), *texts()))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "flan"])
+def test_the_first_loss_is_theirs(name, there):
+    theirs, folder = there(name)
+    source, text = texts()
+    ours = opened(folder)
+    with torch.no_grad():
+        if name == "gpt2":
+            expected = theirs(text, labels=text).loss
+            total, n = loss(ours.hidden(text[:, :-1]), ours.head, text[:, 1:])
+        else:
+            expected = theirs(source, labels=text).loss
+            shifted = torch.cat([torch.full((2, 1), theirs.config.decoder_start_token_id), text[:, :-1]], 1)
+            total, n = loss(ours.hidden(source, shifted), ours.head, text)
+    assert (total / n).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_key_that_is_left_out_means_what_it_means_there(name):
+    family = FAMILIES[name]
+    theirs = getattr(hf, family.architecture).config_class()
+    usual = {
+        key: value for key, value in family.missing.items() if not callable(value) and key != "n_positions"
+    }
+    if name == "t5":
+        usual["tie_word_embeddings"] = True
+    for key, value in usual.items():
+        assert getattr(theirs, key, value) == value, key
+
+
+def test_another_kind_of_tokenizer_goes_along(copy, tmp_path, capsys):
+    """BERT's and T5's cannot be said in our words; they are kept, and their special tokens have our names."""
+    folder = copy("bert")
+    pieces = {"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "[MASK]": 3, "the": 4, "cat": 5, "##s": 6}
+    words = Tokenizer(WordPiece(pieces, unk_token="[UNK]"))
+    words.pre_tokenizer = BertPreTokenizer()
+    words.add_special_tokens(["[PAD]", "[UNK]", "[SEP]", "[MASK]"])
+    words.save(str(folder / "tokenizer.json"))
+    changed(folder, eos_token_id=None, bos_token_id=None, pad_token_id=0)
+    (folder / "tokenizer_config.json").write_text(
+        '{"sep_token": "[SEP]", "mask_token": {"content": "[MASK]"}}'
+    )
+    import_run(folder, tmp_path / "run")
+    assert "it is kept as it is" in capsys.readouterr().out
+    run = open_run(tmp_path / "run")
+    assert run.tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
+    assert run.tokenizer.encode("the cats [MASK]").tolist() == [4, 5, 6, 1, 1, 1]
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
+    assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
+
+
+def test_the_sentinels_of_t5_have_our_names(copy):
+    folder = copy("t5")
+    words = byte_pairs()
+    words.add_special_tokens(["<extra_id_0>", "<extra_id_1>"])
+    words.save(str(folder / "tokenizer.json"))
+    specials = read(folder).tokenizer.specials
+    assert specials == {"end": END, "start": PAD, "pad": PAD, "sentinel_0": PAD + 1, "sentinel_1": PAD + 2}

@@ -1,0 +1,173 @@
+"""Our own models as classes of transformers: what they lack is filled in, what has no place is refused."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers as hf
+
+from data.vocabulary import TOKENIZERS
+from model import build_model
+from model.build import build
+from model.hub import HubError
+from tests.model.hub_models import logits
+from tests.parts import part
+from training import pretrained
+from training.config import compose
+from training.pretrained import export, read
+
+TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
+SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context=64"]
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
+
+def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
+    """A model with every weight alive, as a run is opened."""
+    config = compose([*words.split(), *SIZES]).model
+    options = part("tokenizer", kind) | ({"vocab_size": 290} if kind == "bpe" else {})
+    tokenizer = build("tokenizer", TOKENIZERS, options, {}).make(lambda whole: iter([TEXT]), specials)
+    model, draw = build_model(config, tokenizer.vocab_size).eval(), torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        noise = 0.15 * torch.randn(weight.shape, generator=draw)
+        weight.data = noise if weight.ndim > 1 else weight.data + noise
+    return model, tokenizer, config
+
+
+GIVEN = {  # what is built, with which tokenizer, and what it becomes
+    "model=modern": ("bpe", "NanoChatForCausalLM"),
+    "model=modern model.head.softcap=null": ("byte", "NanoChatForCausalLM"),
+    "model=modern model.head.tied=true attention=gqa model.attention.qk_norm=head": (
+        "char",
+        "NanoChatForCausalLM",
+    ),
+    "model=gpt2": ("bpe", "GPT2LMHeadModel"),
+    "model=gpt2 attention=mha_nobias ffn=relu2 norm=layernorm model.norm.bias=false": (
+        "byte",
+        "GPT2LMHeadModel",
+    ),
+    "model=llama attention=mqa norm=rmsnorm_plain ffn=geglu model.attention.bias=true": (
+        "char",
+        "LlamaForCausalLM",
+    ),
+    "model=llama position=rope_llama3": ("bpe", "LlamaForCausalLM"),
+    "model=llama model.attention.window=5": ("bpe", "MistralForCausalLM"),
+    "model=llama attention=mha_qknorm model.attention.window=7": ("bpe", "Qwen3ForCausalLM"),
+    "model=deepseek position=rope_yarn norm=rmsnorm_plain": ("bpe", "DeepseekV3ForCausalLM"),
+    "model=bert model.embedding.token_types=0": ("byte", "RobertaForMaskedLM"),
+    "model=bert": ("bpe", "BertForMaskedLM"),
+    "model=roberta norm=layernorm_bert": ("bpe", "RobertaForMaskedLM"),
+    "model=t5": ("bpe", "T5ForConditionalGeneration"),
+    "model=t5 model.head.scaled=false": ("char", "T5ForConditionalGeneration"),
+    "model=flan_t5 model.encoder.n_layers=3": ("byte", "T5ForConditionalGeneration"),
+    "model=bart ffn=relu attention=mha_nobias": ("bpe", "BartForConditionalGeneration"),
+}
+
+
+@pytest.mark.parametrize("words", GIVEN)
+def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
+    kind, name = GIVEN[words]
+    model, tokenizer, config = opened(words, kind)
+    family = export((model, tokenizer, config), tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    theirs = getattr(hf, family.auto).from_pretrained(tmp_path / "out").eval()
+    assert type(theirs).__name__ == name
+    source, tokens = torch.arange(12).view(2, 6), torch.arange(20).view(2, 10)
+    ours, expected = logits(model, source, tokens), logits(theirs, source, tokens)
+    assert (ours - expected).abs().max() <= (5e-5 if "flan" in words else 1e-5)
+    assert torch.equal(ours.argmax(-1), expected.argmax(-1))
+    words = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert words(TEXT)["input_ids"] == tokenizer.encode(TEXT).tolist()
+    assert words.decode(tokenizer.encode(TEXT).tolist()) == TEXT
+    assert words.eos_token_id == theirs.config.eos_token_id == tokenizer.specials["end"]
+    assert words.pad_token_id == tokenizer.specials["pad"]
+    assert words.mask_token_id == tokenizer.specials["mask"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "model=deepseek position=alibi",
+            "model.position.kind is alibi and DeepseekV3ForCausalLM has rope; ",
+        ),
+        ("model=llama block=sandwich", "model.block.kind is sandwich and LlamaForCausalLM has pre; that one"),
+        (
+            "model=llama model.attention.softcap=9",
+            "model.attention.softcap is 9 and LlamaForCausalLM has null",
+        ),
+        ("model=gpt2 attention=gqa", "model.attention.group is 2 and GPT2LMHeadModel has 1; that one comes"),
+        ("model=modern ffn=gelu norm=rmsnorm", "model.norm.weight is true and NanoChatForCausalLM has false"),
+        (
+            "model=deepseek norm=rmsnorm model.norm.eps=0.1",
+            "rms_norm_eps is 0.1 and the family asks for 1e-06",
+        ),
+        ("model=vaswani", "no class of transformers fits this model: model."),
+        ("model=t5 model.encoder.d_model=64", "model.encoder.d_model is another one and T5ForConditional"),
+    ],
+)
+def test_what_no_class_fits_is_refused(words, sentence, tmp_path):
+    with pytest.raises(HubError, match=sentence):
+        export(opened(words), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_family_can_be_asked_for(tmp_path):
+    model = opened("model=llama")
+    assert export(model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
+    with pytest.raises(
+        HubError, match="model.position.kind is rope and GPT2LMHeadModel has learned .and 1 more"
+    ):
+        export(model, tmp_path / "gpt2", "gpt2")
+    with pytest.raises(ValueError, match="the family is 'gpt3'; choose one of: gpt2, llama"):
+        export(model, tmp_path / "gpt3", "gpt3")
+    with pytest.raises(ValueError, match="mistral exists already; choose another folder"):
+        export(model, tmp_path / "mistral")
+    without_pad = opened("model=roberta", specials=("end", "mask"))
+    with pytest.raises(HubError, match="counts from its pad token, and the tokenizer of this run has none"):
+        export(without_pad, tmp_path / "roberta", "roberta")
+    assert export(without_pad, tmp_path / "bert").architecture == "BertForMaskedLM"
+    theirs, tokens = hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "bert"), torch.arange(20).view(2, 10)
+    assert (logits(theirs.eval(), None, tokens) - logits(without_pad[0], None, tokens)).abs().max() < 1e-5
+
+
+def test_what_says_something_else_is_not_kept(tmp_path, monkeypatch):
+    """A slip in a family's table, or in what is written, comes to light before anyone sees the folder."""
+
+    def slipping(table, tensors):
+        found = written(table, tensors)
+        name = "model.layers.0.self_attn.q_proj.weight"
+        return found | {name: found[name].roll(1, 0)}
+
+    written = pretrained.written
+    monkeypatch.setattr(pretrained, "written", slipping)
+    with pytest.raises(HubError, match="what was written says something else .*; nothing is kept"):
+        export(opened("model=modern"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full(*given):
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(pretrained, "save_file", full)
+    with pytest.raises(OSError, match="no space left"):
+        export(opened("model=gpt2"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_written_can_be_read_by_people(tmp_path):
+    export(opened("model=llama position=rope_llama3 attention=gqa"), tmp_path / "out")
+    config = SimpleNamespace(**json.loads((tmp_path / "out/config.json").read_text()))
+    assert (config.model_type, config.num_key_value_heads, config.vocab_size) == ("llama", 2, 260)
+    assert config.rope_scaling["rope_type"] == "llama3" and config.rope_theta == 10000.0
+    assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (256, 257, 258)
+    assert read(tmp_path / "out").config.position == compose(["position=rope_llama3"]).model.position
+
+
+def test_special_tokens_keep_their_names(tmp_path):
+    names = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
+    model = opened("model=t5", "bpe", names)
+    export(model, tmp_path / "out")
+    assert read(tmp_path / "out").tokenizer.specials == model[1].specials

@@ -1,0 +1,59 @@
+"""init_from takes a folder in the Hugging Face formats as it takes a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tokenizers.normalizers import Lowercase
+
+from tests.model.hub_models import byte_pairs, made, save
+from tests.training.runs import rows
+from train import main
+from training.config import compose
+from training.corpus import load
+from training.launch import launch
+from training.opening import open_run
+
+WORDS = ["init_from=theirs", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
+
+
+def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
+    theirs = made("gpt2")
+    save(theirs, room / "theirs")
+    assert launch(main, compose, [*WORDS, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
+    total = n = 0
+    for batch in load(compose(WORDS)).validation.evaluation():
+        with torch.no_grad():
+            scores = theirs(batch.inputs["tokens"]).logits.flatten(0, 1)
+        total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
+        n += (batch.targets != -100).sum().item()
+    first, *_, last = rows(room / "runs/tuned", "val_loss", "val_tokens")
+    assert first[0] == pytest.approx(total / n, rel=1e-5) and first[1] == n
+    assert last[0] < first[0]
+
+
+def test_model_and_tokenizer_come_together(room):
+    save(made("bert"), room / "theirs")
+    config = compose(WORDS)
+    assert config.objective["kind"] == "masked" and config.tokenizer == {"kind": "hub"}
+    assert launch(main, compose, [*WORDS, "model=gpt2"]) == 2
+    (room / "theirs/config.json").unlink()
+    assert launch(main, compose, WORDS) == 4
+    assert not (room / "runs").exists()
+
+
+def test_a_tokenizer_of_another_kind_learns_too(room):
+    """It is read by its own library, in training, in the run's folder and when that is opened again."""
+    save(made("bert"), room / "theirs")
+    words = byte_pairs()
+    words.normalizer = Lowercase()
+    words.add_special_tokens(["<mask>"])
+    words.save("theirs/tokenizer.json")
+    Path("theirs/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    assert launch(main, compose, [*WORDS, "train.steps=2", "show.every=1", "name=tuned"]) == 0
+    run = open_run(room / "runs/tuned")
+    assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == words.token_to_id("<mask>")
+    samples = [json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()]
+    assert "<mask>" in samples[0]["masked"]
