@@ -1,8 +1,9 @@
 """One plain transformer, every family.
 
 Read along the way of a batch: decoder.py, stack.py, block.py, attention.py, attend.py; then the small parts:
-position.py, feedforward.py, norm.py, embedding.py, head.py, cache.py; then loss.py and generate.py, and how
-it is all made: init.py, build.py, config.py. `python -m model.shapes` prints that way with every shape.
+position.py, feedforward.py, norm.py, embedding.py, head.py, cache.py; then loss.py and how it is all made:
+init.py, build.py, config.py; then how a trained one writes: generate.py, sampling.py, beams.py.
+`python -m model.shapes` prints that way with every shape.
 
 A name that ends in capitals says its axes, as q_BHTD does; a bare x is always (B, T, C).
 """

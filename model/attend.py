@@ -1,10 +1,13 @@
 """Attend: the one place scores become weights. Who may see whom, the softmax, and the weighted mean of
 values."""
 
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+
+RECORDS = []  # lists that weights are written to, the innermost last
 
 
 class Mask(NamedTuple):
@@ -64,11 +67,18 @@ def unfold(rows, heads):
     return rows.unflatten(2, (-1, heads.shape[2])).flatten(1, 2)
 
 
-def plain_is_faster(q_BHTD, k_BGSD):
+def plain_is_faster(q_BHTD, k_BGSD, v_BGSE):
     """On a CPU the fused kernel loses to plain products, up to five times, where texts are short and numbers
-    anything but float32 in full precision; beyond 512 tokens it wins (tests/benchmarks/attention.py)."""
-    if q_BHTD.device.type != "cpu" or q_BHTD.shape[-2] * k_BGSD.shape[-2] > 512 * 512:
+    anything but float32 in full precision; beyond 512 tokens it wins, and in bfloat16 for a single query, as
+    decoding has it (tests/benchmarks/attention.py). Keys and values of two widths it does not know."""
+    if q_BHTD.device.type != "cpu":
         return False
+    if k_BGSD.shape[-1] != v_BGSE.shape[-1]:
+        return True
+    if q_BHTD.shape[-2] * k_BGSD.shape[-2] > 512 * 512:
+        return False
+    if q_BHTD.dtype == torch.bfloat16:
+        return q_BHTD.shape[-2] > 1
     if q_BHTD.dtype != torch.float32 or torch.compiler.is_compiling():
         return True
     return torch.get_float32_matmul_precision() != "highest"
@@ -85,10 +95,21 @@ def weigh(q_BHTD, k_BGSD, mask, *, scale=None, softcap=None):
     return weights_BHTS
 
 
+@contextmanager
+def recorded():
+    """While it is open, attend makes its weights in the open; the list it gives collects them in the order of
+    the layers."""
+    RECORDS.append([])
+    try:
+        yield RECORDS[-1]
+    finally:
+        RECORDS.pop()
+
+
 def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, softcap=None, dropout=0.0):
     """softmax(q k' * scale + mask) v. Each head of keys and values serves H / G heads of queries. Dropout is
     that of the weights; it is 0 but in training."""
-    if softcap is None and not plain_is_faster(q_BHTD, k_BGSD):
+    if softcap is None and not RECORDS and not plain_is_faster(q_BHTD, k_BGSD, v_BGSE):
         bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
         shared = q_BHTD.shape[1] != k_BGSD.shape[1]
         return F.scaled_dot_product_attention(
@@ -102,6 +123,8 @@ def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, softcap=None, dropout=0.
             enable_gqa=shared,
         )
     weights_BHTS = weigh(q_BHTD, k_BGSD, mask, scale=scale, softcap=softcap)
+    if RECORDS:
+        RECORDS[-1].append(weights_BHTS)
     y_BGJE = fold(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
     y_BHTE = unfold(y_BGJE, q_BHTD)
     return y_BHTE

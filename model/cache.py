@@ -32,6 +32,10 @@ class Cache:
     def read(self):
         return [buffer[..., : self.length, :] for buffer in self.buffers]
 
+    def keep(self, rows):
+        """Go on with the rows of these numbers, some of them several times."""
+        self.buffers = [buffer[rows] for buffer in self.buffers]
+
 
 class LayerCache(NamedTuple):
     own: Cache  # grows by each token decoded

@@ -1,10 +1,13 @@
 """Generate: a prompt is read once, then each new token costs one step through the cache."""
 
-from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from model.build import fits
+from model.sampling import GREEDY, check_sampling, choose, draw, wide
+
+LONGEST = 1_000_000
 
 
 def left_pad(rows, model):
@@ -35,9 +38,7 @@ def check_texts(texts, model, what):
             raise ValueError(f"a {what} has ids from {min(text)} to {max(text)}; the vocabulary has {words}")
 
 
-def make_step(model, prompts, sources):
-    """What both families do at each step, (tokens, visible, caches) -> hidden. A source is encoded here,
-    once."""
+def check_request(model, prompts, sources, max_new_tokens, stop):
     if model.training:
         raise ValueError("generate needs a model that is not training: call model.eval() first")
     if model.kind == "encoder":
@@ -45,51 +46,138 @@ def make_step(model, prompts, sources):
     if (model.kind == "encoder_decoder") != (sources is not None):
         raise ValueError("sources go with an encoder_decoder, and an encoder_decoder with sources")
     check_texts(prompts, model, "prompt")
-    if sources is None:
-        return model.hidden
-    check_texts(sources, model, "source")
-    if len(sources) != len(prompts):
+    if sources is not None:
+        check_texts(sources, model, "source")
+        if len(sources) != len(prompts):
+            raise ValueError(
+                f"there are {len(sources)} sources and {len(prompts)} prompts; each source needs one"
+            )
+    if not fits(max_new_tokens, int) or not 1 <= max_new_tokens <= LONGEST:
         raise ValueError(
-            f"there are {len(sources)} sources and {len(prompts)} prompts; each source needs one"
+            f"max_new_tokens must be a whole number from 1 to {LONGEST:,} and is {max_new_tokens!r}"
         )
-    tokens, visible = left_pad(sources, model)
-    with torch.inference_mode():
-        memory = model.encode(tokens, visible=visible)
-    return partial(model.decode, memory=memory, memory_visible=visible)
+    words = model.embedding.table.num_embeddings
+    if stop is not None and not (fits(stop, int) and 0 <= stop < words):
+        raise ValueError(f"stop must be an id of the vocabulary, below {words}, or None, and is {stop!r}")
 
 
-def steps(model, step, rows, max_new_tokens, stop):
-    caches, ended = None, [False] * len(rows)
-    for _ in range(max_new_tokens):
-        if caches is None or max(map(len, rows)) > model.context:
-            newer = -(model.context // 2 or 1)
-            rows = [row[newer:] if len(row) > model.context else row for row in rows]
-            tokens, visible = left_pad(rows, model)
-            caches = model.new_caches(model.context)
+class Reader:
+    """Rows of ids on their way through a model. What is there at first is read at once, then each new id
+    costs one step through the cache. A row that has outgrown the context goes on with its newer half, which
+    is read anew. A source is encoded once."""
+
+    def __init__(self, model, rows, most, sources=None):
+        self.model, self.rows, self.caches = model, [list(row) for row in rows], None
+        self.size = min(model.context, max(map(len, rows)) + most)
+        self.memory, self.memory_visible = None, None
+        if sources is not None:
+            tokens, self.memory_visible = left_pad(sources, model)
+            with torch.inference_mode():
+                self.memory = model.encode(tokens, visible=self.memory_visible)
+
+    @torch.inference_mode()
+    def read(self):
+        """The scores of the word that comes next in each row."""
+        if self.caches is None:
+            self.tokens, self.visible = left_pad(self.rows, self.model)
+            self.caches = self.model.new_caches(self.size)
+        seen = {"visible": self.visible, "caches": self.caches}
+        if self.memory is None:
+            hidden = self.model.hidden(self.tokens, **seen)
+        else:
+            hidden = self.model.decode(self.tokens, self.memory, memory_visible=self.memory_visible, **seen)
+        logits_BV = self.model.head(hidden[:, -1])
+        if not logits_BV.amax().isfinite():  # a NaN is its row's maximum
+            raise FloatingPointError("the model's scores are not finite numbers; its weights are of no use")
+        return logits_BV
+
+    def write(self, ids):
+        """A new id for each row."""
+        self.tokens = ids[:, None]
+        for row, i in zip(self.rows, ids.tolist(), strict=True):
+            row.append(i)
+        if self.visible is not None:
+            self.visible = torch.cat([self.visible, torch.ones_like(self.visible[:, :1])], 1)
+        if max(map(len, self.rows)) > self.model.context:
+            newer, self.caches = -(self.model.context // 2 or 1), None
+            self.rows = [row[newer:] if len(row) > self.model.context else row for row in self.rows]
+
+    def keep(self, numbers):
+        """Go on with the rows of these numbers, some of them several times; of a batch without padding."""
+        self.rows = [list(self.rows[number]) for number in numbers]
+        if self.memory is not None:
+            self.memory = self.memory[numbers]
+        for layer in self.caches:
+            layer.own.keep(numbers)
+            layer.cross.keep(numbers)
+
+
+class Step(NamedTuple):
+    """One new id for each row, None where the row has ended, and the scores they were chosen by."""
+
+    ids: list
+    logits_BV: torch.Tensor
+
+    def logprobs(self):
+        """How likely each new id was to the model itself, before temperature and all the rest."""
+        logprobs_BV = wide(self.logits_BV).log_softmax(-1)
+        return [None if i is None else row[i].item() for i, row in zip(self.ids, logprobs_BV, strict=True)]
+
+
+@torch.inference_mode()
+def words_of(rows, logits_BV):
+    """(B, V), true for the words that stand in a row."""
+    written_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
+    for row, written in zip(rows, written_BV, strict=True):
+        written[row] = True
+    return written_BV
+
+
+def steps(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, numbers=None):
+    """What `generate` does, told in full: a Step each."""
+    check_request(model, prompts, sources, max_new_tokens, stop)
+    check_sampling(sampling, model.embedding.table.num_embeddings)
+    numbers = range(len(prompts)) if numbers is None else numbers
+    if len(numbers) != len(prompts):
+        raise ValueError(f"there are {len(numbers)} numbers and {len(prompts)} prompts; each prompt has one")
+    return walk(Reader(model, prompts, max_new_tokens, sources), max_new_tokens, sampling, stop, numbers)
+
+
+def walk(reader, most, sampling, stop, numbers):
+    written_BV, ended = None, [False] * len(reader.rows)
+    for step in range(most):
+        logits_BV = reader.read()
+        if step == 0 and sampling.repetition_penalty != 1:
+            written_BV = words_of(reader.rows, logits_BV)
+        draws = [draw(sampling.seed, number, step) for number in numbers] if sampling.temperature else None
         with torch.inference_mode():
-            hidden = step(tokens, visible=visible, caches=caches)
-            tokens = model.head(hidden[:, -1:]).argmax(-1)
-        ids = tokens[:, 0].tolist()
-        rows = [[*row, i] for row, i in zip(rows, ids, strict=True)]
-        if visible is not None:
-            visible = torch.cat([visible, torch.ones_like(visible[:, :1])], 1)
-        yield [None if end else i for end, i in zip(ended, ids, strict=True)]
+            chosen = choose(logits_BV, written_BV, draws, sampling)
+            if written_BV is not None:
+                written_BV.scatter_(1, chosen[:, None], True)
+        reader.write(chosen)
+        ids = [None if end else i for end, i in zip(ended, chosen.tolist(), strict=True)]
+        yield Step(ids, logits_BV)
         ended = [end or i == stop for end, i in zip(ended, ids, strict=True)]
         if all(ended):
             return
 
 
-def generate(model, prompts, *, max_new_tokens, sources=None, stop=None):
-    """Continue each prompt (a list of token ids), always with the likeliest token. An iterator over steps:
-    one list each: a new id for each row, None for those that have written `stop`. A row's ids do not depend
-    on the other rows.
+def generate(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, numbers=None):
+    """Continue each prompt (a list of token ids). An iterator over steps: one list each: a new id for each
+    row, None for those that have written `stop`. A row's ids do not depend on the other rows: what is drawn
+    for it follows from the seed, the step and the number of the row, which is its place unless `numbers` has
+    others.
 
     An encoder-decoder answers `sources`; its prompts are the beginnings of the answers, most often one start
     token. A row that reaches the context goes on with its newer half.
     """
-    step, words = make_step(model, prompts, sources), model.embedding.table.num_embeddings
-    if not fits(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be a whole number from 1 on and is {max_new_tokens!r}")
-    if stop is not None and not (fits(stop, int) and 0 <= stop < words):
-        raise ValueError(f"stop must be an id of the vocabulary, below {words}, or None, and is {stop!r}")
-    return steps(model, step, prompts, max_new_tokens, stop)
+    told = steps(
+        model,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        sources=sources,
+        stop=stop,
+        numbers=numbers,
+    )
+    return (step.ids for step in told)

@@ -20,8 +20,17 @@ from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
 
 OWN = ("model", "data", "training")
-FILES = sorted([ROOT / "train.py", *(p for folder in OWN for p in (ROOT / folder).rglob("*.py"))])
-COMMANDS = {"train.py", "model/shapes.py", "model/hub/__main__.py", "data/__main__.py", "training/compare.py"}
+FILES = sorted(
+    [ROOT / "train.py", ROOT / "sample.py", *(p for folder in OWN for p in (ROOT / folder).rglob("*.py"))]
+)
+COMMANDS = {
+    "train.py",
+    "sample.py",
+    "model/shapes.py",
+    "model/hub/__main__.py",
+    "data/__main__.py",
+    "training/compare.py",
+}
 LAZY = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib", "transformers"}
 STANDARD = set(sys.stdlib_module_names)
 MAY_IMPORT = {
@@ -87,9 +96,14 @@ def test_rooms_stay_small(path):
             assert node.end_lineno - node.lineno < 50, f"{room(path)}: {node.name} is too long"
 
 
+DECODING = {"generate.py", "sampling.py", "beams.py"}
+
+
 def test_the_models_stay_readable_in_one_sitting():
     files = [p for p in (ROOT / "model").rglob("*.py") if "hub" not in p.parts]
-    assert sum(len(p.read_text().splitlines()) for p in files) < 1800
+    lines = {p.name: len(p.read_text().splitlines()) for p in files}
+    assert sum(n for name, n in lines.items() if name not in DECODING) < 1800
+    assert sum(lines[name] for name in DECODING) < 500
 
 
 GROUPS = {

@@ -1,14 +1,24 @@
 """What the README says is so: its commands run, what it lists is there, its attention joins the others."""
 
+import io
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import model.hub.__main__ as hub
+import sample
 from tests.parts import ROOT, names
 from tests.test_house import GROUPS
+from train import main as train
+from training.command import command
+from training.config import compose
+from training.launch import launch
 
 README = (ROOT / "README.md").read_text()
 
@@ -23,7 +33,7 @@ def copy(tmp_path):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "cache")
         )
-    for file in ("pyproject.toml", "README.md", "train.py"):
+    for file in ("pyproject.toml", "README.md", "train.py", "sample.py"):
         shutil.copy(ROOT / file, tmp_path)
     return tmp_path
 
@@ -52,33 +62,67 @@ def test_the_python_runs():
     assert re.fullmatch(r"\[(\[\d+\](, )?){5}\]", done.stdout.strip())
 
 
-def commands():
-    return [line.strip() for line in README.splitlines() if line.startswith("    python ")]
+LINES = [line.strip() for line in README.splitlines() if line.startswith("    python ")]
+TRAIN, SAMPLE = ([line for line in LINES if f"python {name}.py" in line] for name in ("train", "sample"))
+HUB = [line for line in LINES if "model.hub" in line]
 
 
-def test_the_hub_takes_and_gives(copy):
-    """All of its commands but that which needs a network, one after another."""
-    train, *others = [c for c in commands() if "name=small" in c or "model.hub" in c]
-    for command in [f"{train} train.steps=1 eval.windows=1", *others]:
-        if "openai-community" not in command:
-            done = run(*command.split()[1:], cwd=copy)
-            assert done.returncode == 0, done.stderr
-    assert (copy / "runs/small_again/checkpoints/latest").exists()
-
-
-@pytest.mark.parametrize("command", [c for c in commands() if "train.py" not in c and "model.hub" not in c])
-def test_commands_run(command):
-    done = run(*command.split()[1:], cwd=ROOT)
+@pytest.mark.parametrize("line", [line for line in LINES if line not in TRAIN + SAMPLE + HUB])
+def test_commands_run(line):
+    done = run(*line.split()[1:], cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if "train.py" in c])
-def test_training_runs(command, copy):
+@pytest.mark.parametrize("line", [line for line in TRAIN if "name=" not in line])
+def test_training_runs(line, copy):
     """Shortened, in a copy, which keeps the run."""
-    done = run(*command.split()[1:], "train.steps=2", "eval.windows=2", cwd=copy)
+    done = run(*line.split()[1:], "train.steps=2", "eval.windows=2", cwd=copy)
     assert done.returncode == 0, done.stderr
     [folder] = (copy / "runs").iterdir()
     assert (folder / "checkpoints/latest").read_text() == "step-00000002\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the runs that are sampled from, much shortened, that of `python train.py` the newest."""
+    home, before = tmp_path_factory.mktemp("trained"), Path.cwd()
+    (home / "book.txt").write_text(README)
+    short = ["size=tiny", "tokenizer=byte", "train.steps=2", "train.batch_size=2", "eval.windows=2"]
+    os.chdir(home)
+    try:
+        for line in [*(line for line in TRAIN if "name=" in line), "python train.py"]:
+            words = shlex.split(line)[2:]
+            small = ["data.size=200"] if "data=synthetic" in words else ["data=text", "data.path=book.txt"]
+            assert launch(train, compose, [*words, *small, *short]) == 0
+    finally:
+        os.chdir(before)
+    return home
+
+
+@pytest.mark.parametrize("line", SAMPLE)
+def test_sampling_runs(line, trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def \n")))
+    words = shlex.split(line)[2:]
+    assert command(sample.main, words) == 0
+    shown = capsys.readouterr().out
+    assert shown
+    if "--attention-map" in words:
+        assert Path("maps.png").exists()
+
+
+def test_the_hub_takes_and_gives(trained, monkeypatch):
+    """One after another, but for the one that needs a network."""
+    monkeypatch.chdir(trained)
+    for line in HUB:
+        if "openai-community" not in line:
+            assert command(hub.main, shlex.split(line)[3:]) == 0
+    assert Path("runs/small_again/checkpoints/latest").exists()
+
+
+def test_every_option_is_told():
+    told = set(re.findall(r"`(--[a-z-]+)", README))
+    assert {name for name in re.findall(r'"(--[a-z-]+)"', (ROOT / "training/asking.py").read_text())} <= told
 
 
 def test_the_walk_looks_as_shown():
@@ -89,10 +133,10 @@ def test_the_walk_looks_as_shown():
         assert line in shown, line
 
 
-@pytest.mark.parametrize("group", [*GROUPS, "model", "size"])
+@pytest.mark.parametrize("group", [*GROUPS, "model", "size", "experiment"])
 def test_the_kinds_listed_are_there(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
-    listed = re.sub(r"\(.*?\)", "", row.split("|")[2]).split(",")
+    listed = re.sub(r"\(.*?\)|:.*", "", row.split("|")[2]).split(",")
     assert {name.strip() for name in listed} == set(names(group))
 
 

@@ -8,7 +8,15 @@ from data.errors import DataError
 from model.hub.errors import HubError
 from training.errors import CheckpointError, NumbersError
 
-CODES = {DataError: 3, CheckpointError: 4, HubError: 4, NumbersError: 5, MemoryError: 6, ValueError: 2}
+CODES = {
+    DataError: 3,
+    CheckpointError: 4,
+    HubError: 4,
+    NumbersError: 5,
+    FloatingPointError: 5,
+    MemoryError: 6,
+    ValueError: 2,
+}
 
 
 def command(main, words):

@@ -14,18 +14,22 @@ import model.attend
 from model.attend import Mask, attend
 
 SHAPES = [
-    (32, 4, 64, 32),
-    (16, 4, 128, 32),
-    (8, 4, 256, 32),
-    (4, 12, 256, 64),
-    (2, 12, 512, 64),
-    (1, 12, 1024, 64),
+    (32, 4, 64, 64, 32),
+    (16, 4, 128, 128, 32),
+    (8, 4, 256, 256, 32),
+    (4, 12, 256, 256, 64),
+    (2, 12, 512, 512, 64),
+    (1, 12, 1024, 1024, 64),
+    (1, 6, 1, 128, 64),
+    (1, 12, 1, 256, 64),
+    (16, 12, 1, 256, 64),
 ]
 
 
-def tensors(batch, heads, length, width, dtype, training):
+def tensors(batch, heads, queries, keys, width, dtype, training):
     """As `split` makes them: heads of one packed tensor."""
-    made = [torch.randn(batch, length, heads, width).to(dtype).transpose(1, 2) for _ in range(4)]
+    lengths = (queries, keys, keys, queries)
+    made = [torch.randn(batch, n, heads, width).to(dtype).transpose(1, 2) for n in lengths]
     return [t.requires_grad_(training) for t in made[:3]], made[3]
 
 
@@ -35,9 +39,9 @@ def milliseconds(shape, dtype, training, rounds=9):
     times = {True: [], False: []}
     for _ in range(rounds):
         for plain in times:
-            model.attend.plain_is_faster = lambda q, k, plain=plain: plain
+            model.attend.plain_is_faster = lambda q, k, v, plain=plain: plain
             start = time.perf_counter()
-            y = attend(*inputs, Mask(causal=True))
+            y = attend(*inputs, Mask(causal=shape[2] > 1))
             if training:
                 torch.autograd.grad(y, inputs, gradient)
             times[plain].append(1000 * (time.perf_counter() - start))
@@ -53,18 +57,17 @@ NUMBERS = {
 
 def main():
     rule = model.attend.plain_is_faster
-    print(
-        f"{'batch, heads, length, width':>28} {'numbers':>15} {'':>9} {'plain ms':>9} {'fused ms':>9}  chosen"
-    )
+    shape = "batch, heads, queries, keys, width"
+    print(f"{shape:>34} {'numbers':>15} {'':>9} {'plain ms':>9} {'fused ms':>9}  chosen")
     for shape in SHAPES:
         for numbers, (dtype, precision) in NUMBERS.items():
             torch.set_float32_matmul_precision(precision)
-            for training in (True, False):
-                [q, k, _], _ = tensors(*shape, dtype, training)
-                chosen = "plain" if rule(q, k) else "fused"
+            for training in (True, False) if shape[2] > 1 else (False,):
+                inputs, _ = tensors(*shape, dtype, training)
+                chosen = "plain" if rule(*inputs) else "fused"
                 plain, fused = milliseconds(shape, dtype, training)
                 doing = "training" if training else "reading"
-                print(f"{shape!s:>28} {numbers:>15} {doing:>9} {plain:>9.2f} {fused:>9.2f}  {chosen}")
+                print(f"{shape!s:>34} {numbers:>15} {doing:>9} {plain:>9.2f} {fused:>9.2f}  {chosen}")
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def test_the_fused_kernel_gives_what_plain_products_give(groups, monkeypatch):
     for mask in masks:
         outcomes = []
         for plain in (True, False):
-            monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, plain=plain: plain)
+            monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, v, plain=plain: plain)
             outcomes.append(attend(q, k, v, mask, scale=0.3))
         same(*outcomes)
 
@@ -185,7 +185,7 @@ def test_masks_take_their_cheapest_form():
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_dropout_acts_in_training_only(kind, plain, monkeypatch):
-    monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k: plain)
+    monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, v: plain)
     torch.manual_seed(0)
     ours, x = ATTENTIONS[kind](24, 4, dropout=0.5).double(), randn(B, T, 24)
     assert not torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))

@@ -1,10 +1,12 @@
-"""Greedy decoding through the cache gives what whole forward passes give, for every row by itself."""
+"""Decoding through the cache gives what whole forward passes give, for every row by itself."""
 
 import pytest
 import torch
 
+from model.attention import Latent
 from model.generate import generate
-from tests.parts import alive, names, part, tiny, tokens
+from model.sampling import GREEDY, choose, draw
+from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
 
 def talkative(kind="decoder", **changes):
@@ -19,17 +21,19 @@ def finish(steps):
 
 
 @torch.no_grad()
-def slowly(net, prompt, count, source=None):
+def slowly(net, prompt, count, source=None, sampling=GREEDY, number=0):
     """The same by forward passes without a cache; past the context, the newer half goes on."""
-    row, new = list(prompt), []
-    for _ in range(count):
+    row, written = list(prompt), list(prompt)
+    for step in range(count):
         if len(row) > net.context:
             row = row[-(net.context // 2) :]
         text = torch.tensor([row])
         logits = net(text) if source is None else net(torch.tensor([source]), text)
-        row.append(logits[0, -1].argmax().item())
-        new.append(row[-1])
-    return new
+        seen = torch.zeros(1, VOCABULARY, dtype=torch.bool).index_fill(1, torch.tensor(written), True)
+        chosen = choose(logits[:, -1], seen, [draw(sampling.seed, number, step)], sampling).item()
+        row.append(chosen)
+        written.append(chosen)
+    return written[len(prompt) :]
 
 
 PROMPTS = [tokens(n, seed=n).tolist() for n in (5, 1, 9)]
@@ -47,11 +51,35 @@ def test_decoder(attention, position):
         assert finish(generate(net, [prompt], max_new_tokens=20)) == [row]
 
 
-@pytest.mark.parametrize("position", ["learned", "rope", "relative"])
+@pytest.mark.parametrize("position", names("position"))
 def test_encoder_decoder(position):
     net = talkative("encoder_decoder", position=part("position", position))
     expected = [slowly(net, p, 20, s) for p, s in zip(PROMPTS, SOURCES, strict=True)]
     assert finish(generate(net, PROMPTS, sources=SOURCES, max_new_tokens=20)) == expected
+
+
+@pytest.mark.parametrize("attention", names("attention"))
+def test_a_prompt_in_chunks_is_the_prompt(attention):
+    """Read at once or in pieces of any size, it goes on alike."""
+    net, prompt = talkative(attention=part("attention", attention)), tokens(1, 12, seed=4)
+    [expected] = finish(generate(net, prompt.tolist(), max_new_tokens=4))
+    for sizes in ([12], [5, 7], [1] * 12, [3, 1, 8]):
+        caches, row = net.new_caches(16), []
+        with torch.no_grad():
+            for piece in prompt.split(sizes, 1):
+                logits = net(piece, caches=caches)
+            for _ in range(4):
+                row.append(logits[0, -1].argmax().item())
+                logits = net(torch.tensor([row[-1:]]), caches=caches)
+        assert row == expected
+
+
+@pytest.mark.parametrize("absorb", [True, False])
+def test_latent_attention_writes_the_same_in_both_forms(absorb, monkeypatch):
+    net = talkative(attention=part("attention", "mla"), position=part("position", "rope"))
+    expected = finish(generate(net, PROMPTS, max_new_tokens=20))
+    monkeypatch.setattr(Latent, "absorbing_is_cheaper", lambda *a: absorb)
+    assert finish(generate(net, PROMPTS, max_new_tokens=20)) == expected
 
 
 def test_around_the_context():
@@ -116,7 +144,11 @@ def test_each_step_after_the_prompt_reads_one_token():
         ("decoder", {"prompts": [[True]]}, "a prompt has True, which is no token id"),
         ("decoder", {"prompts": [["a"]]}, "a prompt has 'a', which is no token id"),
         ("encoder_decoder", {"prompts": [[1]], "sources": [(1, 2)]}, "sources must be lists of token ids"),
-        ("decoder", {"prompts": [[1]], "max_new_tokens": 0}, "max_new_tokens must be .* from 1 on and is 0"),
+        (
+            "decoder",
+            {"prompts": [[1]], "max_new_tokens": 0},
+            "max_new_tokens must be .* to 1,000,000 and is 0",
+        ),
         ("decoder", {"prompts": [[1]], "max_new_tokens": 2.5}, "max_new_tokens must be a whole number"),
         (
             "decoder",

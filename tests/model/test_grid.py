@@ -41,7 +41,7 @@ def test_every_option(variant, position, topology):
 @grid_position
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mla"])
 def test_the_fused_kernel(attention, position, topology, monkeypatch):
-    monkeypatch.setattr(model.attend, "plain_is_faster", lambda q, k: False)
+    monkeypatch.setattr(model.attend, "plain_is_faster", lambda q, k, v: False)
     check(tiny(topology, attention=part("attention", attention), position=part("position", position)))
 
 

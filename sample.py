@@ -1,0 +1,208 @@
+"""From a checkpoint to text: open a run -> read a prompt -> write on -> show.
+
+python sample.py --prompt "def "
+"""
+
+import json
+import math
+import sys
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch.nn as nn
+
+from data.tokenizer import Tokenizer
+from model.beams import best_answer
+from model.generate import steps
+from model.sampling import Sampling
+from training.asking import MASK, check_draws, check_options, encoded, make_parser, read_texts
+from training.command import command
+from training.filling import fill
+from training.monitor.maps import draw_maps, layers
+from training.opening import newest_run, open_run
+from training.precision import choose, choose_device
+from training.speaking import Voice, harmless
+
+RUNS = Path("runs")
+TOGETHER = 64  # rows written at once
+LENGTH = 200  # new tokens, unless asked otherwise
+WARMTH = 0.8  # the temperature of a text that goes on freely; an answer is the likeliest
+
+
+class Sampler(NamedTuple):
+    """A model, and what is asked of it."""
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    options: Namespace
+    answers: bool  # whether it has learned to answer texts, not to go on from them
+
+    def sampling(self):
+        given = {name: getattr(self.options, name) for name in Sampling._fields}
+        usual = {"temperature": 0.0 if self.answers else WARMTH}
+        return Sampling(**usual | {name: value for name, value in given.items() if value is not None})
+
+    def length(self):
+        return LENGTH if self.options.max_new_tokens is None else self.options.max_new_tokens
+
+    def encode(self, text, after=()):
+        return encoded(text, self.tokenizer, self.model.context, self.options.slide, after)
+
+    def ids(self, text):
+        """(prompt, source); a decoder that answers does so after a start token."""
+        if self.model.kind == "encoder_decoder":
+            return [self.tokenizer.specials["start"]], self.encode(text)
+        return self.encode(text, [self.tokenizer.specials["start"]] if self.answers else []), None
+
+    def said(self, prompts, sources, numbers):
+        """(row, id, log of its probability) of all that is written, as it comes."""
+        asked = {"max_new_tokens": self.length(), "stop": self.tokenizer.specials["end"]}
+        if self.options.beams is not None:
+            penalty = self.options.length_penalty
+            asked |= {"beams": self.options.beams, "length_penalty": 1.0 if penalty is None else penalty}
+            return searched(self.model, sources, prompts, asked)
+        told = steps(self.model, prompts, sources=sources, numbers=numbers, sampling=self.sampling(), **asked)
+        return drawn(told, self.options.json)
+
+
+def searched(model, sources, prompts, asked):
+    for row, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
+        answer = best_answer(model, source, prompt, **asked)
+        yield from ((row, i, logprob) for i, logprob in zip(*answer, strict=True))
+
+
+def drawn(told, with_logprobs):
+    for step in told:
+        logprobs = step.logprobs() if with_logprobs else [None] * len(step.ids)
+        for row, (i, logprob) in enumerate(zip(step.ids, logprobs, strict=True)):
+            if i is not None:
+                yield row, i, logprob
+
+
+def open_sampler(options):
+    folder = newest_run(RUNS) if options.run is None else Path(options.run)
+    opened = open_run(folder, options.checkpoint)
+    model, objective = opened.model, opened.config.get("objective")
+    check_options(options, model.kind)
+    pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
+    sampler = Sampler(model, opened.tokenizer, options, pairs or model.kind == "encoder_decoder")
+    check_draws(options, sampler.sampling().temperature)
+    precision = choose(choose_device(options.device), options.precision)
+    model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
+    numbers = str(precision.dtype).removeprefix("torch.")
+    how = f"{numbers} on {precision.device}, {precision.reason}"
+    print(f"{folder}, step {opened.step}: {how}", file=sys.stderr)
+    return sampler
+
+
+def write(sampler, texts):
+    """What a model that writes makes of each text, `n` times each."""
+    options = sampler.options
+    rows = [(text, *sampler.ids(text), number) for text in texts for number in range(options.n or 1)]
+    streams = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
+    for start in range(0, len(rows), TOGETHER):
+        batch = rows[start : start + TOGETHER]
+        voices = speak(sampler, batch, streams)
+        for place, ((text, *_), voice) in enumerate(zip(batch, voices, strict=True), start):
+            if options.json:
+                show_json(text, voice.text, voice.ids, voice.logprobs, voice.stop)
+            elif not streams:
+                between = "---\n" if place and not sampler.answers else ""
+                show(f"{between}{'' if sampler.answers else text}{voice.text}\n")
+    if options.attention_map:
+        _, prompt, source, _ = rows[0]
+        seen = (
+            {"tokens": prompt}
+            if source is None
+            else {"source": source, "tokens": prompt + voices[0].ids[:-1]}
+        )
+        look(sampler, seen)
+
+
+def speak(sampler, rows, streams):
+    """A voice for each of these rows, which are written together; where it streams, it is heard meanwhile."""
+    texts, prompts, sources, numbers = map(list, zip(*rows, strict=True))
+    voices = [Voice(sampler.tokenizer, sampler.options.stop or ()) for _ in rows]
+    said = sampler.said(prompts, None if sources[0] is None else sources, numbers)
+    if streams and not sampler.answers:
+        show(texts[0])
+    for row, i, logprob in said:
+        told = "" if voices[row].stop else voices[row].hear(i, logprob)
+        if streams:
+            show(told)
+        if all(voice.stop for voice in voices):
+            break
+    rest = ["" if voice.stop else voice.finish("length") for voice in voices]
+    if streams:
+        show(f"{rest[0]}\n")
+    return voices
+
+
+def guess(sampler, texts):
+    """What an encoder takes to stand behind each mask."""
+    tokenizer, rows = sampler.tokenizer, [sampler.encode(text) for text in texts]
+    mask = tokenizer.specials["mask"]
+    if unmasked := [text for text, row in zip(texts, rows, strict=True) if mask not in row]:
+        raise ValueError(f"an encoder fills in {MASK}, and there is none in {unmasked[0]!r:.60}")
+    batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
+    found = (filled for batch in batches for filled in fill(sampler.model, batch, mask))
+    for text, filled in zip(texts, found, strict=True):
+        likeliest = [best[0] for best in filled.guesses]
+        if sampler.options.json:
+            show_json(text, tokenizer.decode(filled.ids), *map(list, zip(*likeliest, strict=True)), None)
+            continue
+        show(f"{tokenizer.show(filled.ids)}\n")
+        for number, best in enumerate(filled.guesses, 1):
+            words = (f"{tokenizer.show([i])!r} {math.exp(logprob):.3f}" for i, logprob in best)
+            show(f"  {MASK} {number}: {', '.join(words)}\n")
+    if sampler.options.attention_map:
+        look(sampler, {"tokens": rows[0]})
+
+
+def look(sampler, texts):
+    texts = {name: ids[: sampler.model.context] for name, ids in texts.items()}
+    draw_maps(layers(sampler.model.float(), texts), sampler.tokenizer.show, sampler.options.attention_map)
+
+
+def show(text):
+    print(harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
+def show_json(prompt, text, ids, logprobs, stop):
+    row = {"prompt": prompt, "text": text, "ids": ids, "logprobs": logprobs, "stop": stop}
+    print(json.dumps(row, ensure_ascii=sys.stdout.isatty()), flush=True)
+
+
+def converse(sampler, respond):
+    """One prompt after another, until the end of input; what is wrong with one is said, and the next is asked
+    for."""
+    with suppress(ImportError):  # not every system has it
+        import readline  # noqa: F401  keeps what was typed, for the arrow keys
+    while True:
+        try:
+            text = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        try:
+            respond(sampler, [text])
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:  # enough of this one
+            print()
+
+
+def main(words):
+    options = make_parser().parse_args(words)
+    texts = [] if options.interactive else read_texts(options)
+    sampler = open_sampler(options)
+    respond = guess if sampler.model.kind == "encoder" else write
+    if options.interactive:
+        converse(sampler, respond)
+    else:
+        respond(sampler, texts)
+
+
+if __name__ == "__main__":
+    sys.exit(command(main, sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Asking: what a command line wants of a trained model. What the model cannot do is refused in a sentence."""
+
+import argparse
+import sys
+from pathlib import Path
+
+MASK = "[MASK]"
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise ValueError(message)
+
+
+def make_parser():
+    parser = Parser(
+        prog="python sample.py",
+        description="Text from a checkpoint: a decoder continues a prompt, an encoder-decoder answers a "
+        f"source, an encoder fills in {MASK}.",
+        allow_abbrev=False,
+    )
+
+    def option(place, name, kind, words):
+        place.add_argument(name, type=kind, metavar={str: "TEXT", int: "N", float: "X"}[kind], help=words)
+
+    texts = parser.add_mutually_exclusive_group()
+    option(texts, "--prompt", str, "the text to go on from; for an encoder-decoder the same as --source")
+    option(texts, "--source", str, "the text that an encoder-decoder answers")
+    option(
+        texts, "--file", str, "a file with a prompt on each line; without any of these, stdin is one prompt"
+    )
+    texts.add_argument("--interactive", action="store_true", help="ask for one prompt after another")
+    option(parser, "--run", str, "the folder of a run (default: the newest that has a checkpoint)")
+    option(parser, "--checkpoint", str, "latest (default), best, or the number of a step")
+    option(parser, "--device", str, "auto (default), cpu, cuda or mps")
+    option(parser, "--precision", str, "auto (default), fp32, bf16 or fp16")
+    option(parser, "--max-new-tokens", int, "the most that is written (default: 200)")
+    option(
+        parser, "--temperature", float, "0 takes the likeliest word; default: 0 for answers, 0.8 for the rest"
+    )
+    option(parser, "--top-k", int, "draw from so many of the likeliest words")
+    option(parser, "--top-p", float, "draw from the likeliest words that have so much of the probability")
+    option(parser, "--min-p", float, "draw from words at least so likely, where the likeliest counts 1")
+    option(parser, "--repetition-penalty", float, "above 1, words that are there already become less likely")
+    option(parser, "--seed", int, "another seed, other texts (default: 0)")
+    option(parser, "--n", int, "so many texts for each prompt (default: 1)")
+    option(
+        parser, "--beams", int, "search for an answer that is likely as a whole, so many beginnings at once"
+    )
+    option(parser, "--length-penalty", float, "of --beams: the higher, the longer the answers (default: 1)")
+    parser.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
+    )
+    parser.add_argument(
+        "--slide", action="store_true", help="of a prompt beyond the context keep the newest part"
+    )
+    parser.add_argument("--no-stream", action="store_true", help="show a text once it is whole")
+    parser.add_argument(
+        "--json", action="store_true", help="an object a line: prompt, text, ids, logprobs, stop"
+    )
+    option(parser, "--attention-map", str, "a picture of all attention weights, such as maps.png")
+    parser.set_defaults(checkpoint="latest", device="auto", precision="auto")
+    return parser
+
+
+BOLD = ("top_k", "top_p", "min_p", "seed", "n")
+WRITING = ("max_new_tokens", "temperature", "repetition_penalty", "beams", "length_penalty", "stop", *BOLD)
+
+
+def refuse(options, names, why):
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} {why}")
+
+
+def check_options(options, kind):
+    """Nothing is silently ignored."""
+    if kind == "encoder":
+        refuse(
+            options,
+            ["source"],
+            f"is answered by an encoder-decoder; this run is an encoder: --prompt 'a {MASK}'",
+        )
+        refuse(options, WRITING, f"is for models that write; this run is an encoder, which fills in {MASK}")
+    if kind == "decoder":
+        refuse(options, ["source"], "is answered by an encoder-decoder; this run is a decoder: give --prompt")
+        refuse(
+            options, ["beams"], "goes with an encoder-decoder; this run is a decoder: draw with --temperature"
+        )
+    if options.beams is None:
+        refuse(options, ["length_penalty"], "goes with --beams")
+    else:
+        odd = ["temperature", "repetition_penalty", *BOLD]
+        refuse(options, odd, "does not go with --beams, which search and do not draw: give one of the two")
+    if options.n is not None and not 1 <= options.n <= 1000:
+        raise ValueError(f"--n is {options.n}; expected a whole number from 1 to 1000")
+    if options.stop and "" in options.stop:
+        raise ValueError("--stop is empty; expected the text to end before")
+    if options.attention_map is not None:
+        if options.interactive or options.file is not None or (options.n or 1) > 1:
+            raise ValueError("--attention-map draws one text: give one --prompt or --source, and no --n")
+        check_picture(Path(options.attention_map))
+
+
+def check_picture(path):
+    """Said before anything is computed."""
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--attention-map is {str(path)!r}; expected a name that ends in .png, .pdf or .svg")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(
+            f"--attention-map is {str(path)!r}, where no file can be written: there is no such folder"
+        )
+
+
+def check_draws(options, temperature):
+    if temperature == 0 and options.beams is None:
+        refuse(
+            options, BOLD, "is about draws, and temperature 0 takes the likeliest: give --temperature above 0"
+        )
+
+
+def read_texts(options):
+    """The prompts that are given."""
+    if options.prompt is not None or options.source is not None:
+        return [options.source if options.prompt is None else options.prompt]
+    if options.file is not None:
+        try:
+            text = decoded(Path(options.file).read_bytes(), options.file)
+        except OSError as error:
+            raise ValueError(f"--file {options.file} cannot be read ({error.strerror})") from None
+        if not (lines := [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]):
+            raise ValueError(f"--file {options.file} has no prompt in it; each line is one")
+        return lines
+    if sys.stdin.isatty():
+        raise ValueError("there is no prompt: give --prompt, --file or --interactive, or text on stdin")
+    return [decoded(sys.stdin.buffer.read(), "stdin").removesuffix("\n")]
+
+
+def decoded(data, where):
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ValueError(f"{where} is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
+
+
+def encoded(text, tokenizer, context, slide=False, after=()):
+    """The ids of a text, each [MASK] being what stood in such a place in training, and those that come after
+    it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the prompt is not UTF-8") from None
+    marks = marks_for(text, tokenizer.specials)
+    pieces = [tokenizer.encode(piece).tolist() for piece in (text.split(MASK) if marks else [text])]
+    ids = pieces[0]
+    for mark, piece in zip(marks, pieces[1:], strict=False):
+        ids += [mark, *piece]
+    if not ids:
+        raise ValueError("the prompt is empty; expected at least one character")
+    ids += after
+    if len(ids) > context and not slide:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens and the model's context is {context}: shorten it, or keep its "
+            "newest part with --slide"
+        )
+    return ids[-context:]
+
+
+def marks_for(text, specials):
+    count = text.count(MASK)
+    if "mask" in specials:
+        return [specials["mask"]] * count
+    marks = [i for name, i in specials.items() if name.startswith("sentinel")]
+    if marks and count > len(marks):
+        raise ValueError(f"the prompt has {count} {MASK}; this run has learned to fill in up to {len(marks)}")
+    return marks[:count]

@@ -1,0 +1,64 @@
+"""Maps: who looks at whom. The attention weights of one text, a row of pictures for each layer, a column for
+each head."""
+
+import warnings
+from typing import NamedTuple
+
+import torch
+
+from model.attend import recorded
+
+LEGIBLE = 48  # tokens whose names fit along a picture
+
+
+class Layer(NamedTuple):
+    name: str
+    asking: list  # ids of the text that looks, down the picture
+    asked: list  # ids of the text it looks at, along it
+    weights_HTS: torch.Tensor
+
+
+@torch.inference_mode()
+def layers(model, texts):
+    """The weights in every layer of one forward pass over these texts, ids under the names of its
+    arguments."""
+    device = next(model.parameters()).device
+    with recorded() as maps:
+        model(**{name: torch.tensor([ids], device=device) for name, ids in texts.items()})
+    tokens, source = texts["tokens"], texts.get("source")
+    if source is None:
+        kinds = [(f"layer {i + 1}", tokens, tokens) for i in range(len(model.stack.blocks))]
+    else:
+        kinds = [(f"encoder {i + 1}", source, source) for i in range(len(model.encoder.blocks))]
+        for i in range(len(model.decoder.blocks)):
+            kinds += [(f"decoder {i + 1}", tokens, tokens), (f"decoder {i + 1} to source", tokens, source)]
+    if len(kinds) != len(maps):
+        raise ValueError("this model's attention makes weights of its own, which no map can show")
+    return [Layer(*kind, weights_BHTS[0].cpu()) for kind, weights_BHTS in zip(kinds, maps, strict=True)]
+
+
+def draw_maps(layers, show, picture):
+    """show(ids) is a token's name."""
+    from matplotlib.figure import Figure
+
+    columns = max(len(layer.weights_HTS) for layer in layers)
+    figure = Figure(figsize=(2.6 * columns, 2.6 * len(layers)), layout="constrained")
+    grid = figure.subplots(len(layers), columns, squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes in row[len(layer.weights_HTS) :]:
+            axes.axis("off")
+        for head, (axes, weights_TS) in enumerate(zip(row, layer.weights_HTS.numpy(), strict=False)):
+            axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
+            name_ticks(axes.set_xticks, [show([i]) for i in layer.asked], rotation=90)
+            name_ticks(axes.set_yticks, [show([i]) for i in layer.asking], rotation=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for it
+        figure.savefig(picture, dpi=110)
+
+
+def name_ticks(set_ticks, names, rotation):
+    if len(names) > LEGIBLE:
+        return set_ticks([])
+    shown = [repr(name).replace("$", r"\$") for name in names]
+    set_ticks(range(len(names)), shown, rotation=rotation, fontsize=6)
