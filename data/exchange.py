@@ -40,8 +40,8 @@ def to_hub(tokenizer):
 
 def described(tokens, merges, pattern, specials):
     vocab = {token: i for i, token in enumerate(tokens)} | specials
-    # Oniguruma takes {1,3}+ for a repetition of repetitions, and $ for the end of a line
-    regex = pattern and re.sub(r"(\{\d+,\d+\})\+", r"\1", pattern).replace("++$", r"++\z")
+    # the library's regular expressions take {1,3}+ for a repetition of repetitions
+    regex = pattern and re.sub(r"(\{\d+,\d+\})\+", r"\1", pattern)
     splits = [{**SPLIT, "pattern": {"Regex": regex}}] if regex else []
     return {
         "version": "1.0",

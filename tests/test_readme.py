@@ -64,6 +64,7 @@ def test_the_python_runs():
 
 LINES = [line.strip() for line in README.splitlines() if line.startswith("    python ")]
 TRAIN, SAMPLE = ([line for line in LINES if f"python {name}.py" in line] for name in ("train", "sample"))
+HUB = [line for line in LINES if "model.hub" in line]
 
 
 PLANS = [line for line in TRAIN if "dry_run" in line or "--cfg" in line]

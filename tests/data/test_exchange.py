@@ -78,7 +78,7 @@ def test_ours_give_the_same_ids_there(name):
 
 @pytest.mark.parametrize("pattern", [PATTERN, CL100K])
 def test_each_pattern_means_the_same_there(pattern):
-    """Possessive counts and the end of the text are written otherwise."""
+    """Possessive counts are written otherwise."""
     ours = BytePairTokenizer(pattern, trained(iter([python_text(60_000)]), 500), {"end": 600})
     text, _ = to_hub(ours)
     for words in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
