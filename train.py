@@ -4,6 +4,7 @@ python train.py model=llama data=text data.path=book.txt
 """
 
 import sys
+from pathlib import Path
 
 from data.prefetch import prefetch
 from model import build_model
@@ -13,8 +14,9 @@ from training.distributed import join, leave
 from training.ending import ending
 from training.launch import launch
 from training.monitor import Monitor, Silence
+from training.opening import open_run
 from training.optimizer import make_optimizer
-from training.precision import choose, choose_device
+from training.precision import choose, choose_device, hold_memory
 from training.preflight import check_parts, plan
 from training.progress import reading
 from training.rehearsal import rehearse
@@ -29,12 +31,16 @@ def prepare(config, home):
     check_name(config, home)
     check_parts(config)
     ranks, device = join(choose_device(config.device))
+    hold_memory()
     check_division(config, ranks)
     precision = choose(device, config.precision)
     with reading() as report:
         streams = load(config, report)
-    model = build_model(config.model, streams.tokenizer.vocab_size, config.seed).to(device)
-    optimizer = make_optimizer(config, model)
+    if config.init_from is None:
+        model = build_model(config.model, streams.tokenizer.vocab_size, config.seed)
+    else:
+        model = open_run(Path(config.init_from).expanduser()).model.train()
+    optimizer = make_optimizer(config, model.to(device))
     return Run(config, ranks, precision, streams, model, optimizer)
 
 

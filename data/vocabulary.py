@@ -10,7 +10,7 @@ import numpy as np
 import tiktoken_ext.openai_public as published
 
 from data.errors import DataError
-from data.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, placed
+from data.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, from_state, placed
 
 LARGEST = 1_000_000
 # GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
@@ -84,6 +84,22 @@ def letters():
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+class Given:
+    """A tokenizer that travels with the weights of a model."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def make(self, texts, specials):
+        tokenizer = from_state(self.state)
+        if missing := [name for name in specials if name not in tokenizer.specials]:
+            raise ValueError(
+                f"this objective needs the special token {missing[0]!r}, and the tokenizer that comes with "
+                f"the model has {', '.join(tokenizer.specials)}"
+            )
+        return tokenizer
 
 
 class Published:

@@ -90,7 +90,9 @@ def trained(tmp_path_factory):
     try:
         for line in [*(line for line in TRAIN if "name=" in line), "python train.py"]:
             words = shlex.split(line)[2:]
-            small = ["data.size=200"] if "data=synthetic" in words else ["data=text", "data.path=book.txt"]
+            small = (
+                ["data.size=200"] if "experiment=reverse" in words else ["data=text", "data.path=book.txt"]
+            )
             assert launch(train, compose, [*words, *small, *short]) == 0
     finally:
         os.chdir(before)
@@ -122,10 +124,10 @@ def test_the_walk_looks_as_shown():
         assert line in shown, line
 
 
-@pytest.mark.parametrize("group", [*GROUPS, "model", "size"])
+@pytest.mark.parametrize("group", [*GROUPS, "model", "size", "experiment"])
 def test_the_kinds_listed_are_there(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
-    listed = re.sub(r"\(.*?\)", "", row.split("|")[2]).split(",")
+    listed = re.sub(r"\(.*?\)|:.*", "", row.split("|")[2]).split(",")
     assert {name.strip() for name in listed} == set(names(group))
 
 

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 
 from safetensors.torch import save_file
 
-STEP = re.compile(r"step-\d{8}")
+from training.stored import STEP, named
+
 TENSORS = {"format": "pt"}  # nothing else, so that the same weights are the same bytes
 
 
@@ -28,10 +28,6 @@ def save(folder, model, optimizer, state):
     shutil.rmtree(final, ignore_errors=True)
     os.rename(draft, final)
     point(folder, "latest", state["step"])
-
-
-def named(step):
-    return f"step-{step:08}"
 
 
 def model_tensors(model):

@@ -1,7 +1,9 @@
 """Config: the files in configs/ and the words of a command line become one typed tree."""
 
 import math
+import re
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -9,10 +11,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from data import SOURCES
 from model.config import ModelConfig
+from training.stored import read_config
 from training.words import CONFIGS, composed, sentence
 
 OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 LARGEST = 10**12
+TRAVELLING = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
 
 @dataclass
@@ -92,6 +96,7 @@ LEAST = {
     "log.every": 1,
     "show.every": 1,
 }
+MOST = {"train.batch_size": 1 << 20, "seed": 2**64 - 1}
 CHOICES = {"compile": ("auto", True, False), "wandb.mode": ("disabled", "offline", "online")}
 
 
@@ -109,7 +114,7 @@ def compose(words=()):
 def with_objective(words):
     """Where the objective is left open, it is the one that fits data and model."""
     own = [word for word in words if word.startswith("objective.")]
-    config = composed([word for word in words if word not in own])
+    config = continued(composed([word for word in words if word not in own]), words)
     fitting = config.objective.kind
     if fitting == "auto":
         source = SOURCES.get(str(config.data.kind))
@@ -118,18 +123,32 @@ def with_objective(words):
         config.objective = OmegaConf.load(CONFIGS / f"objective/{fitting}.yaml")
     if own:
         others = [word for word in words if not word.startswith("objective=")]
-        config = composed([f"objective={fitting}", *others])
+        config = continued(composed([f"objective={fitting}", *others]), words)
+    return config
+
+
+def continued(config, words):
+    """With init_from, model and tokenizer are those of that run."""
+    if config.init_from is None:
+        return config
+    for word in words:
+        if re.match(TRAVELLING, word):
+            raise ValueError(
+                f"{word} stands beside init_from, which brings model and tokenizer: leave one out"
+            )
+    stored = read_config(Path(config.init_from).expanduser())
+    config.model, config.tokenizer = stored["model"], stored.get("tokenizer", {})
     return config
 
 
 def check(config):
     """What can be said before anything is read: numbers within their bounds, words that are known."""
     for key, value in leaves(config):
-        least, choices = LEAST.get(key), CHOICES.get(key)
+        least, most, choices = LEAST.get(key), MOST.get(key, LARGEST), CHOICES.get(key)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key} is {value}; expected a finite number")
-        if least is not None and value is not None and not least <= value <= LARGEST:
-            raise ValueError(f"{key} must be from {least} to {LARGEST:,} and is {value}")
+        if least is not None and value is not None and not least <= value <= most:
+            raise ValueError(f"{key} must be from {least} to {most:,} and is {value}")
         if choices and value not in choices:
             words = ", ".join(str(choice).lower() for choice in choices)
             raise ValueError(f"{key} is {value!r}; choose one of: {words}")

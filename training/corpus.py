@@ -1,12 +1,13 @@
 """Corpus: the data, tokenizer and objective of a config become streams of batches."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
 from data.tokenizer import Tokenizer
+from data.vocabulary import Given
 from model.build import build, construct, require_above
-
-LARGEST_BATCH = 1 << 20  # rows
+from training.stored import read_tokenizer
 
 
 class Kept(NamedTuple):
@@ -34,11 +35,10 @@ def load(config, report=None):
     shared = {"context": config.model.context, "topology": config.model.kind}
     check(config.objective["kind"], source, config)
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
-    if not 1 <= config.train.batch_size <= LARGEST_BATCH:
-        raise ValueError(
-            f"train.batch_size must be from 1 to {LARGEST_BATCH:,} and is {config.train.batch_size}"
-        )
+    if config.init_from is None:
+        vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    else:
+        vocabulary = Given(read_tokenizer(Path(config.init_from).expanduser()).state())
     corpus = prepare(
         source,
         vocabulary,

@@ -85,11 +85,14 @@ def sentence(error, words):
 
 def known_keys(words, wrong):
     """The groups, and every option there would be without the wrong word."""
+    groups = [path.name for path in CONFIGS.iterdir() if path.is_dir()]
+    others = [word for word in words if wrong not in word]
+    if others == list(words):  # it stands in a file
+        return groups
     try:
-        config = composed([word for word in words if wrong not in word])
+        return groups + list(leaves(composed(others), ""))
     except ValueError:
-        config = composed([])
-    return [path.name for path in CONFIGS.iterdir() if path.is_dir()] + list(leaves(config, ""))
+        return groups
 
 
 def leaves(node, path):

@@ -10,42 +10,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.parts import ROOT
+from tests.parts import ROOT, names
+from tests.training.runs import USUAL, rows, weights, with_usual
 from train import main
 from training.config import compose
+from training.corpus import load
 from training.launch import launch
-
-TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """The folder that these words made; or the exit code and what was said."""
-    monkeypatch.chdir(tmp_path)
-    Path("book.txt").write_text(TEXT)
-    usual = ["size=tiny", "model.context=32", "tokenizer=byte", "data=text", "data.path=book.txt"]
-    usual += ["train.steps=4", "train.batch_size=4", "eval.windows=4", "precision=fp32"]
-
-    def done(*words):
-        replaced = {word.partition("=")[0] for word in words}
-        if "data" in replaced:
-            replaced.add("data.path")
-        before = set(Path("runs").glob("*"))
-        code = launch(main, compose, [*(w for w in usual if w.partition("=")[0] not in replaced), *words])
-        said = capsys.readouterr()
-        return (code, said.err) if code else (set(Path("runs").glob("*")) - before).pop()
-
-    return done
-
-
-def weights(folder, step=4):
-    return (folder / f"checkpoints/step-{step:08}/model.safetensors").read_bytes()
-
-
-def rows(folder, *wanted):
-    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [tuple(row[name] for name in wanted) for row in found if set(wanted) <= set(row)]
-
 
 FAMILIES = [
     ["model=modern"],
@@ -91,16 +61,40 @@ def test_a_checkpoint_lists_what_it_holds(run):
     assert any(name.endswith("exp_avg_sq") for name in names)
 
 
-LOOKING_ON = ["eval.every=1", "log.every=1", "show.every=1", "checkpoint.every=1", "eval.windows=1"]
+# what looks on, in twelve ways; none of them may move a bit of the weights
+LOOKING_ON = [
+    ["eval.every=1"],
+    ["eval.every=3", "eval.windows=1"],
+    ["eval.every=null"],
+    ["log.every=1"],
+    ["log.every=100"],
+    ["show.every=1"],
+    ["show.every=null"],
+    ["checkpoint.every=1", "checkpoint.keep=1"],
+    ["checkpoint.every=null"],
+    ["train.patience=9", "eval.every=1"],
+    ["wandb.mode=offline", "log.every=1", "show.every=1"],
+    ["debug=true", "name=other"],
+]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_same_run_gives_the_same_bytes_whoever_looks_on(run, precision):
-    usual = ["model.dropout=0.1", f"precision={precision}", "train.micro_batch=2"]
-    reference = weights(run(*usual))
-    assert weights(run(*usual)) == reference
-    assert weights(run(*usual, *LOOKING_ON)) == reference
-    assert weights(run(*usual, "seed=1")) != reference
+@pytest.fixture(scope="module")
+def reference():
+    return {}
+
+
+@pytest.mark.parametrize("looking", LOOKING_ON, ids=lambda words: words[0])
+def test_whoever_looks_on_changes_no_weight(run, reference, looking):
+    usual = ["model.dropout=0.1", "train.micro_batch=2"]
+    if not reference:
+        reference["weights"] = weights(run(*usual))
+    assert weights(run(*usual, *looking)) == reference["weights"]
+
+
+def test_the_same_words_give_the_same_bytes(run):
+    usual = ["model.dropout=0.1", "precision=bf16", "train.micro_batch=2"]
+    assert weights(run(*usual)) == weights(run(*usual, "eval.every=1", "show.every=1"))
+    assert weights(run(*usual, "seed=1")) != weights(run(*usual))
 
 
 def test_processes_share_a_run(run, tmp_path):
@@ -125,25 +119,132 @@ def test_processes_share_a_run(run, tmp_path):
         (["schedule.warmup=9"], 2, "warmup is 9 steps and the run has 4; lower warmup"),
         (["optimizer.rate=nan"], 2, "rate is nan; expected a finite number"),
         (["optimizer.rate=-1"], 2, "rate must be above 0 and is -1"),
-        (["train.stepz=5"], 2, r"there is no train.stepz \(did you mean train.steps\?\)"),
-        (["+train.stepz=5"], 2, "there is no train.stepz"),
-        (["~train.steps"], 2, "train.steps"),
-        (["train.steps=1.5"], 2, "train.steps"),
         (["device=tpu"], 2, "device is 'tpu'; choose one of: auto, cpu, cuda, mps"),
         (["precision=fp8"], 2, "precision is 'fp8'; choose one of: auto, fp32, bf16, fp16"),
         (["model.init=none"], 2, "model.init is 'none'; choose one of"),
+        (["model.n_heads=3"], 2, r"d_model \(\d+\) must be a multiple of n_heads \(3\)"),
         (["data.path=none.txt"], 3, "there is no file or folder none.txt"),
-        (["optimizer=adamw", "optimizer.rate=1e30", "train.grad_clip=0"], 5, "is not finite"),
+        (
+            ["--steps=3"],
+            2,
+            "--steps is not among --help, --cfg job, --info and -m; a setting has no dashes: steps=",
+        ),
+        (["-m", "name=x", "seed=1,2"], 2, "name=x: each run of a sweep has a name of its own"),
+        (["-m", "model=gpt2,nope"], 2, "there is no model=nope"),
     ],
 )
-def test_errors_are_one_sentence(run, words, code, sentence):
-    found, said = run(*words)
+def test_errors_are_one_sentence(start, words, code, sentence):
+    found, _, said = start(*words)
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert found == code and len(errors) == 1 and re.search(sentence, errors[0]), said
     assert "Traceback" not in said
+    assert not list(Path("runs").glob("*")), "nothing is left of a run that never began"
 
 
-def test_a_folder_belongs_to_one_run(run):
+def test_debug_shows_where_an_error_came_from(start):
+    code, _, said = start("name=a/b", "debug=true")
+    assert code == 2 and "Traceback" in said and said.splitlines()[-1].startswith("error: name is")
+
+
+def test_numbers_that_go_wrong_are_told_with_step_and_batch(start):
+    words = ["optimizer=adamw", "optimizer.rate=1e30", "train.grad_clip=0", "checkpoint.every=1", "name=lost"]
+    code, _, said = start(*words)
+    found = re.search(
+        r"error: step (\d+): the (loss|gradient) is not finite \(.*\), on windows (.*) \.\.\. of", said
+    )
+    assert code == 5 and found, said
+    wrong = int(found[1])
+    windows = load(compose(with_usual(words))).train.numbers(wrong - 1)
+    assert found[3] == ", ".join(map(str, windows))
+    latest = Path("runs/lost/checkpoints/latest").read_text().strip()
+    assert latest == f"step-{wrong - 1:08}", "the last good one"
+    assert all(
+        t.isfinite().all() for t in load_file(f"runs/lost/checkpoints/{latest}/model.safetensors").values()
+    )
+
+
+def test_a_folder_belongs_to_one_run(run, start):
     assert run("name=mine").name == "mine"
-    assert run("name=mine")[1].endswith("runs/mine exists already; choose another name=\n")
+    assert start("name=mine")[2].endswith("runs/mine exists already; choose another name=\n")
     assert len({run().name, run().name, run().name}) == 3, "in the same second, too"
+
+
+# a rate that soon is far too high
+WORSE = ["eval.every=2", "optimizer=adamw", "optimizer.rate=5", "schedule=constant", "schedule.warmup=0.9"]
+
+
+def test_the_best_is_kept(run):
+    folder = run(*WORSE, "train.steps=40", "checkpoint.keep=1", "checkpoint.every=null")
+    judged = {
+        step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step and not full
+    }
+    best, latest = ((folder / "checkpoints" / name).read_text().strip() for name in ("best", "latest"))
+    assert best == f"step-{min(judged, key=judged.get):08}" != latest == "step-00000040"
+    kept = {path.name for path in (folder / "checkpoints").iterdir() if path.is_dir()}
+    assert kept == {best, latest}
+
+
+def test_patience_ends_a_run_that_gets_no_better(run):
+    folder = run(*WORSE, "train.steps=40", "train.patience=3")
+    losses = [loss for _, loss, full in rows(folder, "step", "val_loss", "full") if not full]
+    best = losses.index(min(losses))
+    stopped = rows(folder, "step", "full")[-1][0]
+    assert stopped == 2 * (best + 3) < 40
+    assert (folder / "checkpoints/latest").read_text() == f"step-{stopped:08}\n"
+
+
+def test_a_run_ends_after_its_tokens(run):
+    folder = run(
+        "train.steps=null", "train.tokens=300", "log.every=1", "schedule=linear", "schedule.warmup=0"
+    )
+    assert [step for step, _ in rows(folder, "step", "loss")] == [1, 2, 3], "128 tokens a step"
+    rates = [rate for _, rate in rows(folder, "step", "lr")]
+    assert rates == pytest.approx([0.02, 0.02 * 2 / 3, 0.02 / 3]), "the schedule follows"
+
+
+def test_minutes_become_steps(start):
+    code, said, _ = start("dry_run=true", "train.steps=null", "train.minutes=1")
+    steps, ms = (
+        int(re.search(p, said)[1].replace(",", "")) for p in (r"training +([\d,]+) steps", r", ([\d,]+) ms")
+    )
+    assert code == 0 and steps * ms == pytest.approx(60_000, rel=0.6), said
+    assert start("dry_run=true", "train.steps=3", "train.minutes=1")[1].count("3 steps of 4 windows") == 1
+
+
+BESIDE = [word for word in USUAL if not word.startswith(("size", "model", "tokenizer", "train.steps"))]
+
+
+def test_steps_0_only_judges(run):
+    trained = run("name=base", "model=gpt2")
+    assert launch(main, compose, ["init_from=runs/base", *BESIDE, "train.steps=0", "name=judged"]) == 0
+    folder = trained.with_name("judged")
+    assert rows(folder, "val_loss", "full") == rows(trained, "val_loss", "full")[-1:]
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_run_starts_from_another(run):
+    run("name=base", "model=bert")
+    words = ["init_from=runs/base", *BESIDE, "train.steps=2"]
+    assert launch(main, compose, [*words, "name=tuned"]) == 0
+    first, last = rows(Path("runs/tuned"), "val_loss")[0], rows(Path("runs/base"), "val_loss")[-2]
+    assert first == last, "it begins where the other ended"
+    assert compose(words).objective["kind"] == "masked", "the objective follows the model that came"
+    assert launch(main, compose, ["init_from=nowhere"]) == 4
+    for other in ("model=gpt2", "size=tiny", "tokenizer=byte", "+model.dropout=0.1", "attention=mla"):
+        assert launch(main, compose, [*words, other]) == 2
+
+
+def test_a_dry_run_makes_nothing(start, room):
+    code, said, _ = start("dry_run=true", "name=plan")
+    assert code == 0 and not (room / "runs").exists()
+    for what in ("device ", "model ", "data ", "guessing ", "training ", "memory ", "arithmetic ", "time "):
+        assert any(line.startswith(what) for line in said.splitlines()), what
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_every_experiment_runs_shrunk(run, name):
+    of_pairs = name in ("reverse", "t5_docstrings")
+    data = ["data=synthetic", "data.size=100"] if of_pairs else ["data=text", "data.path=book.txt"]
+    folder = run(f"experiment={name}", *data, "tokenizer=byte", "train.steps=2", "train.batch_size=2",
+                 "schedule.warmup=0", "model.context=32")  # fmt: skip
+    assert (folder / "checkpoints/latest").read_text() == "step-00000002\n"

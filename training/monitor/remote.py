@@ -51,13 +51,13 @@ class Remote:
         return wandb.init(
             mode=self.settings.mode,
             project=self.settings.project,
-            dir=self.folder,
+            dir=self.folder.resolve(),  # its service may stand elsewhere
             name=self.folder.name,
             id=kept.read_text(),
             resume="allow",
             reinit="create_new",
             config=self.config,
-            settings=wandb.Settings(silent=True, console="off", init_timeout=60),
+            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
         )
 
 
