@@ -21,9 +21,10 @@ from training.asking import MASK, check_draws, check_options, encoded, make_pars
 from training.command import command
 from training.filling import fill
 from training.monitor.maps import draw_maps, layers
-from training.opening import newest_run, open_run
+from training.opening import open_run
 from training.precision import choose, choose_device
 from training.speaking import Voice, harmless
+from training.stored import newest_run
 
 RUNS = Path("runs")
 TOGETHER = 64  # rows written at once

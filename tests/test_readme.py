@@ -64,7 +64,6 @@ def test_the_python_runs():
 
 LINES = [line.strip() for line in README.splitlines() if line.startswith("    python ")]
 TRAIN, SAMPLE = ([line for line in LINES if f"python {name}.py" in line] for name in ("train", "sample"))
-HUB = [line for line in LINES if "model.hub" in line]
 
 
 PLANS = [line for line in TRAIN if "dry_run" in line or "--cfg" in line]
@@ -98,7 +97,9 @@ def trained(tmp_path_factory):
     try:
         for line in [*(line for line in TRAIN if "name=" in line), "python train.py"]:
             words = shlex.split(line)[2:]
-            small = ["data.size=200"] if "data=synthetic" in words else ["data=text", "data.path=book.txt"]
+            small = (
+                ["data.size=200"] if "experiment=reverse" in words else ["data=text", "data.path=book.txt"]
+            )
             assert launch(train, compose, [*words, *small, *short]) == 0
     finally:
         os.chdir(before)

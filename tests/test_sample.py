@@ -18,7 +18,8 @@ from training.command import command
 from training.config import compose
 from training.launch import launch
 from training.monitor.maps import layers
-from training.opening import newest_run, open_run
+from training.opening import open_run
+from training.stored import newest_run
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 SHORT = ["size=tiny", "tokenizer=byte", "train.steps=3", "train.batch_size=4", "eval.windows=2"]

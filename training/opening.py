@@ -43,16 +43,6 @@ def open_run(folder, which="latest"):
     )
 
 
-def newest_run(home):
-    """The folder below home, or below one of its sweeps, that has the newest checkpoint."""
-    pointers = [*home.glob("*/checkpoints/latest"), *home.glob("sweep-*/*/checkpoints/latest")]
-    if not pointers:
-        raise CheckpointError(
-            f"there is no run with a checkpoint in {home}/: train one first: python train.py"
-        )
-    return max(pointers, key=lambda path: path.stat().st_mtime_ns).parents[1]
-
-
 def make_model(config, tokenizer, most_layers):
     try:
         node = OmegaConf.merge(OmegaConf.structured(ModelConfig), config["model"])

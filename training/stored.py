@@ -14,6 +14,16 @@ STEP = re.compile(r"step-\d{8}")
 FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
+def newest_run(home):
+    """The folder below home, or below one of its sweeps, that has the newest checkpoint."""
+    pointers = [*home.glob("*/checkpoints/latest"), *home.glob("sweep-*/*/checkpoints/latest")]
+    if not pointers:
+        raise CheckpointError(
+            f"there is no run with a checkpoint in {home}/: train one first: python train.py"
+        )
+    return max(pointers, key=lambda path: path.stat().st_mtime_ns).parents[1]
+
+
 def named(step):
     return f"step-{step:08}"
 
