@@ -42,9 +42,10 @@ def test_nothing_is_left_of_it(prepared, words):
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_operations_are_those_of_the_formula(prepared):
+@pytest.mark.parametrize("context", [32, 600])  # beyond 512 targets the loss goes in chunks
+def test_operations_are_those_of_the_formula(prepared, context):
     """Forward and backward, of a token: six for each weight of a linear map, and attention's products."""
-    run = prepared("model=gpt2", "train.batch_size=6")
+    run = prepared("model=gpt2", "train.batch_size=6", f"model.context={context}")
     _, cost = rehearse(run)
     linear = sum(m.weight.numel() for m in run.model.modules() if isinstance(m, torch.nn.Linear))
     config = run.config.model
