@@ -30,7 +30,7 @@ class Cost(NamedTuple):
 
 
 class Operations(TorchDispatchMode):
-    """Counts those of matrix products. torch's own FlopCounterMode also asks which module each belongs to, and
+    """Counts those of matrix products. torch's FlopCounterMode asks which module each belongs to, too, and
     that fails where a gradient is taken within a forward pass, as the loss does."""
 
     def __init__(self):
