@@ -9,9 +9,11 @@ from pathlib import Path
 from data.prefetch import prefetch
 from model import build_model
 from training.config import compose
-from training.corpus import load
+from training.corpus import load, reload
 from training.distributed import join, leave
 from training.ending import ending
+from training.folder import check_name
+from training.holder import claimed
 from training.launch import launch
 from training.monitor import Monitor, Silence
 from training.opening import open_run
@@ -20,8 +22,11 @@ from training.precision import choose, choose_device, hold_memory
 from training.preflight import check_parts, plan
 from training.progress import reading
 from training.rehearsal import rehearse
-from training.run import Run, check_division, check_name
+from training.restore import newest
+from training.resume import continued
+from training.run import Run, check_division
 from training.showing import example
+from training.signals import listening
 from training.step import seed_step, update
 from training.validation import judged
 
@@ -34,14 +39,15 @@ def prepare(config, home):
     hold_memory()
     check_division(config, ranks)
     precision = choose(device, config.precision)
+    stored = newest(home / config.name, ranks, device) if config.resume else None
     with reading() as report:
-        streams = load(config, report)
-    if config.init_from is None:
+        streams = load(config, report) if stored is None else reload(config, stored, report)
+    if config.init_from is None or stored:
         model = build_model(config.model, streams.tokenizer.vocab_size, config.seed)
     else:
         model = open_run(Path(config.init_from).expanduser()).model.train()
     optimizer = make_optimizer(config, model.to(device))
-    return Run(config, ranks, precision, streams, model, optimizer)
+    return Run(config, ranks, precision, streams, model, optimizer, stored)
 
 
 def train(run, asked, monitor):
@@ -56,15 +62,16 @@ def train(run, asked, monitor):
         factor = run.schedule(step)
         with run.naming(step):
             learned = update(asked, batch.to(device), factor, way)
-        run.progress.step = done = step + 1
+        done = run.advance(learned)
         monitor.step(done, learned, factor)
         if due(done, config.show.every):
             monitor.example(done, example(run))
         if due(done, config.checkpoint.every):
             run.save()
+        run.heed()
     if run.progress.step:
-        judge(run, monitor)
         run.save()
+        judge(run, monitor)
     found = judged(run)
     monitor.evaluation(run.progress.step, found, full=True)
     return found
@@ -85,21 +92,20 @@ def judge(run, monitor):
 
 
 def main(words, home):
-    config = compose(words)
+    config = continued(words, home)
     try:
-        run = prepare(config, home)
-        asked, cost = rehearse(run)
-        run.settle(cost)
-        if run.ranks.first:
-            print(plan(run, cost))
-        if config.dry_run:
-            return
-        if run.ranks.first:
-            run.begin(home)
-        with Monitor(run) if run.ranks.first else Silence() as monitor:
-            found = train(run, asked, monitor)
-        if run.ranks.first:
-            print(ending(run, found))
+        with claimed(config, home):
+            run = prepare(config, home)
+            asked, cost = rehearse(run)
+            run.settle(cost)
+            if run.ranks.first:
+                print(plan(run, cost))
+            if config.dry_run:
+                return
+            with listening(), run.begun(home), Monitor(run) if run.ranks.first else Silence() as monitor:
+                found = train(run, asked, monitor)
+            if run.ranks.first:
+                print(ending(run, found))
     finally:
         leave()
 

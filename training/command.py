@@ -5,9 +5,19 @@ import sys
 import traceback
 
 from data.errors import DataError
-from training.errors import CheckpointError, NumbersError
+from training.errors import BusyError, CheckpointError, DiskError, NumbersError, Stopped
 
-CODES = {DataError: 3, CheckpointError: 4, NumbersError: 5, MemoryError: 6, ValueError: 2}
+STOPPED = 75  # "try again later", as sysexits.h has it
+CODES = {
+    DataError: 3,
+    CheckpointError: 4,
+    NumbersError: 5,
+    MemoryError: 6,
+    DiskError: 6,
+    BusyError: 8,
+    ValueError: 2,
+    OSError: 6,
+}
 
 
 def command(main, words):
@@ -17,14 +27,22 @@ def command(main, words):
     try:
         main(words)
         sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except tuple(CODES) as error:
         if "debug=true" in words:
             traceback.print_exc()
-        said = str(error) or "there is not enough memory"
-        print(f"error: {said}", file=sys.stderr)
+        print(f"error: {said(error)}", file=sys.stderr)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Stopped as told:
+        print(told, file=sys.stderr)
+        return STOPPED
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def said(error):
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+    return str(error) or "there is not enough memory"

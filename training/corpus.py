@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
+from data import OBJECTIVES, SOURCES, TOKENIZERS, DataError, PairBatches, Windows, batches, prepare
 from data.tokenizer import Tokenizer
 from data.vocabulary import Given
 from model.build import build, construct, require_above
@@ -24,9 +24,29 @@ class Streams(NamedTuple):
     train: Windows | PairBatches
     validation: Windows | PairBatches
 
+    @property
+    def name(self):
+        """Of the text, its tokenizer and their options: the same only where all of them are."""
+        return self.train.part.path.parent.name
 
-def load(config, report=None):
-    """From text to batches; what is already in the cache is only opened."""
+
+def reload(config, stored, report=None):
+    """For a run that goes on: the same text as before, and its own tokenizer."""
+    folder = stored.place.parent.parent
+    streams = load(config, report, folder if config.init_from else None)
+    if streams.name == stored.state["data"] and streams.tokenizer.state() == read_tokenizer(folder).state():
+        return streams
+    if not any(key.partition(".")[0] == "data" for key in config.resume_allow):
+        raise DataError(
+            f"the text is no longer what {folder} has learned from; bring it back, or go on with what there is "
+            "now by resume_allow=[data]"
+        )
+    return load(config, report, folder)
+
+
+def load(config, report=None, tokenizer_of=None):
+    """From text to batches; what is already in the cache is only opened. tokenizer_of: a run whose tokenizer
+    is taken."""
     require_above(0, **{"model.context": config.model.context})
     kept = {name: config.data[name] for name in Kept._fields if name in config.data}
     cache, validation = construct("data", Kept, kept, {})
@@ -35,10 +55,11 @@ def load(config, report=None):
     shared = {"context": config.model.context, "topology": config.model.kind}
     check(config.objective["kind"], source, config)
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    if config.init_from is None:
-        vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    if tokenizer_of or config.init_from:
+        of = tokenizer_of or Path(config.init_from).expanduser()
+        vocabulary = Given(read_tokenizer(of).state())
     else:
-        vocabulary = Given(read_tokenizer(Path(config.init_from).expanduser()).state())
+        vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
     corpus = prepare(
         source,
         vocabulary,

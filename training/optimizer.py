@@ -40,14 +40,29 @@ class Optimizer:
         }
 
     def load(self, tensors):
+        """What tensors() said, as copies where each parameter is."""
+        shapes = {name: parameter.shape for parameter, name in self.names.items()}
+        for name, tensor in tensors.items():
+            if tensor.shape not in (torch.Size(), shapes.get(name.rpartition(".")[0])):
+                raise ValueError(f"{name} {tuple(tensor.shape)} belongs to no parameter of this model")
         for part in self.parts:
-            for parameter in (p for group in part.param_groups for p in group["params"]):
-                prefix = self.names[parameter] + "."
-                part.state[parameter] = {
-                    key.removeprefix(prefix): value
-                    for key, value in tensors.items()
-                    if key.startswith(prefix) and "." not in key.removeprefix(prefix)
-                }
+            part.state.clear()
+            for group in part.param_groups:
+                fused = group.get("fused") or group.get("capturable")
+                for parameter in group["params"]:
+                    prefix = self.names[parameter] + "."
+                    own = {
+                        n.removeprefix(prefix): t
+                        for n, t in tensors.items()
+                        if n.rpartition(".")[0] + "." == prefix
+                    }
+                    if own:
+                        part.state[parameter] = {
+                            key: t.to(parameter.device if t.ndim or fused else "cpu")
+                            for key, t in own.items()
+                        }
+            if len({frozenset(part.state.get(p, ())) for g in part.param_groups for p in g["params"]}) > 1:
+                raise ValueError("it remembers some parameters and not others")
 
 
 def adamw(parameters, rate, beta1, beta2, eps, weight_decay):
