@@ -22,7 +22,7 @@ from training.precision import choose, choose_device, hold_memory
 from training.preflight import check_parts, plan
 from training.progress import reading
 from training.rehearsal import rehearse
-from training.restore import newest
+from training.restore import newest, restore
 from training.resume import continued
 from training.run import Run, check_division
 from training.showing import example
@@ -98,6 +98,8 @@ def main(words, home):
             run = prepare(config, home)
             asked, cost = rehearse(run)
             run.settle(cost)
+            if run.stored:
+                restore(run)
             if run.ranks.first:
                 print(plan(run, cost))
             if config.dry_run:

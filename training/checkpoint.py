@@ -28,6 +28,7 @@ def save(folder, tensors, state):
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
+        folder.mkdir(exist_ok=True)
         draft.mkdir()
         files = {f"{name}.safetensors": packed(part) for name, part in tensors.items()}
         files["state.json"] = [json.dumps(state, indent=1).encode()]
@@ -45,8 +46,8 @@ def save(folder, tensors, state):
 
 
 def packed(tensors):
-    """The bytes of a safetensors file, piece by piece (github.com/huggingface/safetensors). Its metadata holds
-    nothing else, so that the same tensors are the same bytes."""
+    """The bytes of a safetensors file, piece by piece (github.com/huggingface/safetensors). Its metadata
+    holds nothing else, so that the same tensors are the same bytes."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
     for name, tensor in ordered:
@@ -81,7 +82,7 @@ def keep_newest(folder, n):
 
 def sweep(folder, step):
     """What a killed run has left, and what lies beyond the step from which it goes on, is out of the way."""
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.exists() else ():
         if path.suffix in (".draft", ".trash") and path.is_dir():
             shutil.rmtree(path)
         elif path.suffix == ".draft":

@@ -38,8 +38,8 @@ def reload(config, stored, report=None):
         return streams
     if not any(key.partition(".")[0] == "data" for key in config.resume_allow):
         raise DataError(
-            f"the text is no longer what {folder} has learned from; bring it back, or go on with what there is "
-            "now by resume_allow=[data]"
+            f"the text is no longer what {folder} has learned from; bring it back, or go on with what there "
+            "is now by resume_allow=[data]"
         )
     return load(config, report, folder)
 

@@ -43,7 +43,6 @@ def made(run, home):
         return
     # who resumes holds it already
     step = run.progress.step
-    (folder / "checkpoints").mkdir(exist_ok=True)
     checkpoint.sweep(folder / "checkpoints", step)
     cut(folder / "metrics.jsonl", lambda row: row["step"] <= step if "loss" in row else row["step"] < step)
     cut(folder / "samples.jsonl", lambda row: row["step"] <= step)
@@ -59,12 +58,11 @@ def describe(run, folder):
     said = [f"python {platform.python_version()}, torch {torch.__version__}", platform.platform()]
     said.append(f"{run.precision.device}, {run.precision.dtype}: {run.precision.reason}")
     disk.replace(folder / "environment.txt", "\n".join(said) + "\n")
-    (folder / "checkpoints").mkdir(exist_ok=True)
     disk.replace(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
 
 
 def check_room(run, home):
-    """Whether the disk has room for what the run will keep: so many checkpoints, the best, one in the making."""
+    """For what the run will keep: so many checkpoints, the best, one in the making."""
     one = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.remembered
     there = home / str(run.config.name) / "checkpoints"
     kept = sum(path.stat().st_size for path in there.glob("step-*/*.safetensors"))
@@ -73,8 +71,8 @@ def check_room(run, home):
     free = shutil.disk_usage(place).free
     if wanted > free:
         raise DiskError(
-            f"the checkpoints of this run will need {wanted / 2**30:.1f} GiB and {place} has {free / 2**30:.1f} "
-            "left; free some space, or lower checkpoint.keep"
+            f"the checkpoints of this run will need {wanted / 2**30:.1f} GiB and {place} has "
+            f"{free / 2**30:.1f} left; free some space, or lower checkpoint.keep"
         )
 
 

@@ -15,7 +15,7 @@ from training.errors import BusyError
 
 @contextmanager
 def held(folder):
-    """The folder, for this process alone. The file is opened once: closing any handle of it frees the lock."""
+    """The folder, for this process alone. The lock is opened once: closing any handle of it would free it."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         lock(handle, folder)

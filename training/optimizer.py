@@ -47,22 +47,20 @@ class Optimizer:
                 raise ValueError(f"{name} {tuple(tensor.shape)} belongs to no parameter of this model")
         for part in self.parts:
             part.state.clear()
-            for group in part.param_groups:
-                fused = group.get("fused") or group.get("capturable")
-                for parameter in group["params"]:
-                    prefix = self.names[parameter] + "."
-                    own = {
-                        n.removeprefix(prefix): t
-                        for n, t in tensors.items()
-                        if n.rpartition(".")[0] + "." == prefix
-                    }
-                    if own:
-                        part.state[parameter] = {
-                            key: t.to(parameter.device if t.ndim or fused else "cpu")
-                            for key, t in own.items()
-                        }
+            for group, parameter in ((g, p) for g in part.param_groups for p in g["params"]):
+                prefix = self.names[parameter] + "."
+                own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+                own = {key: placed(t, parameter, group) for key, t in own.items() if "." not in key}
+                if own:
+                    part.state[parameter] = own
             if len({frozenset(part.state.get(p, ())) for g in part.param_groups for p in g["params"]}) > 1:
                 raise ValueError("it remembers some parameters and not others")
+
+
+def placed(tensor, parameter, group):
+    """Beside its parameter; a count of steps only where the update itself runs there."""
+    there = tensor.ndim or group.get("fused") or group.get("capturable")
+    return tensor.to(parameter.device if there else "cpu")
 
 
 def adamw(parameters, rate, beta1, beta2, eps, weight_decay):

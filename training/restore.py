@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from training.errors import CheckpointError
-from training.opening import compare
 from training.stored import STEP, named, read_state, verify
+from training.tensors import compare, stored_tensors
 
 
 class Stored(NamedTuple):
@@ -50,30 +49,17 @@ def find(folder):
     return -1
 
 
-def restore(run, stored):
-    """Weights, optimizer, scaler and progress, tensor by tensor."""
-    place, state = stored
+def restore(run):
+    """Weights, optimizer and scaler of the checkpoint from which the run goes on, tensor by tensor."""
+    place, state = run.stored
     compare(place / "model.safetensors", run.model)
     weights = run.model.state_dict()
     with torch.no_grad():
-        for name, tensor in tensors(place / "model.safetensors"):
+        for name, tensor in stored_tensors(place / "model.safetensors"):
             weights[name].copy_(tensor)
     try:
-        run.optimizer.load(dict(tensors(place / "optimizer.safetensors")))
+        run.optimizer.load(dict(stored_tensors(place / "optimizer.safetensors")))
     except ValueError as error:
         raise CheckpointError(f"{place / 'optimizer.safetensors'}: {error}") from None
     if run.scaler.is_enabled() and state["scaler"]:
         run.scaler.load_state_dict(state["scaler"])
-
-
-def tensors(path):
-    """(name, tensor) one by one, as copies: a map of the file would die with it."""
-    try:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                tensor = file.get_tensor(name).clone()
-                if not tensor.isfinite().all():
-                    raise CheckpointError(f"{path}: {name} holds what is no number")
-                yield name, tensor
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from None

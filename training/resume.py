@@ -1,5 +1,5 @@
-"""Resume: a command line that continues a run. The stored config is the base; only what the line names is laid
-over it, and each setting says whether it may change."""
+"""Resume: a command line that continues a run. The stored config is the base; only what the line names is
+laid over it, and each setting says whether it may change."""
 
 import re
 

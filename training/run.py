@@ -10,7 +10,6 @@ from training import folder as folders
 from training.checkpoint import model_tensors
 from training.errors import DiskError, NumbersError, Stopped
 from training.precision import peak
-from training.restore import restore
 from training.saver import Saver
 from training.schedule import make_schedule
 from training.signals import agreed
@@ -84,8 +83,9 @@ class Run:
             held = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
             now, most = (f"{n / 2**30:.1f} GiB" for n in held)
             raise MemoryError(
-                f"step {step + 1}: no memory left for micro-batches of {self.cost.micro_batch} ({now} held, {most} at "
-                f"most); {self.folder} keeps what was saved; lower train.micro_batch, or choose a smaller size="
+                f"step {step + 1}: no memory left for micro-batches of {self.cost.micro_batch} ({now} held, "
+                f"{most} at most); {self.folder} keeps what was saved; lower train.micro_batch, or choose a "
+                "smaller size="
             ) from None
 
     @property
@@ -103,9 +103,7 @@ class Run:
 
     @contextmanager
     def begun(self, home):
-        """Its folder, made or entered again, and the state it goes on from. Who stops it finds it saved."""
-        if self.stored:
-            restore(self, self.stored)
+        """Its folder, made or entered again. A run that is stopped is saved first."""
         if not self.ranks.first:
             yield
             return
@@ -138,7 +136,7 @@ class Run:
         return f"stopped by {by} after step {step}, which is saved; to go on: {way}"
 
     def advance(self, learned):
-        """A step is done. What the thread that saves has met is told now, and so is who has been asked to stop."""
+        """A step is done; what the thread that saves has met meanwhile is told."""
         self.progress.step += 1
         self.progress.skipped += learned.skipped
         if self.saver:

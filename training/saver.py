@@ -21,6 +21,7 @@ class Saver:
         self.saved = None  # the step of the newest checkpoint, written or on its way
         self.failures = 0  # in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and how long steps waited for them
+        self.began = time.perf_counter()
 
     def save(self, state, tensors, best=False):
         """All of it as it is now: what happens to the tensors later is of no matter."""
@@ -67,16 +68,16 @@ class Saver:
         reason = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
         if self.failures >= ENOUGH:
             raise DiskError(
-                f"{ENOUGH} checkpoints in a row could not be saved ({reason}); those of before are untouched, "
-                "and resume=true goes on from the newest"
+                f"{ENOUGH} checkpoints in a row could not be saved ({reason}); those of before are "
+                "untouched, and resume=true goes on from the newest"
             )
         if self.failures == 1:
             print(f"warning: a checkpoint could not be saved ({reason}); the run goes on", file=sys.stderr)
 
-    def finish(self):
-        """Wait for what is on its way; whether the newest state is kept."""
-        self.wait()
-        return self.failures == 0
+    def cost(self):
+        """What checkpoints have taken of the run's time, in words."""
+        share = self.seconds / (time.perf_counter() - self.began)
+        return f"{self.count} checkpoints: steps waited {self.seconds:.2f} s for them, {share:.1%} of the time"
 
     def close(self):
         self.thread.shutdown()
