@@ -91,6 +91,8 @@ def sweep(folder, step):
             aside = path.with_suffix(".damaged")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
+    if step:
+        point(folder, "latest", step)
     best = folder / "best"
     if best.exists() and not (folder / best.read_text().strip()).is_dir():
         best.unlink()

@@ -38,8 +38,8 @@ def class_of(key):
 
 def continued(words, home):
     """The config that `python train.py *words` asks for; with resume=true, that of the run it continues."""
-    own = composed([word for word in words if re.match(r"(name|resume|resume_allow|debug)=", word)])
-    if own.resume is not True:
+    own = [word for word in words if re.match(r"(name|resume)=", word)]
+    if not any(word.startswith("resume=") for word in own) or (own := composed(own)).resume is not True:
         return compose(words)
     if own.name is None:
         raise ValueError(f"resume=true needs the name of a run, name=...{newest_of(home)}")
@@ -76,7 +76,7 @@ def laid_over(stored, words):
             raise ValueError(f"{word} adds or takes out, and a run goes on with the settings it has")
     overrides = list(zip(words, parsed(words), strict=True))
     groups = [word for word, override in overrides if is_group(override)]
-    fresh = composed(groups)
+    fresh = composed(groups) if groups else None
     for _, override in overrides:
         if is_group(override) and override.value() not in (None, "auto"):
             lay(config, fresh, override.get_key_element(), override.value())
