@@ -56,6 +56,7 @@ def train(run, asked, monitor):
     asked, way, steps = ranks.wrap(asked), run.way, range(run.progress.step, run.steps)
     batches = prefetch(lambda step: run.streams.train.batch(step, *ranks), steps, pin=device.type == "cuda")
     for step, batch in zip(steps, batches, strict=False):
+        show(run, monitor)
         if due(step, config.eval.every) and judge(run, monitor).out_of(config.train.patience):
             break
         seed_step(config.seed, step, ranks.rank)
@@ -64,11 +65,11 @@ def train(run, asked, monitor):
             learned = update(asked, batch.to(device), factor, way)
         done = run.advance(learned)
         monitor.step(done, learned, factor)
-        if due(done, config.show.every):
-            monitor.example(done, example(run))
         if due(done, config.checkpoint.every):
             run.save()
         run.heed()
+    else:
+        show(run, monitor)
     if run.progress.step:
         run.save()
         judge(run, monitor)
@@ -79,6 +80,12 @@ def train(run, asked, monitor):
 
 def due(step, every):
     return every is not None and step % every == 0
+
+
+def show(run, monitor):
+    """What the model says by now. As all that looks at a step, it comes again where a run goes on from it."""
+    if run.progress.step and due(run.progress.step, run.config.show.every):
+        monitor.example(run.progress.step, example(run))
 
 
 def judge(run, monitor):

@@ -45,7 +45,7 @@ def made(run, home):
     step = run.progress.step
     checkpoint.sweep(folder / "checkpoints", step)
     cut(folder / "metrics.jsonl", lambda row: row["step"] <= step if "loss" in row else row["step"] < step)
-    cut(folder / "samples.jsonl", lambda row: row["step"] <= step)
+    cut(folder / "samples.jsonl", lambda row: row["step"] < step)
     describe(run, folder)
     said = f"goes on from step {step}" if run.stored else "has no checkpoint yet; it begins at step 0"
     print(f"{folder} {said}")

@@ -77,7 +77,9 @@ class Saver:
     def cost(self):
         """What checkpoints have taken of the run's time, in words."""
         share = self.seconds / (time.perf_counter() - self.began)
-        return f"{self.count} checkpoints: steps waited {self.seconds:.2f} s for them, {share:.1%} of the time"
+        return (
+            f"{self.count} checkpoints: steps waited {self.seconds:.2f} s for them, {share:.1%} of the time"
+        )
 
     def close(self):
         self.thread.shutdown()

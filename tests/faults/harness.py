@@ -73,7 +73,7 @@ def child(room, words, act=None):
         handle = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
-        sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
+        sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         if act:
@@ -118,7 +118,9 @@ def spread(trial, items, folder):
                     except BaseException:
                         said = Path(room, "said.txt")
                         told = said.read_text(errors="replace")[-1500:] if said.exists() else ""
-                        Path(folder, f"failure-{n}.txt").write_text(f"{item}: {traceback.format_exc()}\n{told}")
+                        Path(folder, f"failure-{n}.txt").write_text(
+                            f"{item}: {traceback.format_exc()}\n{told}"
+                        )
                         code = 1
                         break
         finally:

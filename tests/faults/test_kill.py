@@ -62,7 +62,9 @@ def killed_again_and_again(seed, room):
     for _ in range(12):
         moment = draw.uniform(0.02, 1) * longest
         code = ended(
-            child(room, words("resume=true"), lambda moment=moment: signal.setitimer(signal.ITIMER_REAL, moment))
+            child(
+                room, words("resume=true"), lambda moment=moment: signal.setitimer(signal.ITIMER_REAL, moment)
+            )
         )
         assert code in (-signal.SIGALRM, 0), code
         kills += code != 0

@@ -48,6 +48,8 @@ class Monitor(Silence):
         self.metrics, self.samples = (
             Record(self.run.folder / name) for name in ("metrics.jsonl", "samples.jsonl")
         )
+        for record in (self.metrics, self.samples):
+            self.stack.callback(record.write)  # rows that wait for a disk have a last chance
         before = rows(self.metrics.path)
         self.began -= max((row.get("seconds", 0) for row in before), default=0)
         wandb = self.run.config.wandb
