@@ -34,6 +34,12 @@ def command(main, words):
             traceback.print_exc()
         print(f"error: {said(error)}", file=sys.stderr)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        print(f"error: no memory left ({error}); lower train.micro_batch, or choose a smaller size=",
+              file=sys.stderr)  # fmt: skip
+        return CODES[MemoryError]
     except Stopped as told:
         print(told, file=sys.stderr)
         return STOPPED

@@ -6,8 +6,8 @@ import json
 import os
 import socket
 import sys
+import time
 from contextlib import contextmanager, nullcontext
-from datetime import datetime
 
 from training.distributed import writes
 from training.errors import BusyError
@@ -20,7 +20,7 @@ def held(folder):
     try:
         lock(handle, folder)
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        owner["start"] = datetime.now().astimezone().isoformat(timespec="seconds")
+        owner["start"] = time.strftime("%Y-%m-%d %H:%M:%S %z")
         (folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
         yield
     finally:
