@@ -9,9 +9,11 @@ from pathlib import Path
 from data.prefetch import prefetch
 from model import build_model
 from training.config import compose
-from training.corpus import load
+from training.corpus import load, reload
 from training.distributed import join, leave
 from training.ending import ending
+from training.folder import check_name
+from training.holder import claimed
 from training.launch import launch
 from training.monitor import Monitor, Silence
 from training.opening import open_run
@@ -22,8 +24,11 @@ from training.pretrained import read
 from training.progress import reading
 from training.published import is_published
 from training.rehearsal import rehearse
-from training.run import Run, check_division, check_name
+from training.restore import newest, restore
+from training.resume import continued
+from training.run import Run, check_division
 from training.showing import example
+from training.signals import listening
 from training.step import seed_step, update
 from training.validation import judged
 
@@ -36,16 +41,17 @@ def prepare(config, home):
     hold_memory()
     check_division(config, ranks)
     precision = choose(device, config.precision)
+    stored = newest(home / config.name, ranks, device) if config.resume else None
     with reading() as report:
-        streams = load(config, report)
-    if config.init_from is None:
+        streams = load(config, report) if stored is None else reload(config, stored, report)
+    if config.init_from is None or stored:
         model = build_model(config.model, streams.tokenizer.vocab_size, config.seed)
     elif is_published(config.init_from):
         model = read(config.init_from).model()
     else:
         model = open_run(Path(config.init_from).expanduser()).model.train()
     optimizer = make_optimizer(config, model.to(device))
-    return Run(config, ranks, precision, streams, model, optimizer)
+    return Run(config, ranks, precision, streams, model, optimizer, stored)
 
 
 def train(run, asked, monitor):
@@ -54,21 +60,23 @@ def train(run, asked, monitor):
     asked, way, steps = ranks.wrap(asked), run.way, range(run.progress.step, run.steps)
     batches = prefetch(lambda step: run.streams.train.batch(step, *ranks), steps, pin=device.type == "cuda")
     for step, batch in zip(steps, batches, strict=False):
+        show(run, monitor)
         if due(step, config.eval.every) and judge(run, monitor).out_of(config.train.patience):
             break
         seed_step(config.seed, step, ranks.rank)
         factor = run.schedule(step)
         with run.naming(step):
             learned = update(asked, batch.to(device), factor, way)
-        run.progress.step = done = step + 1
+        done = run.advance(learned)
         monitor.step(done, learned, factor)
-        if due(done, config.show.every):
-            monitor.example(done, example(run))
         if due(done, config.checkpoint.every):
             run.save()
+        run.heed()
+    else:
+        show(run, monitor)
     if run.progress.step:
-        judge(run, monitor)
         run.save()
+        judge(run, monitor)
     found = judged(run)
     monitor.evaluation(run.progress.step, found, full=True)
     return found
@@ -76,6 +84,12 @@ def train(run, asked, monitor):
 
 def due(step, every):
     return every is not None and step % every == 0
+
+
+def show(run, monitor):
+    """What the model says by now. As all that looks at a step, it comes again where a run goes on from it."""
+    if run.progress.step and due(run.progress.step, run.config.show.every):
+        monitor.example(run.progress.step, example(run))
 
 
 def judge(run, monitor):
@@ -89,21 +103,22 @@ def judge(run, monitor):
 
 
 def main(words, home):
-    config = compose(words)
+    config = continued(words, home)
     try:
-        run = prepare(config, home)
-        asked, cost = rehearse(run)
-        run.settle(cost)
-        if run.ranks.first:
-            print(plan(run, cost))
-        if config.dry_run:
-            return
-        if run.ranks.first:
-            run.begin(home)
-        with Monitor(run) if run.ranks.first else Silence() as monitor:
-            found = train(run, asked, monitor)
-        if run.ranks.first:
-            print(ending(run, found))
+        with claimed(config, home):
+            run = prepare(config, home)
+            asked, cost = rehearse(run)
+            run.settle(cost)
+            if run.stored:
+                restore(run)
+            if run.ranks.first:
+                print(plan(run, cost))
+            if config.dry_run:
+                return
+            with listening(), run.begun(home), Monitor(run) if run.ranks.first else Silence() as monitor:
+                found = train(run, asked, monitor)
+            if run.ranks.first:
+                print(ending(run, found))
     finally:
         leave()
 

@@ -1,51 +1,74 @@
-"""Checkpoint: a folder with all that a run needs to go on, or to speak."""
+"""Checkpoint: a folder with all that a run needs to go on, or to speak. A rename makes it visible, after all
+of it is on the disk."""
 
-import hashlib
 import json
 import os
 import shutil
 
-from safetensors.torch import save_file
+import torch
 
+from training import disk
 from training.stored import STEP, named
 
-TENSORS = {"format": "pt"}  # nothing else, so that the same weights are the same bytes
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
-def save(folder, model, optimizer, state):
-    """checkpoints/step-########, visible once it is complete."""
+def save(folder, tensors, state):
+    """checkpoints/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}."""
     final = folder / named(state["step"])
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    save_file(model_tensors(model), draft / "model.safetensors", TENSORS)
-    save_file(
-        {n: t.contiguous() for n, t in optimizer.tensors().items()}, draft / "optimizer.safetensors", TENSORS
-    )
-    (draft / "state.json").write_text(json.dumps(state, indent=1))
-    files = {path.name: entry(path) for path in sorted(draft.iterdir())}
-    (draft / "manifest.json").write_text(json.dumps(files, indent=1))
-    shutil.rmtree(final, ignore_errors=True)
-    os.rename(draft, final)
+    try:
+        folder.mkdir(exist_ok=True)
+        draft.mkdir()
+        files = {f"{name}.safetensors": packed(part) for name, part in tensors.items()}
+        files["state.json"] = [json.dumps(state, indent=1).encode()]
+        manifest = {name: disk.write(draft / name, chunks) for name, chunks in sorted(files.items())}
+        disk.write(draft / "manifest.json", [json.dumps(manifest, indent=1).encode()])
+        disk.sync(draft)
+        if final.exists():
+            disk.discard(final)
+        os.rename(draft, final)
+        disk.sync(folder)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
     point(folder, "latest", state["step"])
+
+
+def packed(tensors):
+    """The bytes of a safetensors file, piece by piece (github.com/huggingface/safetensors). Its metadata
+    holds nothing else, so that the same tensors are the same bytes."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    for name, tensor in ordered:
+        offsets, at = [at, at + tensor.nbytes], at + tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, tensor in ordered:
+        yield tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 
 def model_tensors(model):
     """Each tensor once: a tied head has none of its own."""
     once = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
-    return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once}
-
-
-def entry(path):
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
 
 def point(folder, name, step):
     """latest and best are files of one line, replaced whole."""
-    draft = folder / f"{name}.draft"
-    draft.write_text(named(step) + "\n")
-    os.replace(draft, folder / name)
+    disk.replace(folder / name, named(step) + "\n")
 
 
 def keep_newest(folder, n):
@@ -54,11 +77,22 @@ def keep_newest(folder, n):
     steps = sorted(path for path in folder.iterdir() if STEP.fullmatch(path.name))
     for path in steps[:-n]:
         if path.name != best:
+            disk.discard(path)
+
+
+def sweep(folder, step):
+    """What a killed run has left, and what lies beyond the step from which it goes on, is out of the way."""
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.suffix in (".draft", ".trash") and path.is_dir():
             shutil.rmtree(path)
-
-
-def filled(model, tensors):
-    """The model with these tensors for its own."""
-    model.load_state_dict(tensors, strict=False, assign=True)
-    model.head.tie(model.embedding)
-    return model.requires_grad_()
+        elif path.suffix == ".draft":
+            path.unlink()
+        elif STEP.fullmatch(path.name) and path.name > named(step):
+            aside = path.with_suffix(".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
+    if step:
+        point(folder, "latest", step)
+    best = folder / "best"
+    if best.exists() and not (folder / best.read_text().strip()).is_dir():
+        best.unlink()

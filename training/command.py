@@ -6,8 +6,9 @@ import traceback
 
 from data.errors import DataError
 from model.hub.errors import HubError
-from training.errors import CheckpointError, NumbersError
+from training.errors import BusyError, CheckpointError, DiskError, NumbersError, Stopped
 
+STOPPED = 75  # "try again later", as sysexits.h has it
 CODES = {
     DataError: 3,
     CheckpointError: 4,
@@ -15,7 +16,10 @@ CODES = {
     NumbersError: 5,
     FloatingPointError: 5,
     MemoryError: 6,
+    DiskError: 6,
+    BusyError: 8,
     ValueError: 2,
+    OSError: 6,
 }
 
 
@@ -26,14 +30,28 @@ def command(main, words):
     try:
         main(words)
         sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except tuple(CODES) as error:
         if "debug=true" in words:
             traceback.print_exc()
-        said = str(error) or "there is not enough memory"
-        print(f"error: {said}", file=sys.stderr)
+        print(f"error: {said(error)}", file=sys.stderr)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        print(f"error: no memory left ({error}); lower train.micro_batch, or choose a smaller size=",
+              file=sys.stderr)  # fmt: skip
+        return CODES[MemoryError]
+    except Stopped as told:
+        print(told, file=sys.stderr)
+        return STOPPED
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def said(error):
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+    return str(error) or "there is not enough memory"

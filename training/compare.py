@@ -11,7 +11,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from training.command import command
-from training.monitor.curve import draw, points, rows
+from training.monitor.curve import draw, points
+from training.monitor.record import rows
 
 # the column, the field of metrics.jsonl whose last value it shows, and how
 COLUMNS = (

@@ -63,6 +63,8 @@ class WandbConfig:
 @dataclass
 class Config:
     name: str | None
+    resume: bool
+    resume_allow: list[str]
     init_from: str | None
     seed: int
     device: str
@@ -104,7 +106,11 @@ CHOICES = {"compile": ("auto", True, False), "wandb.mode": ("disabled", "offline
 
 def compose(words=()):
     """The config that `python train.py *words` would use."""
-    config = with_objective(words)
+    return typed(with_objective(words), words)
+
+
+def typed(config, words):
+    """The whole config as dataclasses, its values looked at."""
     try:
         whole = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
     except OmegaConfBaseException as error:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from data import OBJECTIVES, SOURCES, TOKENIZERS, PairBatches, Windows, batches, prepare
+from data import OBJECTIVES, SOURCES, TOKENIZERS, DataError, PairBatches, Windows, batches, prepare
 from data.tokenizer import Tokenizer
 from data.vocabulary import Given
 from model.build import build, construct, require_above
@@ -23,9 +23,29 @@ class Streams(NamedTuple):
     train: Windows | PairBatches
     validation: Windows | PairBatches
 
+    @property
+    def name(self):
+        """Of the text, its tokenizer and their options: the same only where all of them are."""
+        return self.train.part.path.parent.name
 
-def load(config, report=None):
-    """From text to batches; what is already in the cache is only opened."""
+
+def reload(config, stored, report=None):
+    """For a run that goes on: the same text as before, and its own tokenizer."""
+    folder = stored.place.parent.parent
+    streams = load(config, report, folder if config.init_from else None)
+    if streams.name == stored.state["data"] and streams.tokenizer.state() == tokenizer_of(folder).state():
+        return streams
+    if not any(key.partition(".")[0] == "data" for key in config.resume_allow):
+        raise DataError(
+            f"the text is no longer what {folder} has learned from; bring it back, or go on with what there "
+            "is now by resume_allow=[data]"
+        )
+    return load(config, report, folder)
+
+
+def load(config, report=None, run=None):
+    """From text to batches; what is already in the cache is only opened. run: the folder of one whose tokenizer
+    is taken."""
     require_above(0, **{"model.context": config.model.context})
     kept = {name: config.data[name] for name in Kept._fields if name in config.data}
     cache, validation = construct("data", Kept, kept, {})
@@ -34,10 +54,10 @@ def load(config, report=None):
     shared = {"context": config.model.context, "topology": config.model.kind}
     check(config.objective["kind"], source, config)
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    if config.init_from is None:
-        vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    if run or config.init_from:
+        vocabulary = Given(tokenizer_of(run or config.init_from).state())
     else:
-        vocabulary = Given(tokenizer_of(config.init_from).state())
+        vocabulary = build("tokenizer", TOKENIZERS, config.tokenizer, {})
     corpus = prepare(
         source,
         vocabulary,

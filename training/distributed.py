@@ -63,6 +63,15 @@ def join(device):
     return Ranks(dist.get_rank(), dist.get_world_size()), device
 
 
+def alone():
+    return not dist.is_initialized()
+
+
+def writes():
+    """Whether this process is the one that writes; known before it joins the others."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def leave():
     if dist.is_initialized():
         dist.destroy_process_group()

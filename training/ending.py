@@ -15,6 +15,8 @@ def ending(run, found):
     if "val_bpb" in found:
         lines.append(f"{'this model':<40} {found['val_bpb']:.3f} bits per byte of the validation text")
         lines += [f"{name:<40} {bits:.3f}" for name, bits in compressors(run.streams).items()]
+    if run.saver.count:
+        lines.append(run.saver.cost())
     lines += ["", f"kept in {run.folder}, with curve.png; next:"]
     if run.progress.step:
         lines.append(f"    python sample.py --run {run.folder} {PROMPTS[run.config.model.kind]}")

@@ -8,15 +8,14 @@ import torch
 import torch.nn as nn
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from data.tokenizer import Tokenizer
 from model import build_model
 from model.config import ModelConfig
-from training.checkpoint import filled, model_tensors
 from training.errors import CheckpointError
 from training.stored import find_checkpoint, read_config, read_tokenizer, verify
+from training.tensors import compare, filled, shapes
 
 
 class Opened(NamedTuple):
@@ -56,22 +55,3 @@ def make_model(config, tokenizer, most_layers):
 
 def n_tensors(path):
     return len(shapes(path))
-
-
-def shapes(path):
-    try:
-        with safe_open(path, "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from None
-
-
-def compare(path, model):
-    """The file has the model's tensors, all of them and no others."""
-    there, wanted = shapes(path), {name: tuple(t.shape) for name, t in model_tensors(model).items()}
-    for name in sorted(there.keys() | wanted.keys()):
-        if there.get(name) != wanted.get(name):
-            raise CheckpointError(
-                f"{path}: {name} is {there.get(name, 'missing')} and the model of config.yaml has "
-                f"{wanted.get(name, 'none')}"
-            )

@@ -40,14 +40,27 @@ class Optimizer:
         }
 
     def load(self, tensors):
+        """What tensors() said, as copies where each parameter is."""
+        shapes = {name: parameter.shape for parameter, name in self.names.items()}
+        for name, tensor in tensors.items():
+            if tensor.shape not in (torch.Size(), shapes.get(name.rpartition(".")[0])):
+                raise ValueError(f"{name} {tuple(tensor.shape)} belongs to no parameter of this model")
         for part in self.parts:
-            for parameter in (p for group in part.param_groups for p in group["params"]):
+            part.state.clear()
+            for group, parameter in ((g, p) for g in part.param_groups for p in g["params"]):
                 prefix = self.names[parameter] + "."
-                part.state[parameter] = {
-                    key.removeprefix(prefix): value
-                    for key, value in tensors.items()
-                    if key.startswith(prefix) and "." not in key.removeprefix(prefix)
-                }
+                own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+                own = {key: placed(t, parameter, group) for key, t in own.items() if "." not in key}
+                if own:
+                    part.state[parameter] = own
+            if len({frozenset(part.state.get(p, ())) for g in part.param_groups for p in g["params"]}) > 1:
+                raise ValueError("it remembers some parameters and not others")
+
+
+def placed(tensor, parameter, group):
+    """Beside its parameter; a count of steps only where the update itself runs there."""
+    there = tensor.ndim or group.get("fused") or group.get("capturable")
+    return tensor.to(parameter.device if there else "cpu")
 
 
 def adamw(parameters, rate, beta1, beta2, eps, weight_decay):

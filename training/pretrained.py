@@ -18,8 +18,9 @@ from model.config import ModelConfig
 from model.hub import HubError, config_of, described, facts_of, fitting, located
 from model.hub.files import files_of
 from model.hub.tensors import read_tensors, written
-from training.checkpoint import TENSORS, filled, model_tensors
+from training.checkpoint import model_tensors
 from training.published import read_tokenizer
+from training.tensors import filled
 
 CLOSE = 1e-4  # logits, as a share of the largest
 
@@ -95,7 +96,7 @@ def write(draft, found, model, tokenizer):
     lifted = empty(config_of(facts, family.init), rows)
     tensors = lifted_tensors(model_tensors(lifted), model_tensors(model))
     theirs = {**theirs, "vocab_size": rows, "dtype": "float32"}
-    save_file(written(family.tensors(facts, theirs), tensors), draft / "model.safetensors", TENSORS)
+    save_file(written(family.tensors(facts, theirs), tensors), draft / "model.safetensors", {"format": "pt"})
     text, names = to_hub(tokenizer)
     (draft / "tokenizer.json").write_text(text, encoding="utf-8")
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": facts["context"]}

@@ -1,23 +1,20 @@
-"""Run: all that belongs to one training, and the folder that keeps it."""
+"""Run: all that belongs to one training, and what it keeps."""
 
-import json
 import math
-import platform
-import re
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime
 
 import torch
-from omegaconf import OmegaConf
 
-from training import checkpoint
-from training.errors import NumbersError
+from training import folder as folders
+from training.checkpoint import model_tensors
+from training.errors import DiskError, NumbersError, Stopped
 from training.precision import peak
+from training.saver import Saver
 from training.schedule import make_schedule
+from training.signals import agreed
 from training.step import Way
-
-NAME = re.compile(r"\w[\w.-]*")
+from training.stored import FORMAT
 
 
 @dataclass
@@ -27,28 +24,44 @@ class Progress:
     step: int = 0
     best: float = math.inf  # loss of validation
     since_best: int = 0  # evaluations
+    judged: int = -1  # the step of the last evaluation; after a resume it is repeated, and counts once
+    skipped: int = 0  # steps whose gradient overflowed float16
 
     def judge(self, loss):
+        if self.judged == self.step:
+            return
         better = loss < self.best
         self.best, self.since_best = (loss, 0) if better else (self.best, self.since_best + 1)
+        self.judged = self.step
 
     def out_of(self, patience):
         return patience is not None and self.since_best >= patience
 
 
 class Run:
-    def __init__(self, config, ranks, precision, streams, model, optimizer):
+    def __init__(self, config, ranks, precision, streams, model, optimizer, stored=None):
         self.config, self.ranks, self.precision, self.streams = config, ranks, precision, streams
         self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
+        self.stored = stored  # the checkpoint from which it goes on
         self.progress = Progress()
-        self.folder = None  # until it begins
+        self.folder = self.saver = None  # until it begins
         self.cost = None  # until it is settled
-        self.saved = None  # the step of the newest checkpoint
 
     def settle(self, cost):
-        """What a rehearsal has told decides how long the run is."""
-        self.cost, self.steps = cost, length(self, cost)
+        """What a rehearsal has told decides how long the run is; a run that goes on has been told before."""
+        self.cost, ends = cost, self.ends
+        self.steps = length(self, cost)
+        if self.stored:
+            state = self.stored.state
+            self.steps = state["steps"] if state["ends"] == ends else self.steps
+            self.progress = Progress(**{name: state[name] for name in asdict(self.progress)})
+            if self.steps < self.progress.step:
+                raise ValueError(f"train.steps makes {self.steps} and the run has done {self.progress.step}")
         self.schedule = make_schedule(self.config.schedule, self.steps) if self.steps else None
+
+    @property
+    def ends(self):
+        return [self.config.train.steps, self.config.train.tokens, self.config.train.minutes]
 
     @property
     def way(self):
@@ -57,7 +70,7 @@ class Run:
 
     @contextmanager
     def naming(self, step):
-        """Numbers that go wrong are told with their step and batch."""
+        """What goes wrong is told with its step and batch."""
         try:
             yield
         except NumbersError as error:
@@ -65,6 +78,14 @@ class Run:
             raise NumbersError(
                 f"step {step + 1}: {error}, on {self.examples} {numbers} ... of training; nothing of it "
                 f"reached the weights, and {self.folder} keeps what was saved; try a lower optimizer.rate"
+            ) from None
+        except torch.OutOfMemoryError:
+            held = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+            now, most = (f"{n / 2**30:.1f} GiB" for n in held)
+            raise MemoryError(
+                f"step {step + 1}: no memory left for micro-batches of {self.cost.micro_batch} ({now} held, "
+                f"{most} at most); {self.folder} keeps what was saved; lower train.micro_batch, or choose a "
+                "smaller size="
             ) from None
 
     @property
@@ -80,29 +101,64 @@ class Run:
         most = peak(self.precision)
         return None if most is None else self.cost.flops / seconds / most
 
-    def begin(self, home):
-        """Make the folder, and write down what the run is."""
-        self.folder = new_folder(self.config, home)
-        OmegaConf.save(OmegaConf.create(asdict(self.config)), self.folder / "config.yaml")
-        state = self.streams.tokenizer.state()
-        (self.folder / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
-        said = [f"python {platform.python_version()}, torch {torch.__version__}", platform.platform()]
-        said.append(f"{self.precision.device}, {self.precision.dtype}: {self.precision.reason}")
-        (self.folder / "environment.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
+    @contextmanager
+    def begun(self, home):
+        """Its folder, made or entered again. A run that is stopped is saved first."""
+        if not self.ranks.first:
+            yield
+            return
+        with folders.made(self, home) as self.folder:
+            self.saver = Saver(self.folder / "checkpoints", self.config.checkpoint.keep)
+            self.saver.saved = self.progress.step if self.stored else None
+            try:
+                yield
+                self.saver.wait()
+            except Stopped as by:
+                raise Stopped(self.stopped(by)) from None
+            finally:
+                self.saver.close()
+            if self.saver.failures:
+                raise DiskError(
+                    f"the end of the run could not be saved; {self.folder} keeps what was saved before"
+                )
+
+    def stopped(self, by):
+        """Save, and say how to go on."""
+        step, way = self.progress.step, f"python train.py name={self.folder.name} resume=true"
+        if not step:
+            return f"stopped by {by} before its first step; to begin again: {way}"
+        self.save()
+        self.saver.wait()
+        if self.saver.failures:
+            raise DiskError(
+                f"stopped by {by}, and step {step} could not be saved; to go on from before: {way}"
+            )
+        return f"stopped by {by} after step {step}, which is saved; to go on: {way}"
+
+    def advance(self, learned):
+        """A step is done; what the thread that saves has met meanwhile is told."""
+        self.progress.step += 1
+        self.progress.skipped += learned.skipped
+        if self.saver:
+            self.saver.look()
+        return self.progress.step
+
+    def heed(self):
+        """Whether any process was asked to stop is known to all of them between two steps."""
+        agreed(self.ranks, self.precision.device)
 
     def save(self, best=False):
         """Once at a step, however many reasons there are to."""
-        if not self.ranks.first:
-            return
-        folder, step = self.folder / "checkpoints", self.progress.step
-        if self.saved != step:
-            state = {"format": 1, **asdict(self.progress), "steps": self.steps}
-            state |= {"micro_batch": self.cost.micro_batch, "scaler": self.scaler.state_dict()}
-            checkpoint.save(folder, self.model, self.optimizer, state)
-            self.saved = step
-        if best:
-            checkpoint.point(folder, "best", step)
-        checkpoint.keep_newest(folder, self.config.checkpoint.keep)
+        if self.saver:
+            self.saver.save(self.state(), self.tensors, best)
+
+    def state(self):
+        state = {"format": FORMAT, **asdict(self.progress), "steps": self.steps, "ends": self.ends}
+        state |= {"micro_batch": self.cost.micro_batch, "scaler": self.scaler.state_dict()}
+        return state | {"data": self.streams.name}
+
+    def tensors(self):
+        return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}
 
 
 def length(run, cost):
@@ -128,26 +184,3 @@ def check_division(config, ranks):
         raise ValueError(
             f"train.micro_batch is {asked}; expected a divisor of {size // world}, the rows of a process"
         )
-
-
-def check_name(config, home):
-    if config.name is None:
-        return
-    if not NAME.fullmatch(config.name):
-        raise ValueError(f"name is {config.name!r}; use letters, digits, '.', '_' and '-'")
-    if (home / config.name).exists():
-        raise ValueError(f"{home / config.name} exists already; choose another name=")
-
-
-def new_folder(config, home):
-    """<home>/<name>, made for this run alone."""
-    check_name(config, home)
-    wanted = config.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
-    for name in (wanted, *(f"{wanted}_{n}" for n in range(2, 1000))):
-        try:
-            (home / name).mkdir(parents=True)
-        except FileExistsError:
-            check_name(config, home)
-        else:
-            return home / name
-    raise ValueError(f"{home / wanted} and a thousand like it exist; choose a name=")

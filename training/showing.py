@@ -4,6 +4,7 @@ import torch
 
 from data.batch import IGNORE
 from model.generate import generate
+from training.signals import polled
 
 LENGTH = 48  # new tokens of a continuation
 PROMPT = 16
@@ -35,7 +36,7 @@ def continuations(model, tokenizer, batch):
 def said_by(model, prompts, length, tokenizer, sources=None):
     steps = generate(model, prompts, max_new_tokens=length, sources=sources, stop=tokenizer.specials["end"])
     texts = [[] for _ in prompts]
-    for ids in steps:
+    for ids in polled(steps):
         for text, i in zip(texts, ids, strict=True):
             if i is not None:
                 text.append(i)

@@ -3,7 +3,10 @@ names no path outside."""
 
 import hashlib
 import json
+import os
 import re
+import stat
+from contextlib import contextmanager
 
 import yaml
 
@@ -12,6 +15,21 @@ from training.errors import CheckpointError
 
 STEP = re.compile(r"step-\d{8}")
 FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
+FORMAT = 1
+SMALL = 1 << 20  # bytes of a file that a person could read
+LARGE = 1 << 27  # of a tokenizer
+STATE = {
+    "step": (int,),
+    "best": (float,),
+    "since_best": (int,),
+    "judged": (int,),
+    "skipped": (int,),
+    "steps": (int,),
+    "ends": (list,),
+    "micro_batch": (int,),
+    "scaler": (dict,),
+    "data": (str,),
+}
 
 
 def newest_run(home):
@@ -30,12 +48,15 @@ def named(step):
 
 def read_config(folder):
     path = folder / "config.yaml"
+    if not path.exists():
+        raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml")
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        for token in yaml.scan(text):
+            if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
+                raise CheckpointError(f"{path} is not the config of a run: it has an alias or a tag")
         config = yaml.safe_load(text)
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "${" in text:
         raise CheckpointError(f"{path} is not the config of a run")
@@ -45,8 +66,8 @@ def read_config(folder):
 def read_tokenizer(folder):
     path = folder / "tokenizer.json"
     try:
-        return from_state(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return from_state(read_json(path, LARGE))
+    except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
@@ -61,7 +82,7 @@ def find_checkpoint(folder, which):
             raise CheckpointError(f"{folder} has no {which} checkpoint") from None
     else:
         raise ValueError(f"the checkpoint is {which!r}; choose latest, best or a step")
-    if not STEP.fullmatch(name) or not (place / name).is_dir():
+    if not STEP.fullmatch(name) or not (place / name).is_dir() or (place / name).is_symlink():
         there = sorted(path.name for path in place.glob("step-*") if STEP.fullmatch(path.name))
         raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(there) or 'none'}")
     return place / name
@@ -69,20 +90,65 @@ def find_checkpoint(folder, which):
 
 def verify(place):
     """Every file is the one that was saved."""
-    try:
-        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{place}: manifest.json cannot be read ({error})") from None
+    manifest = read_json(place / "manifest.json")
     if not isinstance(manifest, dict) or set(manifest) != FILES:
         raise CheckpointError(f"{place}: manifest.json does not list what a checkpoint holds")
     for name, entry in manifest.items():
-        try:
-            with open(place / name, "rb") as file:
-                found = {
-                    "bytes": (place / name).stat().st_size,
-                    "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-                }
-        except OSError as error:
-            raise CheckpointError(f"{place / name} cannot be read ({error.strerror})") from None
-        if found != entry:
-            raise CheckpointError(f"{place / name} is damaged: it is not the file that was saved")
+        with opened(place / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not isinstance(entry, dict) or entry.get("bytes") != size:
+                raise CheckpointError(
+                    f"{place / name} is damaged: it has {size:,} bytes, not those that were saved"
+                )
+            if entry != {"bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}:
+                raise CheckpointError(f"{place / name} is damaged: it is not the file that was saved")
+
+
+@contextmanager
+def opened(path):
+    """A plain file, read as bytes: no link, no device, nothing that waits."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise CheckpointError(f"{path} is no plain file")
+            yield file
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
+
+
+def read_text(path, most=SMALL):
+    with opened(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise CheckpointError(f"{path} is larger than the {most:,} bytes it may have")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path} cannot be read (it is not UTF-8)") from None
+
+
+def read_json(path, most=SMALL):
+    try:
+        return json.loads(read_text(path, most))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from None
+
+
+def read_state(place):
+    """What state.json says of the run, each number of its kind."""
+    path = place / "state.json"
+    state = read_json(path)
+    if not isinstance(state, dict) or type(state.get("format")) is not int:
+        raise CheckpointError(f"{path} is not the state of a run")
+    if state["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path} is of format {state['format']} and this program reads format {FORMAT}; "
+            "continue the run with the version that wrote it"
+        )
+    for name, kinds in STATE.items():
+        if type(state.get(name)) not in kinds:
+            raise CheckpointError(f"{path}: {name} is {state.get(name)!r:.60}, and that is no such state")
+    if named(state["step"]) != place.name:
+        raise CheckpointError(f"{path} is of step {state['step']}; it belongs elsewhere")
+    return state

@@ -6,6 +6,7 @@ import torch
 
 from data.batch import IGNORE
 from training.showing import answers
+from training.signals import polled
 from training.step import Asked, evaluate
 
 
@@ -13,7 +14,7 @@ def judged(run, limit=None):
     """The loss over so many windows or pairs, always the same ones; all of them where there is no limit."""
 
     def batches():
-        return run.streams.validation.evaluation(limit, *run.ranks)
+        return polled(run.streams.validation.evaluation(limit, *run.ranks))
 
     def loss(of):
         return evaluate(Asked(run.model), of, run.precision, run.ranks)

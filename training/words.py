@@ -41,19 +41,27 @@ def composed(words):
 
 def combinations(words):
     """A sweep: one list of words for each combination of the values that they list, in Hydra's grammar."""
+    choices = []
+    for word, override in zip(words, parsed(words, sweeps=True), strict=True):
+        choices.append([word])
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices[-1] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [list(combination) for combination in product(*choices)]
+
+
+def parsed(words, sweeps=False):
+    """Each word as Hydra reads it."""
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         try:
             overrides = parser.parse_overrides([quoted(word) for word in words])
-            choices = [
-                [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-                if override.is_sweep_override()
-                else [word]
-                for word, override in zip(words, overrides, strict=True)
-            ]
         except HydraException as error:
             raise ValueError(sentence(error, words)) from None
-    return [list(combination) for combination in product(*choices)]
+    for word, override in zip(words, overrides, strict=True):
+        if override.is_sweep_override() and not sweeps:
+            raise ValueError(f"{word} lists several values, and one run has one")
+    return overrides
 
 
 def sentence(error, words):

@@ -21,10 +21,14 @@ def room(tmp_path, monkeypatch):
 def start(room, capsys):
     """(exit code, what was printed, what was said on stderr) of these words"""
 
-    def started(*words):
-        code = launch(main, compose, with_usual(words))
+    def plainly(*words):
+        code = launch(main, compose, words)
         return code, *capsys.readouterr()
 
+    def started(*words):
+        return plainly(*with_usual(words))
+
+    started.plainly = plainly  # without the usual words, which a run that goes on has already
     return started
 
 

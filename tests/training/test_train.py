@@ -165,7 +165,7 @@ def test_numbers_that_go_wrong_are_told_with_step_and_batch(start):
 
 def test_a_folder_belongs_to_one_run(run, start):
     assert run("name=mine").name == "mine"
-    assert start("name=mine")[2].endswith("runs/mine exists already; choose another name=\n")
+    assert start("name=mine")[2].endswith("go on with it by resume=true, or choose another name=\n")
     assert len({run().name, run().name, run().name}) == 3, "in the same second, too"
 
 

@@ -1,15 +1,15 @@
 """Monitor: what a run shows and writes of itself. It looks on and never changes a weight."""
 
-import json
 import math
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from training.monitor.curve import draw_run
+from training.monitor.record import Record, rows
 from training.monitor.remote import Remote
 
 
@@ -46,9 +46,12 @@ class Monitor(Silence):
     def __enter__(self):
         self.stack = ExitStack()
         self.metrics, self.samples = (
-            self.stack.enter_context((self.run.folder / name).open("a", encoding="utf-8"))
-            for name in ("metrics.jsonl", "samples.jsonl")
+            Record(self.run.folder / name) for name in ("metrics.jsonl", "samples.jsonl")
         )
+        for record in (self.metrics, self.samples):
+            self.stack.callback(record.write)  # rows that wait for a disk have a last chance
+        before = rows(self.metrics.path)
+        self.began -= max((row.get("seconds", 0) for row in before), default=0)
         wandb = self.run.config.wandb
         if wandb.mode != "disabled":
             self.remote = Remote(wandb, self.run.folder, asdict(self.run.config))
@@ -70,8 +73,7 @@ class Monitor(Silence):
 
     def row(self, step, **found):
         passed = {"tokens": step * self.run.tokens_per_step, "seconds": time.perf_counter() - self.began}
-        self.metrics.write(json.dumps({"step": step, **passed, **found}) + "\n")
-        self.metrics.flush()
+        self.metrics.add({"step": step, **passed, **found})
         if self.remote:
             self.remote.offer(step, row=passed | found)
 
@@ -111,12 +113,12 @@ class Monitor(Silence):
             said.append(f"{found['val_loss_other_source']:.3f} with the source of another")
         whole = ", on all of it" if full else ""
         self.console.print(f"step {step:>6}  {', '.join(said)}{whole}")
-        draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
+        with suppress(OSError):  # metrics.jsonl has told of it
+            draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
         self.since, self.steps_since = time.perf_counter(), 0  # what judging took is no training
 
     def example(self, step, shown):
-        self.samples.write(json.dumps({"step": step, **shown}) + "\n")
-        self.samples.flush()
+        self.samples.add({"step": step, **shown})
         if self.remote:
             self.remote.offer(step, sample=shown)
         for name, text in shown.items():

@@ -1,17 +1,6 @@
 """Curve: losses against tokens, of one run or of several side by side."""
 
-import json
-
-
-def rows(metrics):
-    """The lines of a metrics.jsonl; a torn last one, of a run that was killed, is left out."""
-    found = []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
+from training.monitor.record import rows
 
 
 def points(rows, name):

@@ -1,0 +1,210 @@
+"""A disk that is full, read-only or gone; and one that loses what was not yet on it when the power went."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import STEPS, complete, equal, ran, spread, words
+from tests.faults.shim import Shim, full, log, operations
+from training import disk
+from training.checkpoint import keep_newest, save
+from training.errors import CheckpointError
+from training.stored import named, verify
+
+
+def full_at(operation, room):
+    """One refusal: a warning at the most, and the run goes on to the same end."""
+    code, said = ran(room, words(), Shim(operation, full, below="runs/run/"))
+    folder = room / "runs/run"
+    assert "Traceback" not in said, said
+    assert code == 0 or (code == 6 and said.count("error: ") == 1), said
+    complete(folder)
+    if code == 6:  # it was refused before its first step, or at its very last checkpoint
+        assert "no space left on device" in said.lower(), said
+        shutil.rmtree(folder, ignore_errors=not complete(folder))
+    assert ran(room, words("resume=true"))[0] == 0
+    equal(folder)
+
+
+def test_smoke(tmp_path):
+    n = len(operations(tmp_path, words()))
+    spread(full_at, random.Random(3).sample(range(20, n), 5), tmp_path)
+
+
+@pytest.mark.faults
+def test_full_at_every_operation(tmp_path):
+    n = len(operations(tmp_path, words()))
+    spread(full_at, range(1, n + 1), tmp_path)
+
+
+def full_from(operation, room):
+    """It stays full: three checkpoints fail, and the run ends; what was saved before is untouched."""
+    long = words("train.steps=9", "eval.every=null", "show.every=null", "checkpoint.keep=20")
+    code, said = ran(room, long, Shim(operation, full, below="runs/run/", always=True))
+    folder = room / "runs/run"
+    assert code == 6 and "Traceback" not in said, said
+    kept = complete(folder)
+    if kept:
+        assert "3 checkpoints in a row could not be saved" in said or "could not be saved" in said
+        assert said.count("a checkpoint could not be saved") == 1, "one warning"
+        assert kept == list(range(1, len(kept) + 1))
+        code, said = ran(room, [*long, "resume=true"])
+        assert code == 0 and f"goes on from step {kept[-1]}" in said, said
+
+
+@pytest.mark.faults
+def test_it_stays_full(tmp_path):
+    spread(full_from, range(60, 200, 7), tmp_path)
+
+
+def away(place):
+    """The run's folder is renamed when its second checkpoint has appeared."""
+
+    def act(name, real, args):
+        if name == "rename" and str(args[2]).endswith("00000002"):
+            os.rename(Path(args[0]).parents[1], place)
+
+    return act
+
+
+def test_a_folder_that_vanishes(tmp_path):
+    long = words("train.steps=12", "eval.every=null", "show.every=null")
+    code, said = ran(tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True))
+    assert code == 6 and said.count("error: 3 checkpoints in a row could not be saved") == 1, said
+    assert said.count("warning: a checkpoint could not be saved") == 1
+    assert said.count("metrics.jsonl cannot be written") == 1
+    assert not (tmp_path / "runs/run").exists() and complete(tmp_path / "elsewhere") == [1]
+
+
+def test_room_is_looked_for_before_the_first_step(tmp_path):
+    def little():
+        shutil.disk_usage = lambda path: type("Usage", (), {"free": 1000})
+
+    code, said = ran(tmp_path, words(), little)
+    assert code == 6 and "error: the checkpoints of this run will need" in said and "1,000" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+def after_power_loss(log, keeps_names):
+    """{path: bytes} that a disk holds which writes down nothing before it is told to: neither what a file
+    holds, nor (unless it happens to) which names a folder has."""
+    held, names, durable = {}, {}, {}  # by file number; as the run sees it; as the disk has it
+    number, synced = 0, {}
+    for name, path, *rest in log:
+        if name == "open":
+            number += 1
+            names[path], held[number], synced[number] = number, b"", b""
+        elif name == "write":
+            held[names[path]] += bytes.fromhex(rest[-1])
+        elif name == "fsync" and path in names:
+            synced[names[path]] = held[names[path]]
+        elif name == "fsync":
+            inside = {p: n for p, n in names.items() if os.path.dirname(p) == path}
+            durable = {p: n for p, n in durable.items() if os.path.dirname(p) != path} | inside
+        elif name in ("rename", "replace"):
+            for old in [p for p in names if p == path or p.startswith(path + "/")]:
+                names[rest[0] + old[len(path) :]] = names.pop(old)
+            for old in [p for p in durable if p.startswith(path + "/")]:
+                durable[rest[0] + old[len(path) :]] = durable.pop(old)
+        elif name == "unlink":
+            names.pop(path, None)
+    return {path: synced[n] for path, n in (names if keeps_names else durable).items()}
+
+
+def looked_at(log, room):
+    """What shows of each prefix of a log is whole, and the newest never goes back."""
+    newest = 0
+    for n in range(len(log) + 1):
+        for keeps_names in (True, False):
+            files = {p: data for p, data in after_power_loss(log[:n], keeps_names).items() if "/step-" in p}
+            steps = {Path(p).parent for p in files if Path(p).parent.suffix == ""}
+            for step in steps:
+                shutil.rmtree(room / step.name, ignore_errors=True)
+                (room / step.name).mkdir()
+                for path, data in files.items():
+                    if Path(path).parent == step:
+                        (room / step.name / Path(path).name).write_bytes(data)
+                if n and log[n - 1][0] in ("unlink", "rmdir") and not keeps_names:
+                    continue
+                verify(room / step.name)
+            newest = max([newest, *(int(step.name[-8:]) for step in steps if keeps_names)])
+    return newest
+
+
+def written(room, monkeypatch):
+    """The log of three checkpoints, of which two are kept."""
+    import torch
+
+    place = room / "runs/run/checkpoints"
+    place.parent.mkdir(parents=True)
+    for name in (
+        "open",
+        "fsync",
+        "write",
+        "pwrite",
+        "rename",
+        "replace",
+        "unlink",
+        "rmdir",
+        "mkdir",
+        "ftruncate",
+    ):
+        monkeypatch.setattr(os, name, getattr(os, name))  # given back after the test
+    Shim(1, log(room / "log.jsonl"), always=True)()
+    for step in (1, 2, 3):
+        tensors = {"model": {"a": torch.arange(9.0)}, "optimizer": {"a.m": torch.ones(9) * step}}
+        save(place, tensors, {"step": step})
+    return [json.loads(line) for line in (room / "log.jsonl").read_text().splitlines()]
+
+
+def test_power_may_fail_at_any_moment(tmp_path, monkeypatch):
+    assert looked_at(written(tmp_path, monkeypatch), tmp_path) == 3
+
+
+@pytest.mark.parametrize("left_out", ["write", "sync"])
+def test_the_check_can_fail(tmp_path, monkeypatch, left_out):
+    """Without the fsync of files, or of folders, a power loss would be seen."""
+    if left_out == "write":
+        monkeypatch.setattr(os, "fsync", lambda handle: None)
+        real = disk.sync
+        monkeypatch.setattr(disk, "sync", lambda path: real(path))
+    log = written(tmp_path, monkeypatch)
+    if left_out == "write":
+        log = [entry for entry in log if entry[0] != "fsync" or not Path(entry[1]).suffix]
+    else:  # a file of the draft is told to be on the disk only after the rename
+        log = sorted(log, key=lambda entry: entry[0] == "fsync")
+    with pytest.raises((CheckpointError, AssertionError)):
+        assert looked_at(log, tmp_path) == 3
+
+
+def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
+    import torch
+
+    seen = []
+    monkeypatch.setattr(disk, "discard", lambda path: seen.append((path.name, complete(tmp_path))))
+    for step in range(1, 6):
+        save(tmp_path / "checkpoints", {"model": {"a": torch.ones(2)}, "optimizer": {}}, {"step": step})
+        keep_newest(tmp_path / "checkpoints", 2)
+    assert all(len([s for s in there if named(s) > gone]) >= 2 for gone, there in seen) and seen
+
+
+def test_a_copy_is_saved(tmp_path):
+    """What happens to the weights while a thread writes them is of no matter."""
+    import torch
+    from safetensors.torch import load_file
+
+    from training.saver import Saver
+
+    saver, weight = Saver(tmp_path / "checkpoints", 2), torch.zeros(1000)
+    for step in (1, 2, 3):
+        weight.fill_(step)
+        saver.save({"step": step}, lambda: {"model": {"a": weight}, "optimizer": {}})
+        weight.fill_(-1)
+    saver.wait()
+    saver.close()
+    assert (load_file(tmp_path / f"checkpoints/{named(3)}/model.safetensors")["a"] == 3).all()
+    assert saver.count == STEPS - 1

@@ -1,0 +1,85 @@
+"""Killed at any moment, a run goes on, and comes to the same bytes as one that was never killed."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from tests.faults.harness import STEPS, child, complete, ended, equal, home, ran, spread, words
+from tests.faults.shim import Shim, kill, operations
+
+
+def goes_on(room):
+    """Whole checkpoints only, before and after; then the end of the run, as if nothing had been."""
+    folder = room / "runs/run"
+    before = complete(folder)
+    code, said = ran(room, words("resume=true"))
+    assert code == 0, said
+    assert complete(folder)[-1] == STEPS >= max(before, default=0)
+    equal(folder)
+
+
+def killed_at(operation, room):
+    assert ended(child(room, words(), Shim(operation, kill))) in (-signal.SIGKILL, 0)
+    goes_on(room)
+
+
+def test_smoke(tmp_path):
+    """A few moments of all."""
+    n = len(operations(tmp_path, words()))
+    spread(killed_at, random.Random(0).sample(range(1, n + 1), 12), tmp_path)
+
+
+@pytest.mark.faults
+def test_at_every_operation(tmp_path):
+    n = len(operations(tmp_path, words()))
+    assert spread(killed_at, range(1, n + 1), tmp_path) == n
+    print(f"{n} kills, one at every operation of the disk")
+
+
+def resumed_and_killed_at(operation, room):
+    """Killed once in the middle, and then again while it goes on."""
+    assert ended(child(room, words(), Shim(110, kill))) == -signal.SIGKILL
+    assert ended(child(room, words("resume=true"), Shim(operation, kill))) in (-signal.SIGKILL, 0)
+    goes_on(room)
+
+
+@pytest.mark.faults
+def test_at_every_operation_of_going_on(tmp_path):
+    assert ended(child(tmp_path, words(), Shim(110, kill))) == -signal.SIGKILL
+    n = len(operations(tmp_path, words("resume=true")))
+    assert spread(resumed_and_killed_at, range(1, n + 1), tmp_path) == n
+    print(f"{2 * n} kills, two in each run")
+
+
+def killed_again_and_again(seed, room):
+    """By a timer, wherever the run may be; the newest checkpoint never goes back."""
+    draw, folder, newest, kills = random.Random(seed), room / "runs/run", 0, 0
+    began = time.perf_counter()
+    assert ran(room, words("name=timed"))[0] == 0
+    longest = time.perf_counter() - began
+    for _ in range(12):
+        moment = draw.uniform(0.02, 1) * longest
+        code = ended(
+            child(
+                room, words("resume=true"), lambda moment=moment: signal.setitimer(signal.ITIMER_REAL, moment)
+            )
+        )
+        assert code in (-signal.SIGALRM, 0), code
+        kills += code != 0
+        steps = complete(folder)
+        assert max(steps, default=0) >= newest
+        newest = max(steps, default=0)
+    with open(room.parent / "kills.txt", "a") as file:
+        file.write(f"{kills}\n")
+    goes_on(room)
+
+
+@pytest.mark.faults
+def test_at_random_moments_again_and_again(tmp_path):
+    home()
+    spread(killed_again_and_again, range(24), tmp_path)
+    kills = sum(map(int, (tmp_path / "kills.txt").read_text().split()))
+    assert kills >= 24, "the timers met the runs"
+    print(f"{kills} kills by a timer")

@@ -1,0 +1,115 @@
+"""Asked to stop, a run finishes its step, saves and exits 75, wherever it is; asked twice, it is gone."""
+
+import os
+import random
+import re
+import signal
+
+import pytest
+
+import training.step
+from model.decoder import Decoder
+from tests.faults.harness import STEPS, child, complete, ended, equal, ran, spread, words
+from tests.faults.shim import Shim
+from tests.training.runs import rows
+from training import signals
+
+CALLS = 150  # of a model in such a run, about: in its rehearsal, steps, evaluations and samples
+
+
+def at_call(number, *kinds):
+    """These signals come while the model is asked for the n-th time."""
+
+    def act():
+        real, count = Decoder.hidden, 0
+
+        def hidden(*args, **rest):
+            nonlocal count
+            count += 1
+            if count == number:
+                for kind in kinds:
+                    os.kill(os.getpid(), kind)
+            return real(*args, **rest)
+
+        Decoder.hidden = hidden
+
+    return act
+
+
+def stops_and_goes_on(item, room):
+    number, kind = item
+    heard = f"once listening, {kind.name} means stop"
+    act = at_call(number, kind)
+    code, said = ran(room, words(), act)
+    assert code in (0, 75, -kind, 130), (code, said, heard)  # before the first step, a signal ends as ever
+    folder = room / "runs/run"
+    if code == 75:
+        assert re.search(rf"stopped by {kind.name} (after step|before its first step)", said), said
+        done = max((step for step, _ in rows(folder, "step", "loss")), default=0)
+        assert max(complete(folder), default=0) == done, "the checkpoint is of the last finished step"
+        with open(room.parent / "stopped.txt", "a") as file:
+            file.write(f"{kind.name}\n")
+    assert ran(room, words("resume=true"))[0] == 0
+    equal(folder)
+
+
+def moments(n, seed):
+    draw = random.Random(seed)
+    return [(draw.randrange(1, CALLS), draw.choice(signals.ASKING)) for _ in range(n)]
+
+
+def test_smoke(tmp_path):
+    spread(stops_and_goes_on, moments(6, 1), tmp_path)
+    assert (tmp_path / "stopped.txt").exists()
+
+
+@pytest.mark.faults
+def test_at_many_moments(tmp_path):
+    spread(stops_and_goes_on, moments(90, 2), tmp_path)
+    stopped = (tmp_path / "stopped.txt").read_text().split()
+    assert set(stopped) == {"SIGINT", "SIGTERM", "SIGUSR2"} and len(stopped) > 30
+
+
+def stops_while_saving(operation, room):
+    def act(name, real, args):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    code, said = ran(room, words(), Shim(operation, act, below="runs/run/checkpoints"))
+    assert code in (0, 75), said
+    assert ran(room, words("resume=true"))[0] == 0
+    equal(room / "runs/run")
+
+
+@pytest.mark.faults
+def test_while_saving(tmp_path):
+    spread(stops_while_saving, range(1, 120, 4), tmp_path)
+
+
+def test_a_second_signal_leaves_at_once(tmp_path):
+    twice = at_call(40, signal.SIGTERM, signal.SIGINT)
+    assert ended(child(tmp_path, words(), twice)) == 128 + signal.SIGINT
+    assert complete(tmp_path / "runs/run") != [STEPS]
+    assert ran(tmp_path, words("resume=true"))[0] == 0
+    equal(tmp_path / "runs/run")
+
+
+def test_handlers_are_given_back():
+    before = [signal.getsignal(number) for number in signals.ASKING]
+    with signals.listening():
+        assert all(signal.getsignal(number) is signals.hear for number in signals.ASKING)
+    assert [signal.getsignal(number) for number in signals.ASKING] == before
+
+
+def kills_at_call(number, room):
+    """SIGKILL in the midst of a forward pass: of a step, an evaluation, a sample, the rehearsal."""
+    assert ended(child(room, words(), at_call(number, signal.SIGKILL))) in (-signal.SIGKILL, 0)
+    complete(room / "runs/run")
+    assert ran(room, words("resume=true"))[0] == 0
+    equal(room / "runs/run")
+
+
+@pytest.mark.faults
+def test_killed_while_the_model_is_asked(tmp_path):
+    assert training.step  # the same model in steps, evaluations and samples
+    n = spread(kills_at_call, range(1, CALLS), tmp_path)
+    print(f"{n} kills, one in every forward pass")

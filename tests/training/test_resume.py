@@ -1,0 +1,162 @@
+"""A run goes on exactly where it stopped, with the settings it has; those that may change say so."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import equal
+from tests.training.runs import rows
+from training.config import compose
+from training.resume import class_of, flat
+
+EXACT = [
+    ["model=modern", "precision=bf16"],
+    ["model=gpt2", "optimizer=adamw", "precision=fp16"],
+    ["model=t5", "eval.every=3"],
+    ["model=bert", "optimizer=adamw", "train.patience=2", "eval.every=1"],
+    ["model=bart", "data=synthetic", "data.size=200"],
+]
+KEPT = [
+    "checkpoint.every=1",
+    "checkpoint.keep=9",
+    "log.every=1",
+    "show.every=2",
+    "eval.every=2",
+    "name=whole",
+]
+
+
+def stopped_after(step, whole, name="part"):
+    """A copy of a run as it was at a step, but for rows that it wrote later."""
+    part = whole.with_name(name)
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(whole, part)
+    for path in (part / "checkpoints").glob("step-*"):
+        if int(path.name[-8:]) > step:
+            shutil.rmtree(path)
+    (part / "checkpoints/latest").write_text(f"step-{step:08}\n")
+    config = part / "config.yaml"
+    config.write_text(config.read_text().replace(f"name: {whole.name}", f"name: {name}"))
+    return part
+
+
+@pytest.mark.parametrize("words", EXACT, ids=lambda words: words[0])
+def test_from_every_step_to_the_same_bytes(run, start, words):
+    whole = run(*KEPT, "model.dropout=0.1", "train.micro_batch=2", *words)
+    for step in (1, 2, 3, 4):
+        part = stopped_after(step, whole)
+        code, said, wrong = start.plainly("name=part", "resume=true")
+        assert code == 0 and f"runs/part goes on from step {step}" in said, wrong
+        config = part / "config.yaml"
+        config.write_text(config.read_text().replace("name: part", "name: whole"))
+        equal(part, whole)
+    state = json.loads((whole / "checkpoints/step-00000004/state.json").read_text())
+    assert bool(state["scaler"]) == ("precision=fp16" in words)
+
+
+def test_steps_may_grow(run, start):
+    constant = [*KEPT, "schedule=constant", "model.dropout=0.1"]
+    whole = run(*constant)
+    assert run(*constant, "name=grown", "train.steps=2")
+    assert start.plainly("name=grown", "resume=true", "train.steps=4")[0] == 0
+    grown = Path("runs/grown")
+    config = grown / "config.yaml"
+    config.write_text(config.read_text().replace("name: grown", "name: whole"))
+    equal(grown, whole)
+    code, _, said = start.plainly("name=grown", "resume=true", "train.steps=3")
+    assert code == 2 and "train.steps makes 3 and the run has done 4" in said
+
+
+def test_rows_beyond_the_step_are_cut(run, start):
+    whole = run(*KEPT)
+    part = stopped_after(2, whole)
+    with open(part / "metrics.jsonl", "a") as file:
+        file.write('{"step": 5, "loss": 1.0}\nnonsense\n{"step": 6, "lo')
+    assert start.plainly("name=part", "resume=true")[0] == 0
+    assert [step for step, _ in rows(part, "step", "loss")] == [1, 2, 3, 4]
+    assert [step for step, _ in rows(part, "step", "full")] == [0, 2, 4, 4]
+
+
+def test_every_setting_has_a_class():
+    for words in ([], ["model=bart", "data=pairs", "data.path=x", "data.source=a", "data.target=b"]):
+        for key in flat(compose(words)):
+            assert class_of(key) is not None, f"{key} has no class"
+    assert class_of("train.lr") is None and class_of("new") is None
+
+
+CHANGES = [
+    ("seed=1", "seed was 0 in this run and is now 1"),
+    ("model.d_model=32", "model.d_model was 64 in this run and is now 32"),
+    ("attention=gqa", "model.attention"),
+    ("model=llama", "model.attention"),
+    ("size=small", "model.d_model was 64|model.context"),
+    ("tokenizer=char", "tokenizer.kind was byte in this run and is now char"),
+    ("optimizer=adamw", "optimizer"),
+    ("train.batch_size=2", "train.batch_size was 4 in this run and is now 2"),
+    ("init_from=runs/other", "init_from was null"),
+    ("optimizer.rate=0.01", r"optimizer.rate was 0.02 .* say resume_allow=\[optimizer.rate\]"),
+    ("schedule=cosine", "schedule.decay|schedule.floor|schedule.kind"),
+    ("train.grad_clip=2.0", "train.grad_clip was 1.0"),
+    ("train.micro_batch=2", "train.micro_batch was auto"),
+    ("precision=bf16", "precision was fp32"),
+    ("compile=false", "compile was auto"),
+    ("data.validation=0.2", "data.validation was 0.05"),
+    ("eval.every=3", None),
+    ("eval.windows=2", None),
+    ("log.every=1", None),
+    ("show.every=null", None),
+    ("checkpoint.keep=5", None),
+    ("checkpoint.every=2", None),
+    ("train.patience=7", None),
+    ("wandb.mode=offline", None),
+    ("device=cpu", None),
+    ("data=text", None),
+    ("tokenizer=byte", None),
+    ("objective=auto", None),
+    ("train.stepz=3", r"there is no train.stepz \(did you mean train.steps\?\)"),
+    ("+train.steps=3", "adds or takes out"),
+    ("~train.steps", "adds or takes out"),
+    ("train.steps=1,2", "lists several values"),
+    ("log.every=${seed}", "a value is plain data and refers to no other"),
+    ("resume_allow=[optimizer.rat]", r"there is no such setting \(did you mean optimizer.rate\?\)"),
+]
+
+
+@pytest.fixture
+def once(run, start):
+    run("name=mine")
+    return lambda *words: start.plainly("name=mine", "resume=true", "dry_run=true", *words)
+
+
+def test_settings_on_the_way(once):
+    for word, sentence in CHANGES:
+        code, _, said = once(word)
+        if sentence is None:
+            assert code == 0, f"{word}: {said}"
+            continue
+        assert code == 2 and said.count("error: ") == 1 and "Traceback" not in said, f"{word}: {said}"
+        assert re.search(sentence, said), f"{word}: {said}"
+    assert once("optimizer.rate=0.01", "resume_allow=[optimizer.rate]")[0] == 0
+    assert once("optimizer.rate=0.01", "resume_allow=[optimizer]")[0] == 0
+    assert once("seed=1", "resume_allow=[seed]")[0] == 2
+
+
+def test_what_cannot_go_on_is_said(start, run):
+    code, _, said = start.plainly("resume=true")
+    assert code == 2 and "resume=true needs the name of a run, name=...; there is none in runs yet" in said
+    folder = run("name=mine")
+    assert "the newest is name=mine" in start.plainly("resume=true")[2]
+    code, _, said = start.plainly("name=mine")
+    assert code == 2 and "runs/mine exists already; go on with it by resume=true, or choose another" in said
+    code, said, _ = start("name=new", "resume=true")
+    assert code == 0, "a run that is not there yet begins"
+    Path("book.txt").write_text("another text\n" * 500)
+    code, _, said = start.plainly("name=mine", "resume=true")
+    assert code == 3 and "the text is no longer what runs/mine has learned from" in said
+    assert start.plainly("name=mine", "resume=true", "resume_allow=[data]")[0] == 0
+    shutil.rmtree(folder / "checkpoints")
+    code, said, _ = start.plainly("name=mine", "resume=true")
+    assert code == 0 and "runs/mine has no checkpoint yet; it begins at step 0" in said

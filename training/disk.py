@@ -1,0 +1,49 @@
+"""Disk: what is written outlasts a loss of power: a file or folder is there whole, or not at all."""
+
+import hashlib
+import os
+import shutil
+
+PIECE = 1 << 24  # bytes that are hashed and written at a time
+
+
+def write(path, chunks):
+    """A new file of these bytes, on the disk before this returns; {bytes, sha256} of what it holds."""
+    handle, digest, size = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), hashlib.sha256(), 0
+    try:
+        for chunk in chunks:
+            left = memoryview(chunk)
+            while left:
+                done = os.write(handle, left[:PIECE])
+                digest.update(left[:done])
+                left, size = left[done:], size + done
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def sync(path):
+    """What a file holds, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace(path, text):
+    """The whole file at once, whatever stood there before."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    write(draft, [text.encode()])
+    os.replace(draft, path)
+    sync(path.parent)
+
+
+def discard(folder):
+    """Gone by its name at once, then by and by: a half-deleted folder passes for nothing."""
+    trash = folder.with_suffix(".trash")
+    shutil.rmtree(trash, ignore_errors=True)
+    os.rename(folder, trash)
+    shutil.rmtree(trash)

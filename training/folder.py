@@ -1,0 +1,90 @@
+"""Folder: the place of a run, runs/<name>, and what it says of itself before its first step."""
+
+import json
+import platform
+import re
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+
+import torch
+from omegaconf import OmegaConf
+
+from training import checkpoint, disk
+from training.errors import DiskError
+from training.holder import held
+from training.monitor.record import cut
+
+NAME = re.compile(r"\w[\w.-]*")
+
+
+def check_name(config, home):
+    if config.name is None:
+        return
+    if not NAME.fullmatch(config.name):
+        raise ValueError(f"name is {config.name!r}; use letters, digits, '.', '_' and '-'")
+    if (home / config.name).exists() and not config.resume:
+        raise ValueError(
+            f"{home / config.name} exists already; go on with it by resume=true, or choose another name="
+        )
+
+
+@contextmanager
+def made(run, home):
+    """The folder of this run alone, with all it needs to be understood later."""
+    check_room(run, home)
+    folder, again = home / str(run.config.name), run.config.resume
+    if not (again and folder.is_dir()):
+        folder = new_folder(run.config, home)
+        with held(folder):
+            describe(run, folder)
+            yield folder
+        return
+    # who resumes holds it already
+    step = run.progress.step
+    checkpoint.sweep(folder / "checkpoints", step)
+    cut(folder / "metrics.jsonl", lambda row: row["step"] <= step if "loss" in row else row["step"] < step)
+    cut(folder / "samples.jsonl", lambda row: row["step"] < step)
+    describe(run, folder)
+    said = f"goes on from step {step}" if run.stored else "has no checkpoint yet; it begins at step 0"
+    print(f"{folder} {said}")
+    yield folder
+
+
+def describe(run, folder):
+    config = asdict(run.config) | {"resume": False, "resume_allow": []}
+    disk.replace(folder / "tokenizer.json", json.dumps(run.streams.tokenizer.state()))
+    said = [f"python {platform.python_version()}, torch {torch.__version__}", platform.platform()]
+    said.append(f"{run.precision.device}, {run.precision.dtype}: {run.precision.reason}")
+    disk.replace(folder / "environment.txt", "\n".join(said) + "\n")
+    disk.replace(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+
+
+def check_room(run, home):
+    """For what the run will keep: so many checkpoints, the best, one in the making."""
+    one = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.remembered
+    there = home / str(run.config.name) / "checkpoints"
+    kept = sum(path.stat().st_size for path in there.glob("step-*/*.safetensors"))
+    wanted = one * (run.config.checkpoint.keep + 2) - kept
+    place = next(path for path in (home.absolute(), *home.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if wanted > free:
+        raise DiskError(
+            f"the checkpoints of this run will need {wanted / 2**30:.1f} GiB and {place} has "
+            f"{free / 2**30:.1f} left; free some space, or lower checkpoint.keep"
+        )
+
+
+def new_folder(config, home):
+    """<home>/<name>, made for this run alone."""
+    check_name(config, home)
+    wanted = config.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
+    for name in (wanted, *(f"{wanted}_{n}" for n in range(2, 1000))):
+        try:
+            (home / name).mkdir(parents=True)
+        except FileExistsError:
+            check_name(config, home)
+        else:
+            return home / name
+    raise ValueError(f"{home / wanted} and a thousand like it exist; choose a name=")
