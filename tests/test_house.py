@@ -79,7 +79,7 @@ def test_imports_make_no_circle_and_no_tower():
     def depth(module, above=()):
         assert module not in above, f"circle: {' -> '.join((*above, module))}"
         below = max((depth(m, (*above, module)) for m in graph.get(module, ())), default=0)
-        return below + (module not in ("model", "data"))  # a door is no floor
+        return below + (module not in ("model", "model.hub", "data"))  # a door is no floor
 
     for module in graph:
         assert depth(module) <= 6 + (module.replace(".", "/") + ".py" in COMMANDS), (

@@ -44,7 +44,7 @@ def reload(config, stored, report=None):
 
 
 def load(config, report=None, run=None):
-    """From text to batches; what is already in the cache is only opened. run: the folder of one whose tokenizer
+    """From text to batches; what is in the cache already is only opened. run: a folder whose tokenizer
     is taken."""
     require_above(0, **{"model.context": config.model.context})
     kept = {name: config.data[name] for name in Kept._fields if name in config.data}
