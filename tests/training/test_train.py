@@ -170,7 +170,7 @@ def test_a_folder_belongs_to_one_run(run, start):
 
 
 # a rate that soon is far too high
-WORSE = ["eval.every=2", "optimizer=adamw", "optimizer.rate=5", "schedule=constant", "schedule.warmup=0.9"]
+WORSE = ["eval.every=2", "optimizer=adamw", "optimizer.rate=1", "schedule=constant", "schedule.warmup=0.9"]
 
 
 def test_the_best_is_kept(run):
