@@ -44,14 +44,18 @@ def prepare(config, home):
     stored = newest(home / config.name, ranks, device) if config.resume else None
     with reading() as report:
         streams = load(config, report) if stored is None else reload(config, stored, report)
-    if config.init_from is None or stored:
-        model = build_model(config.model, streams.tokenizer.vocab_size, config.seed)
-    elif is_published(config.init_from):
-        model = read(config.init_from).model()
-    else:
-        model = open_run(Path(config.init_from).expanduser()).model.train()
-    optimizer = make_optimizer(config, model.to(device))
+    model = start(config, streams.tokenizer.vocab_size, stored).to(device)
+    optimizer = make_optimizer(config, model)
     return Run(config, ranks, precision, streams, model, optimizer, stored)
+
+
+def start(config, vocab_size, stored):
+    """The model before its first step here: drawn anew, or that of init_from."""
+    if config.init_from is None or stored:
+        return build_model(config.model, vocab_size, config.seed)
+    if is_published(config.init_from):
+        return read(config.init_from).model()
+    return open_run(Path(config.init_from).expanduser()).model.train()
 
 
 def train(run, asked, monitor):

@@ -148,5 +148,5 @@ def test_the_kinds_listed_are_there(group):
 
 
 def test_the_map_shows_every_file():
-    for path in [*(ROOT / "model").rglob("*.py"), *(ROOT / "data").glob("*.py")]:
+    for path in (path for folder in ("model", "data", "training") for path in (ROOT / folder).rglob("*.py")):
         assert path.stem.startswith("__") or path.name in README, f"{path.name} is missing from the README"
