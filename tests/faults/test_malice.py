@@ -83,6 +83,11 @@ def test_only_plain_files(folder, name, kind):
     refused(folder, "cannot be read|no plain file|is damaged")
 
 
+def test_without_a_pointer_the_latest_is_the_newest(folder):
+    (folder / "checkpoints/latest").unlink()
+    assert open_run(folder).step == 4
+
+
 def test_a_link_is_no_checkpoint(folder):
     newest(folder).rename(folder / "elsewhere")
     newest(folder).symlink_to(folder / "elsewhere")
