@@ -88,6 +88,8 @@ class Config:
 
 LEAST = {
     "seed": 0,
+    "model.n_layers": 1,
+    "model.encoder.n_layers": 1,
     "train.steps": 0,
     "train.tokens": 1,
     "train.batch_size": 1,
@@ -100,7 +102,12 @@ LEAST = {
     "log.every": 1,
     "show.every": 1,
 }
-MOST = {"train.batch_size": 1 << 20, "seed": 2**64 - 1}
+MOST = {
+    "model.n_layers": 10_000,
+    "model.encoder.n_layers": 10_000,
+    "train.batch_size": 1 << 20,
+    "seed": 2**64 - 1,
+}
 CHOICES = {"compile": ("auto", True, False), "wandb.mode": ("disabled", "offline", "online")}
 
 
@@ -115,6 +122,9 @@ def typed(config, words):
         whole = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
     except OmegaConfBaseException as error:
         raise ValueError(sentence(error, words)) from None
+    for key, value in leaves(whole):
+        if isinstance(value, bool) and not isinstance(asked := OmegaConf.select(config, key), bool):
+            raise ValueError(f"{key} is {asked!r}; expected true or false")
     check(whole)
     return whole
 

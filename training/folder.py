@@ -22,7 +22,7 @@ NAME = re.compile(r"\w[\w.-]*")
 def check_name(config, home):
     if config.name is None:
         return
-    if not NAME.fullmatch(config.name):
+    if not NAME.fullmatch(str(config.name)):
         raise ValueError(f"name is {config.name!r}; use letters, digits, '.', '_' and '-'")
     if (home / config.name).exists() and not config.resume:
         raise ValueError(

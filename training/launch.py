@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hydra
 
-from training.command import command
+from training.command import STOPPED, command
 from training.compare import compare
 from training.words import CONFIGS, combinations, quoted
 
@@ -75,6 +75,8 @@ def sweep(main, compose, words):
     for number, (name, job) in enumerate(jobs, 1):
         print(f"\n{number} of {len(jobs)}: {name}")
         codes.append(command(partial(main, home=home), [*job, f"name={name}"]))
+        if codes[-1] in (STOPPED, 130):  # who stops a run means the sweep
+            return codes[-1]
     if home.exists():
         codes.append(command(partial(compare, home=home), sorted(home.iterdir())))
     return next((code for code in codes if code), 0)
@@ -82,7 +84,7 @@ def sweep(main, compose, words):
 
 def planned(compose, words):
     """(name, words) of each job; what cannot be is said before the first begins."""
-    if named := [word for word in words if word.startswith("name=")]:
+    if named := [word for word in words if word.startswith(("name=", "resume="))]:
         raise ValueError(f"{named[0]}: each run of a sweep has a name of its own; leave it out")
     jobs = [(name_of(job, words), job) for job in combinations(words)]
     for _, job in jobs:

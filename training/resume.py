@@ -8,8 +8,9 @@ from omegaconf import OmegaConf
 
 from training.config import Config, compose, typed
 from training.errors import CheckpointError
+from training.folder import check_name
 from training.stored import STEP, read_config
-from training.words import CONFIGS, composed, guess, leaves, parsed
+from training.words import CONFIGS, composed, guess, leaves, parsed, quoted
 
 MUST_MATCH = (
     "seed",
@@ -43,7 +44,8 @@ def continued(words, home):
         return compose(words)
     if own.name is None:
         raise ValueError(f"resume=true needs the name of a run, name=...{newest_of(home)}")
-    folder = home / str(own.name)
+    check_name(own, home)
+    folder = home / own.name
     if not (folder / "config.yaml").exists():
         if any(STEP.fullmatch(path.name) for path in (folder / "checkpoints").glob("step-*")):
             raise CheckpointError(f"{folder} has checkpoints and no config.yaml; it cannot go on without")
@@ -86,8 +88,8 @@ def laid_over(stored, words):
             known = list(leaves(config, ""))
             if key not in known:
                 raise ValueError(f"there is no {key}{guess(key, known)}")
-            if "${" in str(value):
-                raise ValueError(f"{word}: a value is plain data and refers to no other")
+            if "${" in word and quoted(word) == word:
+                raise ValueError(f"{word}: a value is plain data and refers to nothing else")
             OmegaConf.update(config, key, value)
     return config
 

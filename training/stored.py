@@ -73,8 +73,11 @@ def read_tokenizer(folder):
 
 def find_checkpoint(folder, which):
     place = folder / "checkpoints"
+    there = sorted(path.name for path in place.glob("step-*") if STEP.fullmatch(path.name))
     if str(which).isdigit():
         name = named(int(which))
+    elif which == "latest" and there and not (place / which).exists():
+        name = there[-1]  # a kill came between a checkpoint and its pointer
     elif which in ("latest", "best"):
         try:
             name = (place / which).read_text(encoding="utf-8").strip()
@@ -83,7 +86,6 @@ def find_checkpoint(folder, which):
     else:
         raise ValueError(f"the checkpoint is {which!r}; choose latest, best or a step")
     if not STEP.fullmatch(name) or not (place / name).is_dir() or (place / name).is_symlink():
-        there = sorted(path.name for path in place.glob("step-*") if STEP.fullmatch(path.name))
         raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(there) or 'none'}")
     return place / name
 

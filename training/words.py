@@ -32,6 +32,8 @@ def composed(words):
             raise ValueError(
                 f"{word.partition('=')[0]} is a setting of Hydra's own, and those do not act here"
             )
+        if "${" in word and quoted(word) == word:
+            raise ValueError(f"{word}: a value is plain data and refers to nothing else")
     try:
         with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
             return hydra.compose("train", [quoted(word) for word in words])

@@ -1,9 +1,11 @@
 """What the fault tests share: a run in a forked child, so that it can be ended at any moment. All is imported
 and tried once before the forks, so that a trial costs little more than its steps."""
 
+import atexit
 import copy
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -34,6 +36,7 @@ def home():
         module.composed = lambda words: copy.deepcopy(remembered(tuple(words)))
     training.monitor.draw_run = lambda metrics, picture: None
     room = Path(tempfile.mkdtemp(prefix="faults-"))
+    atexit.register(shutil.rmtree, room, ignore_errors=True)
     (room / "book.txt").write_text(TEXT)
     words = ["tokenizer=byte", "data=text", f"data.path={room}/book.txt", f"data.cache={room}/cache"]
     words += ["size=tiny", "model.context=16", "model.d_model=16", "model.n_layers=1", "model.n_heads=2"]

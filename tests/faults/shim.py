@@ -40,7 +40,7 @@ class Shim:
     def between(self, name, real):
         def call(*args, **rest):
             if name in HANDLES:
-                path = self.paths.get(args[0], "")
+                path = self.paths.get(args[0]) or os.readlink(f"/proc/self/fd/{args[0]}")
             elif rest.get("dir_fd") is not None:
                 path = os.path.join(os.readlink(f"/proc/self/fd/{rest['dir_fd']}"), str(args[0]))
             else:

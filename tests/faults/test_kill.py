@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults.harness import STEPS, child, complete, ended, equal, home, ran, spread, words
+from tests.faults.harness import STEPS, child, complete, ended, equal, home, ran, reference, spread, words
 from tests.faults.shim import Shim, kill, operations
 
 
@@ -74,6 +74,24 @@ def killed_again_and_again(seed, room):
     with open(room.parent / "kills.txt", "a") as file:
         file.write(f"{kills}\n")
     goes_on(room)
+
+
+def killed_while_preparing(operation, room):
+    """Half a cache is no cache: the text is made tokens anew, the same."""
+    own = words(f"data.cache={room}/tokens")
+    act = Shim(operation, kill, below=f"{room}/tokens")
+    assert ended(child(room, own, act)) == -signal.SIGKILL
+    assert not [path for path in (room / "tokens").glob("text-*") if path.is_dir() and not path.suffix]
+    assert ran(room, [*own, "resume=true"])[0] == 0
+    last = "checkpoints/step-00000004/model.safetensors"
+    assert (room / "runs/run" / last).read_bytes() == (reference() / last).read_bytes()
+
+
+@pytest.mark.faults
+def test_while_text_becomes_tokens(tmp_path):
+    """At each folder made, file synced, and name given."""
+    n = spread(killed_while_preparing, range(1, 9), tmp_path)
+    print(f"{n} kills while text becomes tokens")
 
 
 @pytest.mark.faults

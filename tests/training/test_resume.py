@@ -120,7 +120,7 @@ CHANGES = [
     ("+train.steps=3", "adds or takes out"),
     ("~train.steps", "adds or takes out"),
     ("train.steps=1,2", "lists several values"),
-    ("log.every=${seed}", "a value is plain data and refers to no other"),
+    ("log.every=${seed}", "a value is plain data and refers to nothing else"),
     ("resume_allow=[optimizer.rat]", r"there is no such setting \(did you mean optimizer.rate\?\)"),
 ]
 

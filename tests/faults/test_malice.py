@@ -1,0 +1,345 @@
+"""What lies in a folder is data: it runs no code, names no path outside, claims no memory beyond its own."""
+
+import json
+import os
+import pickle
+import random
+import resource
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.faults.harness import ran, reference, spread, words
+from tests.faults.malice import rewritten, sealed
+from tests.faults.test_damage import NEWEST, copied
+from training.config import compose
+from training.errors import CheckpointError
+from training.opening import open_run
+from training.stored import read_config, read_state, read_tokenizer, verify
+from training.tensors import compare, stored_tensors
+
+MARKER = "marker"
+
+
+class Touch:
+    def __reduce__(self):
+        return os.system, (f"touch {MARKER}",)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A run, in a place where a marker would be seen."""
+    monkeypatch.chdir(tmp_path)
+    yield copied(tmp_path).parent
+    assert not list(tmp_path.rglob(MARKER)), "code has run"
+    assert not (tmp_path.parent / "outside").exists()
+
+
+def newest(folder):
+    return folder / "checkpoints" / NEWEST
+
+
+def refused(folder, sentence):
+    with pytest.raises(CheckpointError, match=sentence):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_pickle_is_no_file_of_tensors(folder, name):
+    (newest(folder) / name).write_bytes(pickle.dumps(Touch()))
+    sealed(newest(folder))
+    code, said = ran(Path.cwd(), words("resume=true"))
+    assert code == 4 and "Traceback" not in said and f"{name} cannot be read" in said
+
+
+def test_names_that_lead_outside(folder):
+    manifest = json.loads((newest(folder) / "manifest.json").read_text())
+    manifest["../../../outside"] = manifest["state.json"]
+    (newest(folder) / "manifest.json").write_text(json.dumps(manifest))
+    refused(folder, "does not list what a checkpoint holds")
+
+
+@pytest.mark.parametrize("pointer", ["../../elsewhere", "/etc", "step-1", "", "step-00000004/..", "x" * 9999])
+def test_pointers_that_lead_outside(folder, pointer):
+    (folder / "checkpoints/latest").write_text(pointer)
+    refused(folder, "has no checkpoint")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_plain_files(folder, name, kind):
+    path = newest(folder) / name
+    path.rename(folder / "moved")
+    if kind == "link":
+        path.symlink_to(folder / "moved")
+    elif kind == "pipe":
+        os.mkfifo(path)  # whoever opens it would wait for ever
+    else:
+        path.mkdir()
+    refused(folder, "cannot be read|no plain file|is damaged")
+
+
+def test_without_a_pointer_the_latest_is_the_newest(folder):
+    (folder / "checkpoints/latest").unlink()
+    assert open_run(folder).step == 4
+
+
+def test_a_link_is_no_checkpoint(folder):
+    newest(folder).rename(folder / "elsewhere")
+    newest(folder).symlink_to(folder / "elsewhere")
+    refused(folder, "has no checkpoint")
+
+
+def test_a_header_that_claims_more_than_there_is(folder):
+    header = {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}
+    text = json.dumps(header).encode()
+    for data in (
+        struct.pack("<Q", len(text)) + text,
+        struct.pack("<Q", 1 << 62) + text,
+        struct.pack("<Q", len(text)) + text + bytes(64),
+        b"",
+        b"\xff" * 7,
+    ):
+        (newest(folder) / "model.safetensors").write_bytes(data)
+        sealed(newest(folder))
+        refused(folder, "cannot be read")
+
+
+def test_a_model_larger_than_its_file(folder):
+    """Before anything is allocated: the weights of this one would take terabytes."""
+    config = (folder / "config.yaml").read_text().replace("d_model: 16", "d_model: 1048576")
+    (folder / "config.yaml").write_text(config)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(folder, "and the model of config.yaml has")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_tensors_that_do_not_belong(folder):
+    place = newest(folder)
+    rewritten(place, lambda name, tensor: tensor[..., :1].clone())
+    refused(folder, "and the model of config.yaml has")
+    rewritten(place, lambda name, tensor: torch.ones(3), "optimizer.safetensors")
+    save_file({"_orig_mod.a": torch.ones(2)}, place / "model.safetensors")
+    sealed(place)
+    refused(folder, "_orig_mod.a is")
+
+
+STATES = [
+    ("format", 9, "is of format 9 and this program reads format 1"),
+    ("format", "1", "is not the state of a run"),
+    ("step", 9, "is of step 9; it belongs elsewhere"),
+    ("step", "4", "step is '4', and that is no such state"),
+    ("step", True, "step is True"),
+    ("best", None, "best is None"),
+    ("micro_batch", [], "micro_batch is"),
+    ("scaler", "x", "scaler is 'x'"),
+    ("data", None, "data is None"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "sentence"), STATES)
+def test_states_that_are_none(folder, key, value, sentence):
+    state = json.loads((newest(folder) / "state.json").read_text()) | {key: value}
+    (newest(folder) / "state.json").write_text(json.dumps(state))
+    sealed(newest(folder))
+    with pytest.raises(CheckpointError, match=sentence):
+        read_state(newest(folder))
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(9)
+)
+CONFIGS = {
+    "empty": b"",
+    "a list": b"- a\n- b\n",
+    "tabs": b"model:\n\tkind: x\n",
+    "nothing": b"a\0b",
+    "not UTF-8": b"model: {kind: caf\xe9}\n",
+    "code": b"model: !!python/object/apply:os.system ['touch marker']\n",
+    "bomb": BOMB.encode(),
+    "deep": b"[" * 5000,
+    "large": b"a: 1\n" * 300_000,
+    "reference": b"model: {kind: '${oc.env:HOME}'}\n",
+    "target": b"model: {kind: decoder, _target_: os.system}\n",
+}
+
+
+@pytest.mark.parametrize("what", CONFIGS)
+def test_configs_that_are_none(folder, what):
+    (folder / "config.yaml").write_bytes(CONFIGS[what])
+    refused(folder, "config.yaml")
+    code, said = ran(Path.cwd(), words("resume=true"))
+    assert code == 4 and "Traceback" not in said and said.count("error: ") == 1
+
+
+TOKENIZERS = {
+    "code": {"kind": "bpe", "pattern": "(?{system})", "ranks": [], "specials": {}},
+    "huge": {"kind": "byte", "specials": {"end": 1 << 40}},
+    "name": {"kind": "byte", "specials": {"end": 256, "../x": 257}},
+    "kind": {"kind": "os.system", "specials": {"end": 256}},
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("what", TOKENIZERS)
+def test_tokenizers_that_are_none(folder, what):
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZERS[what]))
+    refused(folder, "tokenizer.json")
+
+
+def mutated(data, draw):
+    kind = draw.randrange(4)
+    at = draw.randrange(len(data))
+    if kind == 0:
+        return data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at] + data[at + draw.randrange(1, 20) :]
+    if kind == 2:
+        return (
+            data[:at]
+            + draw.choice((b"9" * 30, b"[" * 50, b"null", b"-1", b'"', b"{}", b"1e999", b"\0"))
+            + data[at:]
+        )
+    return data[:at] + data[draw.randrange(len(data)) :]
+
+
+def fuzz(n, tmp_path):
+    """Only our own errors, and no more memory than the files have."""
+    place = reference() / "checkpoints" / NEWEST
+    manifest, state = ((place / name).read_bytes() for name in ("manifest.json", "state.json"))
+    model = (place / "model.safetensors").read_bytes()
+    header = 8 + int.from_bytes(model[:8], "little")
+    target = tmp_path / NEWEST
+    target.mkdir()
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        (target / name).write_bytes((place / name).read_bytes())
+    mine = open_run(reference()).model
+    refusals = 0
+    for seed in range(n):
+        draw = random.Random(seed)
+        (target / "manifest.json").write_bytes(mutated(manifest, draw) if seed % 3 == 0 else manifest)
+        (target / "state.json").write_bytes(mutated(state, draw) if seed % 3 == 1 else state)
+        (target / "model.safetensors").write_bytes(
+            mutated(model[:header], draw) + model[header:] if seed % 3 == 2 else model
+        )
+        try:
+            if seed % 3 == 0:
+                verify(target)
+            elif seed % 3 == 1:
+                read_state(target)
+            else:
+                compare(target / "model.safetensors", mine)
+                dict(stored_tensors(target / "model.safetensors"))
+        except CheckpointError:
+            refusals += 1
+    return refusals
+
+
+def test_fuzz_smoke(tmp_path):
+    assert fuzz(300, tmp_path) > 250
+
+
+@pytest.mark.faults
+def test_fuzz_of_manifests_states_and_headers(tmp_path):
+    assert fuzz(10_000, tmp_path) > 8_000
+
+
+KEYS = [
+    "train.steps",
+    "seed",
+    "model.d_model",
+    "optimizer.rate",
+    "debug",
+    "name",
+    "+new",
+    "~seed",
+    "++a.b",
+    "model",
+]
+KEYS += [
+    "attention",
+    "data.path",
+    "train",
+    "eval.every",
+    "compile",
+    "schedule",
+    "resume_allow",
+    "wandb",
+    "",
+    "=",
+]
+VALUES = [
+    "1",
+    "-1",
+    "null",
+    "nan",
+    "[1,2]",
+    "{a: 1}",
+    "'",
+    '"',
+    "${x}",
+    "a,b",
+    "1e400",
+    "true",
+    "",
+    " ",
+    "\0",
+    "é",
+    "()",
+]
+VALUES += [
+    "[",
+    "choice(1,2)",
+    "range(1,3)",
+    "9" * 40,
+    "../x",
+    "x=y",
+    "\\",
+    "int(3)",
+    "sort(2,1)",
+    "!!python/name:os",
+]
+
+
+def some_overrides(first, room, n=100):
+    """Any word gives a config or one line that says what is wrong."""
+    for seed in range(first, first + n):
+        draw = random.Random(seed)
+        word = draw.choice(KEYS) + draw.choice(("=", "=", "=", "", "==")) + draw.choice(VALUES)
+        word += draw.choice(("", "x", "1", ",", "]"))
+        try:
+            compose([word])
+        except ValueError as error:
+            assert "\n" not in str(error), word
+
+
+def test_overrides_smoke():
+    some_overrides(0, None, 40)
+
+
+@pytest.mark.faults
+def test_ten_thousand_overrides(tmp_path):
+    spread(some_overrides, range(0, 10_000, 100), tmp_path)
+
+
+def texts(n, tmp_path):
+    """Mutated files beside the weights: config and tokenizer."""
+    for seed in range(n):
+        draw = random.Random(seed)
+        for name, read in (("config.yaml", read_config), ("tokenizer.json", read_tokenizer)):
+            (tmp_path / name).write_bytes(mutated((reference() / name).read_bytes(), draw))
+            with suppress(CheckpointError):
+                read(tmp_path)
+
+
+def test_texts_smoke(tmp_path):
+    texts(20, tmp_path)
+
+
+@pytest.mark.faults
+def test_a_thousand_mutated_texts(tmp_path):
+    texts(1000, tmp_path)
