@@ -37,9 +37,9 @@ def test_smoke(tmp_path):
 
 
 @pytest.mark.faults
-def test_full_at_every_operation(tmp_path):
+def test_full_at_every_other_operation(tmp_path):
     n = len(operations(tmp_path, words()))
-    spread(full_at, range(1, n + 1), tmp_path)
+    spread(full_at, range(1, n + 1, 2), tmp_path)
 
 
 def full_from(operation, room):
