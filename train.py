@@ -78,9 +78,11 @@ def train(run, asked, monitor):
         run.heed()
     else:
         show(run, monitor)
+        if run.progress.step:
+            run.save()
+            judge(run, monitor)
     if run.progress.step:
         run.save()
-        judge(run, monitor)
     found = judged(run)
     monitor.evaluation(run.progress.step, found, full=True)
     return found

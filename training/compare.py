@@ -4,7 +4,6 @@ python -m training.compare runs/a runs/b
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -31,15 +30,22 @@ WIDEST = 6  # columns of settings; where there are more, the smaller differences
 
 
 def compare(folders, home=None):
-    """Print the table, best first; keep it as comparison.md, and the curves as comparison.png, in `home`."""
+    """Print the table, best first; keep it as comparison.md, and the curves as comparison.png: in `home`, or
+    where one stands."""
     found = {folder: read(folder) for folder in map(Path, folders) if folder.is_dir() or missing(folder)}
-    home = Path(home or os.path.commonpath([folder.resolve().parent for folder in found]))
+    home = Path(home or ".")
     ordered = sorted(found, key=lambda folder: found[folder][1].get("val_loss", float("inf")))
-    table = aligned(cells({folder.name: found[folder] for folder in ordered}))
-    curves = [(folder.name, "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in ordered]
+    names = {folder: name_among(folder, ordered) for folder in ordered}
+    table = aligned(cells({names[folder]: found[folder] for folder in ordered}))
+    curves = [(names[folder], "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in ordered]
     draw(curves, home / "comparison.png")
     (home / "comparison.md").write_text(table + "\n\n![validation loss](comparison.png)\n", encoding="utf-8")
     print(f"\n{table}\n\nkept in {home / 'comparison.md'} and comparison.png")
+
+
+def name_among(folder, folders):
+    """Its own name, or where another has the same the whole path."""
+    return folder.name if sum(other.name == folder.name for other in folders) == 1 else str(folder)
 
 
 def missing(folder):

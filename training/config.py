@@ -92,6 +92,7 @@ LEAST = {
     "model.encoder.n_layers": 1,
     "train.steps": 0,
     "train.tokens": 1,
+    "train.minutes": 0,
     "train.batch_size": 1,
     "train.patience": 1,
     "train.grad_clip": 0,
@@ -103,6 +104,7 @@ LEAST = {
     "show.every": 1,
 }
 MOST = {
+    "train.minutes": 10**7,
     "model.n_layers": 10_000,
     "model.encoder.n_layers": 10_000,
     "train.batch_size": 1 << 20,

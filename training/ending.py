@@ -15,6 +15,11 @@ def ending(run, found):
     if "val_bpb" in found:
         lines.append(f"{'this model':<40} {found['val_bpb']:.3f} bits per byte of the validation text")
         lines += [f"{name:<40} {bits:.3f}" for name, bits in compressors(run.streams).items()]
+    if run.progress.step < run.steps:
+        lines.append(
+            f"ended at step {run.progress.step:,} of {run.steps:,}: {run.progress.since_best} evaluations in a "
+            "row brought nothing better"
+        )
     if run.saver.count:
         lines.append(run.saver.cost())
     lines += ["", f"kept in {run.folder}, with curve.png; next:"]

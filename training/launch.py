@@ -84,12 +84,16 @@ def sweep(main, compose, words):
 
 def planned(compose, words):
     """(name, words) of each job; what cannot be is said before the first begins."""
-    if named := [word for word in words if word.startswith(("name=", "resume="))]:
-        raise ValueError(f"{named[0]}: each run of a sweep has a name of its own; leave it out")
-    jobs = [(name_of(job, words), job) for job in combinations(words)]
-    for _, job in jobs:
+    if own := [word for word in words if re.match(r"[+~]*(name|resume|resume_allow)\b", word)]:
+        raise ValueError(f"{own[0]}: each run of a sweep is new and has a name of its own; leave it out")
+    jobs = combinations(words)
+    names = [name_of(job, words) for job in jobs]
+    for job in jobs:
         compose(job)
-    return jobs
+    return [
+        (name if names.count(name) == 1 else f"{number}_{name}", job)
+        for number, (name, job) in enumerate(zip(names, jobs, strict=True), 1)
+    ]
 
 
 def name_of(job, words):

@@ -39,8 +39,9 @@ def class_of(key):
 
 def continued(words, home):
     """The config that `python train.py *words` asks for; with resume=true, that of the run it continues."""
-    own = [word for word in words if re.match(r"(name|resume)=", word)]
-    if not any(word.startswith("resume=") for word in own) or (own := composed(own)).resume is not True:
+    named = [word for word in words if re.match(r"[+~]*(name|resume)=", word)]
+    own = typed(composed(named), named) if any("resume" in word for word in named) else None
+    if own is None or not own.resume:
         return compose(words)
     if own.name is None:
         raise ValueError(f"resume=true needs the name of a run, name=...{newest_of(home)}")

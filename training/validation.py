@@ -28,9 +28,10 @@ def judged(run, limit=None):
         found["val_accuracy"] = share(run, batches(), guessed)
     if kind == "pairs":
         found["val_exact"] = share(run, batches(), answered)
-    if run.config.model.kind == "encoder_decoder" and limit is None:
+    if run.config.model.kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
         # a model that does not look at its source loses nothing when it gets another's
-        found["val_loss_other_source"] = loss(map(with_other_sources, batches()))[0]
+        together = (batch for batch in batches() if len(batch.targets) > 1)
+        found["val_loss_other_source"] = loss(map(with_other_sources, together))[0]
     return found
 
 

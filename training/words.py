@@ -28,6 +28,11 @@ def quoted(word):
 def composed(words):
     """The files in configs/, changed by the words."""
     for word in words:
+        group, _, value = word.partition("=")
+        if value.startswith("[") and (CONFIGS / group.partition("@")[0]).is_dir():
+            raise ValueError(
+                f"{word} lists kinds and {group} is one; -m {group}=a,b trains one model for each"
+            )
         if word.lstrip("+~").startswith("hydra"):
             raise ValueError(
                 f"{word.partition('=')[0]} is a setting of Hydra's own, and those do not act here"

@@ -56,7 +56,7 @@ def test_any_runs_can_be_compared(run, capsys):
     assert command(compare, folders) == 0
     head, _, *body = table(capsys.readouterr().out)
     assert [row[head.index("seed")] for row in body] in (["1", "2"], ["2", "1"])
-    assert Path("runs/comparison.md").exists() and Path("runs/comparison.png").exists()
+    assert Path("comparison.md").exists() and Path("comparison.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_processes_share_a_run(run, tmp_path):
             2,
             "--steps is not among --help, --cfg job, --info and -m; a setting has no dashes: steps=",
         ),
-        (["-m", "name=x", "seed=1,2"], 2, "name=x: each run of a sweep has a name of its own"),
+        (["-m", "name=x", "seed=1,2"], 2, "name=x: each run of a sweep is new and has a name of its own"),
         (["-m", "model=gpt2,nope"], 2, "there is no model=nope"),
     ],
 )
