@@ -17,8 +17,8 @@ def ending(run, found):
         lines += [f"{name:<40} {bits:.3f}" for name, bits in compressors(run.streams).items()]
     if run.progress.step < run.steps:
         lines.append(
-            f"ended at step {run.progress.step:,} of {run.steps:,}: {run.progress.since_best} evaluations in a "
-            "row brought nothing better"
+            f"ended at step {run.progress.step:,} of {run.steps:,}: {run.progress.since_best} evaluations "
+            "in a row brought nothing better"
         )
     if run.saver.count:
         lines.append(run.saver.cost())
