@@ -25,13 +25,6 @@ from training.pretrained import export, read
 from training.run import Progress
 
 
-class Untrained:
-    """The optimizer of a model that has not made a step here."""
-
-    def tensors(self):
-        return {}
-
-
 def import_run(place, folder):
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder")
@@ -48,7 +41,8 @@ def import_run(place, folder):
         said = f"imported from {place}, a {found.family} model\npython {platform.python_version()}, "
         (draft / "environment.txt").write_text(f"{said}torch {torch.__version__}\n", encoding="utf-8")
         state = {"format": 1, **asdict(Progress()), "steps": 0, "micro_batch": None, "scaler": {}}
-        checkpoint.save(draft / "checkpoints", model, Untrained(), state)
+        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # it has not made a step here
+        checkpoint.save(draft / "checkpoints", tensors, state)
         os.rename(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
