@@ -69,7 +69,7 @@ def test_cross_attention_is_refused_where_there_is_nothing_to_cross():
 
 @pytest.mark.parametrize("preset", names("model"))
 def test_the_first_guess_is_near_an_even_one(preset):
-    config = compose([f"model={preset}", "size=small"]).model
+    config = compose([f"model={preset}", "size=small", "model.n_layers=4"]).model
     net, text = build_model(config, 1000).eval(), torch.arange(999).view(9, 111)
     logits = net(text, text[:, :-1]) if config.kind == "encoder_decoder" else net(text[:, :-1])
     targets = text[:, torch.randperm(111, generator=torch.Generator().manual_seed(0))][:, 1:]
