@@ -24,9 +24,8 @@ from training.monitor.maps import draw_maps, layers
 from training.opening import open_run
 from training.precision import choose, choose_device
 from training.speaking import Voice, harmless
-from training.stored import newest_run
+from training.stored import RUNS, newest_run
 
-RUNS = Path("runs")
 TOGETHER = 64  # rows written at once
 LENGTH = 200  # new tokens, unless asked otherwise
 WARMTH = 0.8  # the temperature of a text that goes on freely; an answer is the likeliest

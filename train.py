@@ -66,6 +66,7 @@ def train(run, asked, monitor):
     for step, batch in zip(steps, batches, strict=False):
         show(run, monitor)
         if due(step, config.eval.every) and judge(run, monitor).out_of(config.train.patience):
+            run.save()
             break
         seed_step(config.seed, step, ranks.rank)
         factor = run.schedule(step)
@@ -81,8 +82,6 @@ def train(run, asked, monitor):
         if run.progress.step:
             run.save()
             judge(run, monitor)
-    if run.progress.step:
-        run.save()
     found = judged(run)
     monitor.evaluation(run.progress.step, found, full=True)
     return found

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data.disk import sync
 from data.documents import PIECE
 from data.errors import DataError, disk_errors
 from data.fingerprint import Fingerprints
@@ -73,15 +74,6 @@ def built(folder):
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-
-
-def sync(folder):
-    """The names in a folder are written down, as their files are."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def fill(draft, source, vocabulary, specials, share, report):

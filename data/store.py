@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.disk import write
 from data.errors import DataError
 from data.fingerprint import digest
 from data.tokenizer import from_state
@@ -70,10 +71,7 @@ class PartWriter:
 
 
 def write_json(path, content):
-    with open(path, "x", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
+    write(path, [json.dumps(content).encode()])
 
 
 class Part:

@@ -55,6 +55,10 @@ class Windows:
         """Which windows a batch holds."""
         return shuffled(self.places(step), self.n, self.seed)
 
+    def width(self, step):
+        """Of a batch, in tokens a row: windows are all alike."""
+        return self.tokens_per_example
+
     def rows(self, numbers, draw):
         length = self.objective.window
         rows = self.part.windows(numbers * length, length + self.objective.ahead)
@@ -112,6 +116,10 @@ class PairBatches:
         group, turn = divmod(step, GROUP)
         [turn] = permuted([turn], GROUP, key("turns", self.seed, group))
         return self.due(group)[turn * self.batch_size : (turn + 1) * self.batch_size]
+
+    def width(self, step):
+        """Of a batch, in tokens a row."""
+        return int(self.widths[self.numbers(step)].max(0).sum())
 
     def due_in(self, group):
         places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)

@@ -7,7 +7,7 @@ import shutil
 
 import torch
 
-from training import disk
+from data import disk
 from training.stored import STEP, named
 
 DTYPES = {

@@ -134,7 +134,7 @@ def typed(config, words):
 def with_objective(words):
     """Where the objective is left open, it is the one that fits data and model."""
     own = [word for word in words if word.startswith("objective.")]
-    config = continued(composed([word for word in words if word not in own]), words)
+    config = with_origin(composed([word for word in words if word not in own]), words)
     fitting = config.objective.kind
     if fitting == "auto":
         source = SOURCES.get(str(config.data.kind))
@@ -143,11 +143,11 @@ def with_objective(words):
         config.objective = OmegaConf.load(CONFIGS / f"objective/{fitting}.yaml")
     if own:
         others = [word for word in words if not word.startswith("objective=")]
-        config = continued(composed([f"objective={fitting}", *others]), words)
+        config = with_origin(composed([f"objective={fitting}", *others]), words)
     return config
 
 
-def continued(config, words):
+def with_origin(config, words):
     """With init_from, model and tokenizer are those of that run."""
     if config.init_from is None:
         return config

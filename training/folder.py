@@ -11,7 +11,8 @@ from datetime import datetime
 import torch
 from omegaconf import OmegaConf
 
-from training import checkpoint, disk
+from data import disk
+from training import checkpoint
 from training.errors import DiskError
 from training.holder import held
 from training.monitor.record import cut
@@ -35,10 +36,11 @@ def made(run, home):
     """The folder of this run alone, with all it needs to be understood later."""
     check_room(run, home)
     folder, again = home / str(run.config.name), run.config.resume
+    said = run.config, run.streams.tokenizer, environment(run.precision)
     if not (again and folder.is_dir()):
         folder = new_folder(run.config, home)
         with held(folder):
-            describe(run, folder)
+            describe(folder, *said)
             yield folder
         return
     # who resumes holds it already
@@ -46,19 +48,27 @@ def made(run, home):
     checkpoint.sweep(folder / "checkpoints", step)
     cut(folder / "metrics.jsonl", lambda row: row["step"] <= step if "loss" in row else row["step"] < step)
     cut(folder / "samples.jsonl", lambda row: row["step"] < step)
-    describe(run, folder)
-    said = f"goes on from step {step}" if run.stored else "has no checkpoint yet; it begins at step 0"
-    print(f"{folder} {said}")
+    describe(folder, *said)
+    begins = f"goes on from step {step}" if run.stored else "has no checkpoint yet; it begins at step 0"
+    print(f"{folder} {begins}")
     yield folder
 
 
-def describe(run, folder):
-    config = asdict(run.config) | {"resume": False, "resume_allow": []}
-    disk.replace(folder / "tokenizer.json", json.dumps(run.streams.tokenizer.state()))
-    said = [f"python {platform.python_version()}, torch {torch.__version__}", platform.platform()]
-    said.append(f"{run.precision.device}, {run.precision.dtype}: {run.precision.reason}")
-    disk.replace(folder / "environment.txt", "\n".join(said) + "\n")
-    disk.replace(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+def describe(folder, config, tokenizer, environment):
+    """All but weights that a run needs to be opened again."""
+    plain = asdict(config) | {"resume": False, "resume_allow": []}
+    disk.replace(folder / "tokenizer.json", json.dumps(tokenizer.state()))
+    disk.replace(folder / "environment.txt", "\n".join(environment) + "\n")
+    disk.replace(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
+
+
+def environment(precision):
+    device = f"{precision.device}, {precision.dtype}: {precision.reason}"
+    return [versions(), platform.platform(), device]
+
+
+def versions():
+    return f"python {platform.python_version()}, torch {torch.__version__}"
 
 
 def check_room(run, home):

@@ -5,15 +5,14 @@ import re
 import sys
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 import hydra
 
 from training.command import STOPPED, command
 from training.compare import compare
+from training.stored import RUNS
 from training.words import CONFIGS, combinations, quoted
 
-RUNS = Path("runs")
 SWEEP = {"-m", "--multirun"}
 SHOW = {
     "-h",

@@ -6,15 +6,13 @@ from typing import NamedTuple
 
 import torch
 import torch.nn as nn
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file
 
 from data.tokenizer import Tokenizer
 from model import build_model
-from model.config import ModelConfig
 from training.errors import CheckpointError
-from training.stored import find_checkpoint, read_config, read_tokenizer, verify
+from training.stored import find_checkpoint, model_config, read_config, read_tokenizer, verify
 from training.tensors import compare, filled, shapes
 
 
@@ -44,8 +42,7 @@ def open_run(folder, which="latest"):
 
 def make_model(config, tokenizer, most_layers):
     try:
-        node = OmegaConf.merge(OmegaConf.structured(ModelConfig), config["model"])
-        asked = OmegaConf.to_object(node)
+        asked = model_config(config["model"])
         if max(asked.n_layers, asked.encoder.n_layers or 0) > most_layers:
             raise ValueError(f"{asked.n_layers} layers are more than the file has tensors")
         return build_model(asked, tokenizer.vocab_size)

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 import torch
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import save_file
 
@@ -20,6 +19,7 @@ from model.hub.files import files_of
 from model.hub.tensors import read_tensors, written
 from training.checkpoint import model_tensors
 from training.published import read_tokenizer
+from training.stored import model_config
 from training.tensors import filled
 
 CLOSE = 1e-4  # logits, as a share of the largest
@@ -41,7 +41,7 @@ def read(place):
     family, config, theirs = described(folder)
     tokenizer = read_tokenizer(folder)
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), asdict(config)))
+        config = model_config(asdict(config))
         layers = max(config.n_layers, config.encoder.n_layers or 0)
         if layers > len(files_of(folder)):
             raise HubError(f"{folder} has fewer tensors than its config.json has layers ({layers})")

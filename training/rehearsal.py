@@ -15,7 +15,7 @@ from training.distributed import Ranks
 from training.step import Asked, Way, backward, seed_step, update
 
 MICRO_TOKENS = 1 << 14  # tokens whose activations are held at once on a CPU
-LOOKED_AT = 128  # batches of pairs among which the widest is looked for
+LOOKED_AT = 128  # steps among which the widest batch is looked for
 OUT_OF_MEMORY = torch.cuda.OutOfMemoryError
 
 
@@ -47,7 +47,8 @@ class Operations(TorchDispatchMode):
 def rehearse(run):
     """(the module that a step asks, compiled where that is wanted and works, its cost)"""
     rows = run.config.train.batch_size // run.ranks.world
-    batch = widest(run, rows).to(run.precision.device)
+    step = max(range(LOOKED_AT), key=run.streams.train.width)
+    batch = run.streams.train.batch(step, *run.ranks).to(run.precision.device)
     with undone(run):
         flops, activations = counted(run, batch.rows(0, 1))
         asked = compiled(run, batch.rows(0, 1))
@@ -55,14 +56,6 @@ def rehearse(run):
         seconds = timed(run, asked, batch, rows, micro_batch)
         remembered = sum(tensor.nbytes for tensor in run.optimizer.tensors().values())
     return asked, Cost(micro_batch, flops * rows, remembered, activations * micro_batch, seconds)
-
-
-def widest(run, rows):
-    """The batch of this process that needs most memory; windows are all alike."""
-    train = run.streams.train
-    of_pairs = run.config.objective["kind"] == "pairs"
-    batches = (train.batch(step, *run.ranks) for step in range(LOOKED_AT if of_pairs else 1))
-    return max(batches, key=lambda batch: sum(tensor.numel() for tensor in batch.inputs.values()))
 
 
 @contextmanager

@@ -7,12 +7,16 @@ import os
 import re
 import stat
 from contextlib import contextmanager
+from pathlib import Path
 
 import yaml
+from omegaconf import OmegaConf
 
 from data.tokenizer import from_state
+from model.config import ModelConfig
 from training.errors import CheckpointError
 
+RUNS = Path("runs")
 STEP = re.compile(r"step-\d{8}")
 FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
 FORMAT = 1
@@ -64,6 +68,11 @@ def read_config(folder):
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "${" in text:
         raise CheckpointError(f"{path} is not the config of a run")
     return config
+
+
+def model_config(node):
+    """The model of a config, typed."""
+    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), node))
 
 
 def read_tokenizer(folder):

@@ -5,24 +5,21 @@ python -m model.hub export --run runs/name --to FOLDER
 """
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
-from omegaconf import OmegaConf
-
 from model.hub.errors import HubError
 from training import checkpoint
 from training.command import command
 from training.config import OBJECTIVE, compose
+from training.folder import describe, versions
 from training.opening import open_run
 from training.pretrained import export, read
 from training.run import Progress
+from training.stored import FORMAT, model_config
 
 
 def import_run(place, folder):
@@ -36,11 +33,9 @@ def import_run(place, folder):
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
-        OmegaConf.save(OmegaConf.create(asdict(config)), draft / "config.yaml")
-        (draft / "tokenizer.json").write_text(json.dumps(found.tokenizer.state()), encoding="utf-8")
-        said = f"imported from {place}, a {found.family} model\npython {platform.python_version()}, "
-        (draft / "environment.txt").write_text(f"{said}torch {torch.__version__}\n", encoding="utf-8")
-        state = {"format": 1, **asdict(Progress()), "steps": 0, "micro_batch": None, "scaler": {}}
+        said = [f"imported from {place}, a {found.family} model", versions()]
+        describe(draft, config, found.tokenizer, said)
+        state = {"format": FORMAT, **asdict(Progress()), "steps": 0, "micro_batch": None, "scaler": {}}
         tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # it has not made a step here
         checkpoint.save(draft / "checkpoints", tensors, state)
         os.rename(draft, folder)
@@ -54,9 +49,7 @@ def import_run(place, folder):
 
 def export_run(run, which, folder, family):
     opened = open_run(run, which)
-    config = OmegaConf.to_object(
-        OmegaConf.merge(OmegaConf.structured(type(compose().model)), opened.config["model"])
-    )
+    config = model_config(opened.config["model"])
     found = export((opened.model, opened.tokenizer, config), folder, family)
     print(f"{folder}: transformers.{found.auto}.from_pretrained({str(folder)!r}) is a {found.architecture}")
 

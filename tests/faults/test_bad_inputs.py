@@ -37,7 +37,7 @@ CONFIG = [
     ("model.kind=decodr", "model.kind is 'decodr'; choose one of"),
     ("device=tpu", "device is 'tpu'; choose one of"),
     ("name=../x", "name is '../x'; use letters"),
-    ("name=/tmp/x", "name is '/tmp/x'; use letters"),
+    ("name=/above/x", "name is '/above/x'; use letters"),
     ("name=../x resume=true", "name is '../x'; use letters"),
     ("+_target_=os.system", "there is no _target_"),
     ("wandb.project=${oc.env:HOME}", "a value is plain data and refers to nothing else"),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from data import disk
 from tests.faults.harness import STEPS, complete, equal, ran, spread, words
 from tests.faults.shim import Shim, full, log, operations
-from training import disk
 from training.checkpoint import keep_newest, save
 from training.errors import CheckpointError
 from training.stored import named, verify

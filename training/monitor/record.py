@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from training import disk
+from data import disk
 
 
 class Record:
