@@ -35,7 +35,9 @@ def fits(value, annotation):
 
 def in_words(annotation):
     words = {type(None): "null", float: "a finite number", int: "a whole number", bool: "true or false"}
-    return " or ".join(words.get(a, f"a {a.__name__}") for a in get_args(annotation) or (annotation,))
+    words |= {str: "a word", list[str]: "a list of words"}
+    kinds = (annotation,) if annotation in words else get_args(annotation) or (annotation,)
+    return " or ".join(words.get(a, f"a {a.__name__}") for a in kinds)
 
 
 def construct(name, constructor, options, shared):

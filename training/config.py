@@ -4,12 +4,13 @@ import math
 import re
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data import SOURCES
+from model.build import in_words
 from model.config import ModelConfig
 from model.hub import described, located
 from training.published import is_published
@@ -123,12 +124,28 @@ def typed(config, words):
     try:
         whole = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), config))
     except OmegaConfBaseException as error:
-        raise ValueError(sentence(error, words)) from None
+        raise ValueError(mistyped(error, config) or sentence(error, words)) from None
     for key, value in leaves(whole):
         if isinstance(value, bool) and not isinstance(asked := OmegaConf.select(config, key), bool):
             raise ValueError(f"{key} is {asked!r}; expected true or false")
     check(whole)
     return whole
+
+
+def mistyped(error, config):
+    """What a value is and what it should be."""
+    if isinstance(error, MissingMandatoryValue) or not error.full_key:
+        return None
+    expected = Config
+    for name in error.full_key.split("."):
+        if not is_dataclass(expected):
+            return None
+        expected = get_type_hints(expected).get(name)
+    if expected is None:
+        return None
+    is_part = is_dataclass(expected) or get_origin(expected) is dict
+    words = f"its settings one by one, {error.full_key}.name=value" if is_part else in_words(expected)
+    return f"{error.full_key} is {OmegaConf.select(config, error.full_key)!r}; expected {words}"
 
 
 def with_objective(words):

@@ -10,7 +10,7 @@ from training.config import Config, compose, typed
 from training.errors import CheckpointError
 from training.folder import check_name
 from training.stored import STEP, read_config
-from training.words import CONFIGS, composed, guess, leaves, parsed, quoted
+from training.words import CONFIGS, composed, guess, leaves, parsed, quoted, unknown
 
 MUST_MATCH = (
     "seed",
@@ -88,7 +88,7 @@ def laid_over(stored, words):
             key, value = override.key_or_group, override.value()
             known = list(leaves(config, ""))
             if key not in known:
-                raise ValueError(f"there is no {key}{guess(key, known)}")
+                raise ValueError(unknown(key, known))
             if "${" in word and quoted(word) == word:
                 raise ValueError(f"{word}: a value is plain data and refers to nothing else")
             OmegaConf.update(config, key, value)
