@@ -107,6 +107,13 @@ def judge(run, monitor):
     return run.progress
 
 
+def asked_for(words):
+    """The config of a command line; what cannot be is said before anything is read."""
+    config = compose(words)
+    check_parts(config)
+    return config
+
+
 def main(words, home):
     config = continued(words, home)
     try:
@@ -129,4 +136,4 @@ def main(words, home):
 
 
 if __name__ == "__main__":
-    sys.exit(launch(main, compose, sys.argv[1:]))
+    sys.exit(launch(main, asked_for, sys.argv[1:]))

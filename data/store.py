@@ -13,6 +13,7 @@ from data.fingerprint import digest
 from data.tokenizer import from_state
 
 FORMAT = 1
+COUNTED = 10_000_000  # tokens from which an entropy is taken
 
 
 class Encoded(NamedTuple):
@@ -108,6 +109,13 @@ class Part:
                 f"remove {self.path.parent} and run again"
             )
         return ids.astype(np.int64)
+
+
+def entropy(tokens):
+    """Of single tokens, in nats: what a model comes to that knows how often each occurs and nothing else."""
+    counts = np.bincount(tokens[:COUNTED])
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 class Corpus:

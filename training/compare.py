@@ -29,14 +29,16 @@ NONE = "-"
 WIDEST = 6  # columns of settings; where there are more, the smaller differences of the models are left out
 
 
-def compare(folders, home=None):
+def compare(folders, home=None, failed=()):
     """Print the table, best first; keep it as comparison.md, and the curves as comparison.png: in `home`, or
-    where one stands."""
+    where one stands. failed: {name: exit code} of runs that came to nothing."""
     found = {folder: read(folder) for folder in map(Path, folders) if folder.is_dir() or missing(folder)}
     home = Path(home or ".")
     ordered = sorted(found, key=lambda folder: found[folder][1].get("val_loss", float("inf")))
     names = {folder: name_among(folder, ordered) for folder in ordered}
     table = aligned(cells({names[folder]: found[folder] for folder in ordered}))
+    if failed:
+        table += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
     curves = [(names[folder], "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in ordered]
     draw(curves, home / "comparison.png")
     (home / "comparison.md").write_text(table + "\n\n![validation loss](comparison.png)\n", encoding="utf-8")

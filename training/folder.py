@@ -4,9 +4,11 @@ import json
 import platform
 import re
 import shutil
-from contextlib import contextmanager
+import subprocess
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
@@ -17,7 +19,7 @@ from training.errors import DiskError
 from training.holder import held
 from training.monitor.record import cut
 
-NAME = re.compile(r"\w[\w.-]*")
+NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]*")  # a run of a sweep lies in its folder
 
 
 def check_name(config, home):
@@ -49,9 +51,16 @@ def made(run, home):
     cut(folder / "metrics.jsonl", lambda row: row["step"] <= step if "loss" in row else row["step"] < step)
     cut(folder / "samples.jsonl", lambda row: row["step"] < step)
     describe(folder, *said)
-    begins = f"goes on from step {step}" if run.stored else "has no checkpoint yet; it begins at step 0"
-    print(f"{folder} {begins}")
+    print(f"{folder} {going_on(run)}")
     yield folder
+
+
+def going_on(run):
+    if not run.stored:
+        return "has no checkpoint yet; it begins at step 0"
+    if run.progress.step < run.steps:
+        return f"goes on from step {run.progress.step}"
+    return f"is finished, all {run.steps} steps are done; more train.steps, tokens or minutes would go on"
 
 
 def describe(folder, config, tokenizer, environment):
@@ -64,11 +73,20 @@ def describe(folder, config, tokenizer, environment):
 
 def environment(precision):
     device = f"{precision.device}, {precision.dtype}: {precision.reason}"
-    return [versions(), platform.platform(), device]
+    return [versions(), *commit(), platform.platform(), device]
 
 
 def versions():
     return f"python {platform.python_version()}, torch {torch.__version__}"
+
+
+def commit():
+    """Of this project, where git knows it."""
+    git = ["git", "-C", Path(__file__).parent.parent, "describe", "--always", "--dirty", "--abbrev=40"]
+    with suppress(OSError):
+        found = subprocess.run(git, capture_output=True, text=True)
+        return [f"commit {found.stdout.strip()}"] if found.returncode == 0 else []
+    return []
 
 
 def check_room(run, home):

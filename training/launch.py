@@ -29,16 +29,16 @@ SHOW = {
 }
 
 
-def launch(main, compose, words):
-    """What `python train.py *words` does, and its exit code: main(words, home) for each run, where compose
-    turns its words into a config."""
+def launch(main, asked_for, words):
+    """What `python train.py *words` does, and its exit code: main(words, home) for each run, where asked_for
+    turns its words into a config and says what cannot be."""
     flags = {word.partition("=")[0] for word in words if word.startswith("-")}
     if odd := sorted(flags - SWEEP - SHOW):
         return command(refuse, [odd[0]])
     if flags & SHOW:
-        return command(partial(show, compose), words)
+        return command(partial(show, asked_for), words)
     if flags & SWEEP:
-        return sweep(main, compose, [word for word in words if word not in SWEEP])
+        return sweep(main, asked_for, [word for word in words if word not in SWEEP])
     return command(partial(main, home=RUNS), words)
 
 
@@ -50,45 +50,46 @@ def refuse(words):
     )
 
 
-def show(compose, words):
+def show(asked_for, words):
     """Hydra's own flags, as Hydra has them."""
     settings = [word for word in words if word[0] in "~+" or ("=" in word and word[0] != "-")]
     flags = [word for word in words if word not in settings]
-    objective = f"objective={compose(settings).objective['kind']}"
+    objective = f"objective={asked_for(settings).objective['kind']}"
     settings = [objective, *(quoted(word) for word in settings if not word.startswith("objective="))]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # what goes wrong is told by command
     sys.argv[1:] = settings + flags
     hydra.main(str(CONFIGS), "train", "1.3")(print)()
 
 
-def sweep(main, compose, words):
+def sweep(main, asked_for, words):
     """A run for each combination of values, one after another, below one folder; a failed one does not end
     the others. The first exit code that is not 0."""
     if "RANK" in os.environ:
         return command(refuse_ranks, words)
     jobs = []
-    if code := command(lambda words: jobs.extend(planned(compose, words)), words):
+    if code := command(lambda words: jobs.extend(planned(asked_for, words)), words):
         return code
-    home = RUNS / f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
-    codes = []
+    swept, codes = f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}", {}
     for number, (name, job) in enumerate(jobs, 1):
         print(f"\n{number} of {len(jobs)}: {name}")
-        codes.append(command(partial(main, home=home), [*job, f"name={name}"]))
-        if codes[-1] in (STOPPED, 130):  # who stops a run means the sweep
-            return codes[-1]
-    if home.exists():
-        codes.append(command(partial(compare, home=home), sorted(home.iterdir())))
-    return next((code for code in codes if code), 0)
+        codes[name] = command(partial(main, home=RUNS), [*job, f"name={swept}/{name}"])
+        if codes[name] in (STOPPED, 130):  # who stops a run means the sweep
+            return codes[name]
+    failed = {name: code for name, code in codes.items() if code}
+    done = [RUNS / swept / name for name in codes if name not in failed and (RUNS / swept / name).exists()]
+    if done:
+        codes["comparison"] = command(partial(compare, home=RUNS / swept, failed=failed), done)
+    return next((code for code in codes.values() if code), 0)
 
 
-def planned(compose, words):
+def planned(asked_for, words):
     """(name, words) of each job; what cannot be is said before the first begins."""
     if own := [word for word in words if re.match(r"[+~]*(name|resume|resume_allow)\b", word)]:
         raise ValueError(f"{own[0]}: each run of a sweep is new and has a name of its own; leave it out")
     jobs = combinations(words)
     names = [name_of(job, words) for job in jobs]
     for job in jobs:
-        compose(job)
+        asked_for(job)
     return [
         (name if names.count(name) == 1 else f"{number}_{name}", job)
         for number, (name, job) in enumerate(zip(names, jobs, strict=True), 1)
@@ -98,7 +99,7 @@ def planned(compose, words):
 def name_of(job, words):
     """What sets a job apart, as the name of a folder."""
     own = "_".join(word.replace("=", "-") for word in job if word not in words)
-    return re.sub(r"[^\w.-]+", "-", own).strip("-.")[:100] or "one"
+    return re.sub(r"[^\w.-]+", "-", own.replace("e+", "e")).strip("-.")[:100] or "one"
 
 
 def refuse_ranks(words):

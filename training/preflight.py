@@ -4,15 +4,14 @@ import math
 from collections import Counter
 from datetime import timedelta
 
-import numpy as np
 import torch
 
+from data.store import entropy
 from model import build_model
 from model.build import build
 from training.optimizer import OPTIMIZERS
 from training.schedule import make_schedule
 
-COUNTED = 10_000_000  # tokens from which the entropy of single tokens is taken
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 
@@ -29,6 +28,7 @@ def plan(run, cost):
     """The lines that are printed before a run, and all that dry_run=true prints."""
     config, train, precision = run.config, run.streams.train, run.precision
     vocabulary, n = run.streams.tokenizer.vocab_size, sum(p.numel() for p in run.model.parameters())
+    each = " in each process" if run.ranks.world > 1 else ""
     parts = ", ".join(f"{name} {size:,}" for name, size in sizes(run.model).items())
     dtype = str(precision.dtype).removeprefix("torch.")
     epochs = run.steps * config.train.batch_size / train.n
@@ -40,8 +40,8 @@ def plan(run, cost):
         f"{entropy(train.part.tokens):.2f} from how often each occurs",
         "training": f"{run.steps:,} steps of {config.train.batch_size:,} {run.examples}, "
         f"{run.tokens_per_step:,} tokens{in_micro_batches(run, cost)}; {epochs:.2f} epochs",
-        "memory": f"about {in_bytes(memory(run, cost))}: weights and gradients {in_bytes(8 * n)}, optimizer "
-        f"{in_bytes(cost.remembered)}, activations {in_bytes(cost.activations)}",
+        "memory": f"about {in_bytes(memory(run, cost))}{each}: weights and gradients {in_bytes(8 * n)}, "
+        f"optimizer {in_bytes(cost.remembered)}, activations {in_bytes(cost.activations)}",
         "arithmetic": f"{cost.flops * run.ranks.world:.2e} operations a step, "
         f"{cost.flops * run.ranks.world * run.steps:.2e} in all",
         "time": f"about {duration(cost.seconds * run.steps)}, {cost.seconds * 1000:,.0f} ms a step",
@@ -56,13 +56,6 @@ def sizes(model):
         words = [word for piece in reversed(name.split(".")[:-1]) for word in piece.split("_")]
         found[next((part for part in PARTS if part in words), "other")] += parameter.numel()
     return {part: found[part] for part in sorted(found, key=found.get, reverse=True)}
-
-
-def entropy(tokens):
-    """Of single tokens, in nats: what a model reaches that knows how often each occurs and nothing else."""
-    counts = np.bincount(tokens[:COUNTED])
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
 
 
 def memory(run, cost):

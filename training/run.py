@@ -124,7 +124,8 @@ class Run:
 
     def stopped(self, by):
         """Save, and say how to go on."""
-        step, way = self.progress.step, f"python train.py name={self.folder.name} resume=true"
+        name = self.config.name or self.folder.name
+        step, way = self.progress.step, f"python train.py name={name} resume=true"
         if not step:
             return f"stopped by {by} before its first step; to begin again: {way}"
         self.save()

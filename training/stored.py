@@ -160,6 +160,10 @@ def read_state(place):
             f"{path} is of format {state['format']} and this program reads format {FORMAT}; "
             "continue the run with the version that wrote it"
         )
+    if state.get("micro_batch", 0) is None:
+        raise CheckpointError(
+            f"{place} was imported and has made no step; init_from={place.parents[1]} trains from it"
+        )
     for name, kinds in STATE.items():
         if type(state.get(name)) not in kinds:
             raise CheckpointError(f"{path}: {name} is {state.get(name)!r:.60}, and that is no such state")

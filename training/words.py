@@ -68,7 +68,9 @@ def combinations(words):
     """A sweep: one list of words for each combination of the values that they list, in Hydra's grammar."""
     choices = []
     for word, override in zip(words, parsed(words, sweeps=True), strict=True):
-        choices.append([word])
+        key, _, value = word.partition("=")
+        several = key in PATHS and not Path(value).exists()
+        choices.append([f"{key}={path}" for path in value.split(",")] if several else [word])
         if override.is_sweep_override():
             key = override.get_key_element()
             choices[-1] = [f"{key}={value}" for value in override.sweep_string_iterator()]

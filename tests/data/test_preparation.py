@@ -376,3 +376,8 @@ print(held("full"))
 def test_the_index_tells_the_format(tmp_path):
     index = json.loads((text_corpus(tmp_path, TEXT).folder / "index.json").read_text())
     assert index["format"] == store.FORMAT and set(index["parts"]) == {"train", "validation"}
+
+
+def test_entropy_of_single_tokens():
+    assert store.entropy(np.repeat(np.arange(8), 5)) == pytest.approx(np.log(8))
+    assert store.entropy(np.zeros(9, np.uint8)) == 0

@@ -17,8 +17,10 @@ from model.hub.__main__ import export_run, import_run, main
 from model.loss import loss
 from tests.model.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
 from training.command import command
+from training.errors import CheckpointError
 from training.opening import open_run
 from training.pretrained import read
+from training.stored import read_state
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -287,6 +289,12 @@ def test_what_is_not_there_is_said(words, code, sentence, tmp_path, monkeypatch,
     with pytest.raises(ValueError, match=sentence):
         raise ValueError(capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_imported_model_is_trained_as_a_run_of_its_own(copy, tmp_path):
+    import_run(copy("gpt2"), tmp_path / "run")
+    with pytest.raises(CheckpointError, match=f"was imported .* init_from={tmp_path}/run trains from it"):
+        read_state(tmp_path / "run/checkpoints/step-00000000")
 
 
 def test_a_folder_in_several_files(there, tmp_path):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.runs import TEXT, with_usual
-from train import main
-from training.config import compose
+from train import asked_for, main
 from training.launch import launch
 
 
@@ -22,7 +21,7 @@ def start(room, capsys):
     """(exit code, what was printed, what was said on stderr) of these words"""
 
     def plainly(*words):
-        code = launch(main, compose, words)
+        code = launch(main, asked_for, words)
         return code, *capsys.readouterr()
 
     def started(*words):

@@ -98,13 +98,16 @@ def test_a_path_is_taken_as_it_is(path):
         assert OmegaConf.select(config, key) == path
 
 
-def test_a_sweep_is_every_combination():
-    jobs = combinations(["model=gpt2,llama", "size=tiny", "train.steps=range(1,3)", "data.path=a,b"])
+def test_a_sweep_is_every_combination(tmp_path):
+    (tmp_path / "a,b").touch()
+    one = f"data.path={tmp_path}/a,b"
+    jobs = combinations(["model=gpt2,llama", "size=tiny", "train.steps=range(1,3)", one])
     assert jobs == [
-        [f"model={model}", "size=tiny", f"train.steps={steps}", "data.path=a,b"]
+        [f"model={model}", "size=tiny", f"train.steps={steps}", one]
         for model in ("gpt2", "llama")
         for steps in (1, 2)
     ]
+    assert combinations(["data.path=c,d e"]) == [["data.path=c"], ["data.path=d e"]]
     assert combinations(["model=glob(b*)"]) == [["model=bart"], ["model=bert"]]
 
 

@@ -7,7 +7,7 @@ import train
 from tests.training.runs import with_usual
 from training.config import compose
 from training.distributed import leave
-from training.preflight import entropy, plan, sizes
+from training.preflight import plan, sizes
 from training.rehearsal import rehearse
 from training.run import check_division
 from training.step import Asked, seed_step, update
@@ -89,13 +89,6 @@ def test_the_plan_counts(prepared):
     assert sum(sizes(run.model).values()) == sum(p.numel() for p in run.model.parameters())
     assert "4 steps of 4 windows, 128 tokens" in said
     assert "a loss of 5.55 where all words are alike" in said, "ln 257"
-
-
-def test_entropy_of_single_tokens():
-    import numpy as np
-
-    assert entropy(np.repeat(np.arange(8), 5)) == pytest.approx(np.log(8))
-    assert entropy(np.zeros(9, np.uint8)) == 0
 
 
 def test_a_batch_divides():

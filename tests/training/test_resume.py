@@ -49,7 +49,8 @@ def test_from_every_step_to_the_same_bytes(run, start, words):
     for step in (1, 2, 3, 4):
         part = stopped_after(step, whole)
         code, said, wrong = start.plainly("name=part", "resume=true")
-        assert code == 0 and f"runs/part goes on from step {step}" in said, wrong
+        begins = f"goes on from step {step}" if step < 4 else "is finished, all 4 steps are done"
+        assert code == 0 and f"runs/part {begins}" in said, wrong
         config = part / "config.yaml"
         config.write_text(config.read_text().replace("name: part", "name: whole"))
         equal(part, whole)
@@ -149,6 +150,8 @@ def test_what_cannot_go_on_is_said(start, run):
     assert code == 2 and "resume=true needs the name of a run, name=...; there is none in runs yet" in said
     folder = run("name=mine")
     assert "the newest is name=mine" in start.plainly("resume=true")[2]
+    code, said, _ = start.plainly("name=mine", "resume=true")
+    assert code == 0 and "runs/mine is finished, all 4 steps are done; more train.steps" in said
     code, _, said = start.plainly("name=mine")
     assert code == 2 and "runs/mine exists already; go on with it by resume=true, or choose another" in said
     code, said, _ = start("name=new", "resume=true")

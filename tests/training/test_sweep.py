@@ -41,7 +41,33 @@ def test_a_failed_run_does_not_end_a_sweep(start):
     [home] = Path("runs").iterdir()
     finished = [path.name for path in home.iterdir() if (path / "checkpoints/step-00000004").exists()]
     assert code == 5 and said.count("error: step") == 2 and len(finished) == 2
-    assert (home / "comparison.md").exists()
+    compared = (home / "comparison.md").read_text()
+    assert {row[0] for row in table(compared)[2:]} == set(finished)
+    assert compared.count("1e30 (exit code 5)") == 2
+
+
+def test_what_only_a_part_refuses_is_said_before_the_first_run(start):
+    code, said, error = start("-m", "optimizer.rate=1e-3,nan")
+    assert code == 2 and "rate is nan" in error and "1 of 2" not in said and not Path("runs").exists()
+
+
+def test_a_run_of_a_sweep_goes_on_by_its_name(start):
+    assert start("-m", "seed=1,2")[0] == 0
+    [home] = Path("runs").iterdir()
+    code, said, _ = start.plainly(f"name={home.name}/seed-1", "resume=true", "train.steps=6")
+    assert code == 0 and f"{home}/seed-1 goes on from step 4" in said
+    assert (home / "seed-1/checkpoints/step-00000006").exists()
+    assert start.plainly(f"name={home.name}/../../seed-1", "resume=true")[0] == 2
+
+
+def test_texts_are_swept_as_well(start):
+    Path("other.txt").write_text(Path("book.txt").read_text())
+    assert start("-m", "data.path=book.txt,other.txt")[0] == 0
+    [home] = Path("runs").iterdir()
+    assert {path.name for path in home.iterdir() if path.is_dir()} == {
+        "data.path-book.txt",
+        "data.path-other.txt",
+    }
 
 
 def test_a_sweep_of_plans_makes_nothing(start):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.parts import ROOT, names
@@ -139,6 +140,16 @@ def test_errors_are_one_sentence(start, words, code, sentence):
     assert found == code and len(errors) == 1 and re.search(sentence, errors[0]), said
     assert "Traceback" not in said
     assert not list(Path("runs").glob("*")), "nothing is left of a run that never began"
+
+
+def test_a_run_says_what_it_ran_on_and_what_it_did_not_learn(start):
+    code, said, _ = start("name=short", "train.steps=1")
+    assert code == 0 and "warning: to know how often each token occurs is enough for a loss of" in said
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    told = Path("runs/short/environment.txt").read_text()
+    assert f"torch {torch.__version__}" in told and git.stdout.strip() in told
+    code, said, _ = start("train.steps=40", "optimizer=adamw", "optimizer.rate=0.01")
+    assert code == 0 and "warning" not in said
 
 
 def test_debug_shows_where_an_error_came_from(start):
