@@ -15,6 +15,17 @@ def cross_entropy(head, hidden_NC, targets_N):
     return F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE, reduction="sum")
 
 
+def with_slope(logits_NV, targets_N):
+    """The same sum, and its gradient by the logits: what the model expects, minus what came."""
+    expected_NV = logits_NV.softmax(-1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
+    # expected is exp(logits - log_sum), so that its largest entry tells log_sum to the last digit
+    log_sum_N = logits_NV.amax(-1) - expected_NV.amax(-1).log()
+    came = targets_N[:, None]
+    total = log_sum_N.sum() - logits_NV.gather(-1, came).to(log_sum_N.dtype).sum()
+    expected_NV.scatter_(-1, came, expected_NV.gather(-1, came) - 1)
+    return total, expected_NV.to(logits_NV.dtype)
+
+
 class InChunks(torch.autograd.Function):
     """The gradient of each chunk is taken while its logits are at hand, so that none need be kept for the
     backward pass nor computed again in it."""
@@ -28,9 +39,10 @@ class InChunks(torch.autograd.Function):
             chunk = slice(start, start + ROWS)
             with torch.enable_grad():
                 rows = hidden_NC[chunk].detach().requires_grad_()
-                part = cross_entropy(head, rows, targets_N[chunk])
-                hidden_grad_NC[chunk], *part_grads = torch.autograd.grad(part, [rows, *parameters])
-            total += part.detach()
+                logits = head(rows)
+            part, slope = with_slope(logits.detach(), targets_N[chunk])
+            hidden_grad_NC[chunk], *part_grads = torch.autograd.grad(logits, [rows, *parameters], slope)
+            total += part
             for grad, part_grad in zip(grads, part_grads, strict=True):
                 grad += part_grad
         ctx.save_for_backward(hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)])
@@ -56,7 +68,7 @@ def loss(hidden, head, targets, count=None):
     if count < len(targets):
         there = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]  # where the targets are
         hidden, targets = hidden[there], targets[there]
-    if torch.is_grad_enabled() and count > ROWS:
+    if torch.is_grad_enabled():
         learning = [p for p in head.parameters() if p.requires_grad]
         return InChunks.apply(head, hidden, targets, *learning), count
     chunks = zip(hidden.split(ROWS), targets.split(ROWS), strict=True)
