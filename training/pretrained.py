@@ -2,8 +2,10 @@
 
 import json
 import os
-import shutil
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
@@ -46,13 +48,13 @@ def read(place):
         if layers > len(files_of(folder)):
             raise HubError(f"{folder} has fewer tensors than its config.json has layers ({layers})")
         model = empty(config, tokenizer.vocab_size)
-        facts = facts_of(config, model)
+        table = family.tensors(facts_of(config, model), theirs)
+        tensors = read_tensors(family, table, folder, model_tensors(model))
     except HubError:
         raise
-    except (OmegaConfBaseException, ValueError, TypeError, RuntimeError) as error:
+    except (OmegaConfBaseException, ValueError, TypeError, RuntimeError, OverflowError) as error:
         said = str(error).partition("\n")[0]
         raise HubError(f"{folder / 'config.json'} does not describe a model: {said}") from None
-    tensors = read_tensors(family, family.tensors(facts, theirs), folder, model_tensors(model))
     return Pretrained(config, tensors, tokenizer, family.model_type)
 
 
@@ -69,16 +71,21 @@ def export(opened, folder, kind=None):
     model, tokenizer, config = opened
     facts, ids = facts_of(config, model), special_ids(tokenizer, config.kind)
     found = fitting(facts, ids, kind)
-    draft = folder.with_name(folder.name + ".draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
+    with draft_of(folder) as draft:
         write(draft, found, model, tokenizer)
         prove(draft, model, tokenizer)
-        os.rename(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return found.family
+
+
+@contextmanager
+def draft_of(folder):
+    """A place that becomes the folder once all is written; if that fails, nothing is left of it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as room:
+        draft = Path(room) / folder.name
+        draft.mkdir()
+        yield draft
+        os.rename(draft, folder)
 
 
 def special_ids(tokenizer, kind):

@@ -36,7 +36,9 @@ def described(folder):
     family = family_of(theirs)
     try:
         config = config_of(facts_from(family, theirs), family.init)
-    except (TypeError, AttributeError, ZeroDivisionError, KeyError) as error:  # a value of another type
+    except HubError:
+        raise
+    except (TypeError, ValueError, AttributeError, ArithmeticError, KeyError) as error:  # of another type
         raise HubError(
             f"{folder / 'config.json'} does not describe a {family.model_type} model ({error})"
         ) from None

@@ -5,8 +5,6 @@ python -m model.hub export --run runs/name --to FOLDER
 """
 
 import argparse
-import os
-import shutil
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from training.command import command
 from training.config import OBJECTIVE, compose
 from training.folder import describe, versions
 from training.opening import open_run
-from training.pretrained import export, read
+from training.pretrained import draft_of, export, read
 from training.run import Progress
 from training.stored import FORMAT, model_config
 
@@ -29,18 +27,12 @@ def import_run(place, folder):
     model = found.model()
     usual = compose([f"objective={OBJECTIVE[found.config.kind]}", f"model.kind={found.config.kind}"])
     config = replace(usual, model=found.config, tokenizer={"kind": "hub"})
-    draft = folder.with_name(folder.name + ".draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
+    with draft_of(folder) as draft:
         said = [f"imported from {place}, a {found.family} model", versions()]
         describe(draft, config, found.tokenizer, said)
         state = {"format": FORMAT, **asdict(Progress()), "steps": 0, "micro_batch": None, "scaler": {}}
         tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # it has not made a step here
         checkpoint.save(draft / "checkpoints", tensors, state)
-        os.rename(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     n = sum(p.numel() for p in model.parameters())
     print(f"{folder}: {found.family}, {n:,} parameters, {found.tokenizer.vocab_size:,} words")
     if found.tokenizer.kind == "hub":

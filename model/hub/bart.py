@@ -72,6 +72,8 @@ BART = Family(
     unread=("num_hidden_layers",),
     read=read,
     tensors=tensors,
+    prefix="model.",
+    fallback={"final_logits_bias": None},
     aliases={
         "lm_head.weight": "model.shared.weight", "model.encoder.embed_tokens.weight": "model.shared.weight",
         "model.decoder.embed_tokens.weight": "model.shared.weight",

@@ -47,7 +47,7 @@ def read(theirs, facts):
 def read_behind_padding(theirs, facts):
     """RoBERTa counts from behind its pad token."""
     rows, pad = theirs["max_position_embeddings"], theirs.setdefault("pad_token_id", 1)
-    if not isinstance(pad, int) or rows <= pad + 1:
+    if not isinstance(pad, int) or not 0 <= pad < rows - 1:
         raise HubError(f"config.json: {rows} positions begin behind pad_token_id ({pad}), so none is left")
     return read(theirs, facts) | {"context": rows - pad - 1}
 
@@ -103,8 +103,8 @@ BERT = Family(
 ROBERTA = BERT._replace(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
-    facts={**BERT.facts, "embedding.token_types": 1},
-    keys={k: v for k, v in BERT.keys.items() if k != "max_position_embeddings"},
+    facts={**BERT.facts, "embedding.token_types": 1, "head.transform": "gelu"},
+    keys={k: v for k, v in BERT.keys.items() if k != "max_position_embeddings"} | {"hidden_act": "ffn.kind"},
     words={**BERT.words, "type_vocab_size": {1: 1}},
     unread=(*BERT.unread, "max_position_embeddings"),
     read=read_behind_padding,

@@ -30,6 +30,15 @@ UNREAD = set(
 )
 
 
+# keys that no logit depends on as long as they say this
+SILENT = {
+    "is_llama_config": True, "rope_interleaved": False, "is_decoder": False, "add_cross_attention": False,
+    "tf_legacy_loss": False, "use_bfloat16": False, "pruned_heads": {}, "tie_encoder_decoder": False,
+}  # fmt: skip
+FRACTIONS = {"norm.eps", "head.softcap", "dropout"}
+WHOLE = set("d_model n_layers n_heads context width key_width value_width token_types buckets".split())  # noqa: SIM905
+
+
 class Family(NamedTuple):
     """`facts` hold for every model of the family. `keys` maps a key of config.json to a fact, or to several
     that must agree; `words` says what values are called there, and `missing` what a config.json means that
@@ -51,7 +60,7 @@ class Family(NamedTuple):
     write: Callable = lambda facts, theirs: {}  # and the keys for them
     prefix: str = ""  # of all tensors but those of the head; a file of the headless class lacks it
     aliases: Mapping = NOTHING  # tensors that may stand there a second time
-    fallback: Mapping = NOTHING  # what to read in place of a tensor that is not there
+    fallback: Mapping = NOTHING  # what to read in place of a tensor that is not there; None: zeros
     spare: tuple = ()  # patterns of tensors that may stand there and have no part in the logits
 
 
@@ -71,7 +80,16 @@ def value_of(family, theirs, key):
         if value not in list(words):
             raise HubError(f"config.json: {key} is {value!r}; known are {', '.join(map(str, words))}")
         value = words[value]
+    for name in names_of(family.keys[key]):
+        check_number(key, name, value)
     return value
+
+
+def check_number(key, name, value):
+    if name.rpartition(".")[2] in WHOLE and type(value) is not int:
+        raise HubError(f"config.json: {key} is {value!r}; expected a whole number")
+    if name in FRACTIONS and value is not None and type(value) not in (int, float):
+        raise HubError(f"config.json: {key} is {value!r}; expected a number")
 
 
 def facts_from(family, theirs):
@@ -92,7 +110,8 @@ def facts_from(family, theirs):
             said_by[name] = key
     facts |= family.read(theirs, facts)
     known = {*UNREAD, *family.keys, *family.needs, *family.unread}
-    if odd := sorted(key for key in set(theirs) - known if theirs[key] is not None):
+    spoken = {key: value for key, value in theirs.items() if value is not None and value != SILENT.get(key)}
+    if odd := sorted(set(spoken) - known):
         raise HubError(f"config.json: {odd[0]} is {theirs[odd[0]]!r}, which this import does not understand")
     return facts
 
@@ -107,8 +126,10 @@ class Fit(NamedTuple):
 
     @property
     def distance(self):
-        """Another kind of part is farther off than another option of it."""
-        return sum(10 if ".kind is" in obstacle else 1 for obstacle in self.obstacles)
+        """Another kind of model is farther off than another kind of part, and that than another option; what
+        cannot even be said comes between the first two."""
+        weights = {"model.kind is": 1000, ".kind is": 10, "model.": 1, "": 100}
+        return sum(next(n for sign, n in weights.items() if sign in said) for said in self.obstacles)
 
 
 def spelled(family, facts, ids):
@@ -119,6 +140,7 @@ def spelled(family, facts, ids):
         value = values and (any(values) if all(isinstance(v, bool) for v in values) else values[0])
         words = {ours: word for word, ours in reversed(family.words.get(key, {}).items())}
         if values and (not words or value in words):
+            value = float(value) if names in FRACTIONS and value is not None else value
             theirs[key] = words.get(value, value)
     return theirs | family.write(facts, theirs)
 
@@ -127,7 +149,8 @@ def fit(family, facts, ids):
     """What is written is read back, so that nothing is lost unnoticed: a fact that comes back another one is
     lifted or stands in the way. `ids` are config.json's special tokens."""
     kinds = [name for name in family.facts if name.endswith("kind")]
-    if odd := differing(facts, family.facts, [name for name in kinds if name in facts]):
+    odd = differing(facts, family.facts, [name for name in kinds if name in facts])
+    if odd := [*odd, *unsaid(family, facts)]:
         return Fit(family, {}, facts, [obstacle(family, *found) for found in odd])
     try:
         lifted = facts | lifts(facts, family.facts)
@@ -138,6 +161,16 @@ def fit(family, facts, ids):
     except HubError as error:
         return Fit(family, {}, facts, [str(error)])
     return Fit(family, theirs, lifted, [obstacle(family, *found) for found in odd])
+
+
+def unsaid(family, facts):
+    """(name, fact, what there are words for) of each kind that config.json has no word for."""
+    for key, words in family.words.items():
+        known = dict.fromkeys(words.values())
+        kinds = [name for name in names_of(family.keys[key]) if name.endswith("kind")]
+        yield from (
+            (name, facts.get(name), " or ".join(known)) for name in kinds if facts.get(name) not in known
+        )
 
 
 def lifts(facts, wanted):

@@ -29,10 +29,10 @@ def located(place):
 
 
 def read_json(path):
+    if not path.is_file():  # a pipe would be waited for
+        raise HubError(f"{path.parent} has no {path.name}")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HubError(f"{path.parent} has no {path.name}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise HubError(f"{path} cannot be read ({error})") from None
     if not isinstance(found, dict):
@@ -46,7 +46,7 @@ def files_of(folder):
 
     index = folder / "model.safetensors.index.json"
     paths = [folder / "model.safetensors"]
-    if index.exists():
+    if index.exists() and not paths[0].exists():
         listed = read_json(index).get("weight_map")
         if not isinstance(listed, dict) or not all(re.fullmatch(r"[\w.-]+", str(f)) for f in listed.values()):
             raise HubError(f"{index} is no index of the files beside it")

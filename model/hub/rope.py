@@ -25,6 +25,10 @@ OPTIONS = {
 def parameters(theirs):
     """What config.json says of rope, in one dict."""
     found = dict(theirs.get("rope_parameters") or theirs.get("rope_scaling") or {})
+    beside = theirs.get("rope_theta") not in (None, found.get("rope_theta", theirs.get("rope_theta")))
+    if theirs.get("rope_parameters") and (theirs.get("rope_scaling") or beside):
+        key = "rope_theta" if beside else "rope_scaling"
+        raise HubError(f"config.json: {key} stands beside rope_parameters; leave one of them out")
     old = found.pop("type", None)
     found.setdefault("rope_type", old or "default")
     for key, usual in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0)):

@@ -5,6 +5,12 @@ from model.hub.facts import attention_facts
 from model.hub.family import Family
 
 ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
+# what feed_forward_proj says already
+IMPLIED = {
+    "relu": {"dense_act_fn": "relu", "is_gated_act": False},
+    "geglu_tanh": {"dense_act_fn": "gelu_new", "is_gated_act": True},
+    "swiglu": {"dense_act_fn": "silu", "is_gated_act": True},
+}
 NODES = ("attention", "cross_attention")
 
 
@@ -33,6 +39,9 @@ def tensors(facts, theirs):
 
 def read(theirs, facts):
     """A config that does not tie its head does not scale it either; newer ones say the latter by itself."""
+    for key, value in IMPLIED[facts["ffn.kind"]].items():
+        if theirs.get(key, value) != value:
+            raise HubError(f"config.json: {key} is {theirs[key]!r} and feed_forward_proj asks for {value!r}")
     scaled = theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings", True) is not False)
     sizes = {"encoder.d_model": facts["d_model"], "encoder.n_heads": facts["n_heads"]}
     return {"head.tied": scaled, "head.scaled": scaled, **sizes}

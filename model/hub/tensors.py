@@ -111,7 +111,8 @@ def read_tensors(family, table, folder, model):
     for name, instead in family.fallback.items():
         if name in wanted and name not in names and instead in names:
             names[name] = names[instead]
-    missing = [name for name in wanted if name not in names]
+    zeros = {name for name, instead in family.fallback.items() if instead is None and name not in names}
+    missing = [name for name in wanted if name not in names and name not in zeros]
     spare = "|".join(family.spare) or "(?!)"
     extra = [n for n in names if n not in wanted and n not in copies and not re.fullmatch(spare, n)]
     for what, odd in (
@@ -123,7 +124,7 @@ def read_tensors(family, table, folder, model):
             raise HubError(f"{folder} {what} {sorted(odd)[0]}{more} (a {family.model_type} model)")
     tensors = {}
     for name, place in wanted.items():
-        weight = load(name)
+        weight = torch.zeros(place.shape) if name in zeros else load(name)
         if tuple(weight.shape) != place.shape:
             raise HubError(
                 f"{folder}: {name} is {tuple(weight.shape)} and its config.json asks for {place.shape}"

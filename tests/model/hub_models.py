@@ -64,6 +64,9 @@ MODELS = {
     "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
     "bert": (hf.BertForMaskedLM, SIZES),
+    "bert, relu, one type": (hf.BertForMaskedLM, SIZES | {"hidden_act": "relu", "type_vocab_size": 1}),
+    "roberta, relu": (hf.RobertaForMaskedLM, SIZES | {
+        "hidden_act": "relu", "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
     "roberta": (hf.RobertaForMaskedLM, SIZES | {
         "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
     "t5": (hf.T5ForConditionalGeneration, T5),

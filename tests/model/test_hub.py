@@ -1,6 +1,7 @@
 """The hub: folders of transformers become runs, and runs such folders; equal logits prove both."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -186,12 +187,35 @@ WRONG = [
     (LLAMA, lambda f: changed(f, eos_token_id=None), "it names no token that ends a text"),
     (LLAMA, lambda f: changed(f, model_type="mamba"), "model_type is 'mamba'; choose one of: gpt2, llama"),
     (LLAMA, lambda f: changed(f, hidden_size=...), "config.json of a llama model has no hidden_size"),
-    (LLAMA, lambda f: changed(f, hidden_size="wide"), "does not describe a"),
+    (LLAMA, lambda f: changed(f, hidden_size="wide"), "hidden_size is 'wide'; expected a whole number"),
+    (LLAMA, lambda f: changed(f, hidden_size=float("nan")), "hidden_size is nan; expected a whole number"),
+    (LLAMA, lambda f: changed(f, rms_norm_eps="tiny"), "rms_norm_eps is 'tiny'; expected a number"),
+    (LLAMA, lambda f: changed(f, rope_parameters={"rope_theta": "abc"}), "does not describe a llama model"),
+    (LLAMA, lambda f: changed(f, rope_parameters={"rope_theta": 10**400}), "does not describe a llama model"),
+    (
+        LLAMA,
+        lambda f: changed(f, rope_scaling={"rope_type": "linear", "factor": 3}),
+        "rope_scaling stands beside rope_parameters; leave one of them out",
+    ),
+    (LLAMA, lambda f: changed(f, rope_theta=500), "rope_theta stands beside rope_parameters"),
+    (LLAMA, lambda f: changed(f, is_llama_config=False), "is_llama_config is False, which this import does"),
+    (
+        "t5",
+        lambda f: changed(f, dense_act_fn="silu"),
+        "dense_act_fn is 'silu' and feed_forward_proj asks for",
+    ),
+    ("t5", lambda f: changed(f, is_gated_act=True), "is_gated_act is True and feed_forward_proj asks for"),
+    ("roberta", lambda f: changed(f, pad_token_id=-5), "positions begin behind pad_token_id .-5."),
+    (
+        "roberta",
+        lambda f: changed(f, pad_token_id=10**18, max_position_embeddings=10**18 + 70),
+        "does not describe a model",
+    ),
     (LLAMA, lambda f: changed(f, num_hidden_layers=10**9), "fewer tensors than its config.json has layers"),
     (
         LLAMA,
         lambda f: changed(f, num_hidden_layers="two"),
-        "Value 'two' of type 'str' could not be converted",
+        "num_hidden_layers is 'two'; expected a whole number",
     ),
     ("t5", lambda f: changed(f, num_layers=10**9), "fewer tensors than its config.json has layers"),
     ("qwen3", lambda f: changed(f, num_hidden_layers=10**9), "fewer tensors than its config.json has layers"),
@@ -306,6 +330,51 @@ def test_a_folder_in_several_files(there, tmp_path):
     index.write_text(index.read_text().replace("model-00001-of", "../model-00001-of"))
     with pytest.raises(HubError, match="is no index of the files beside it"):
         read(folder)
+
+
+def test_one_file_is_read_before_several(there, copy):
+    """As transformers does; an index may have been left behind."""
+    theirs, _ = there(LLAMA)
+    folder = copy(LLAMA)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"odd": "gone.safetensors"}}')
+    near(logits(opened(folder), *texts()), logits(theirs, *texts()))
+
+
+def test_a_pipe_is_not_waited_for(copy):
+    folder = copy(LLAMA)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    with pytest.raises(HubError, match="has no config.json"):
+        read(folder)
+
+
+def test_keys_that_say_nothing_stand_in_no_way(there, copy):
+    theirs, _ = there(LLAMA)
+    folder = copy(LLAMA)
+    changed(folder, is_llama_config=True, rope_interleaved=False, is_decoder=False, pruned_heads={})
+    near(logits(opened(folder), *texts()), logits(theirs, *texts()))
+
+
+def test_the_body_of_bart_alone(there, copy):
+    """What BartModel writes; the constant that the head would add is zero."""
+    theirs, _ = there("bart")
+    folder = copy("bart")
+    path = folder / "model.safetensors"
+    body = {n.removeprefix("model."): w for n, w in load_file(path).items() if n.startswith("model.")}
+    save_file(body, path, {"format": "pt"})
+    ours = opened(folder)
+    assert not ours.head.map.bias.any()
+    constant = theirs.final_logits_bias
+    torch.testing.assert_close(logits(ours, *texts()), logits(theirs, *texts()) - constant, rtol=0, atol=1e-5)
+
+
+def test_what_lies_beside_is_left_alone(copy, tmp_path):
+    (tmp_path / "run.draft").mkdir()
+    (tmp_path / "run.draft/notes.txt").write_text("precious")
+    before = set(tmp_path.iterdir())
+    import_run(copy("gpt2"), tmp_path / "run")
+    assert (tmp_path / "run.draft/notes.txt").read_text() == "precious"
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "run", tmp_path / "copy"}
 
 
 def test_older_files(there, copy, tmp_path):

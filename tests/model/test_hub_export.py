@@ -42,7 +42,9 @@ GIVEN = {  # what is built, with which tokenizer, and what it becomes
         "char",
         "NanoChatForCausalLM",
     ),
+    "model=modern model.head.softcap=15": ("byte", "NanoChatForCausalLM"),
     "model=gpt2": ("bpe", "GPT2LMHeadModel"),
+    "model=gpt2 model.norm.eps=1": ("byte", "GPT2LMHeadModel"),
     "model=gpt2 attention=mha_nobias ffn=relu2 norm=layernorm model.norm.bias=false": (
         "byte",
         "GPT2LMHeadModel",
@@ -103,6 +105,12 @@ def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
             "model=deepseek norm=rmsnorm model.norm.eps=0.1",
             "rms_norm_eps is 0.1 and the family asks for 1e-06",
         ),
+        (
+            "model=llama ffn=geglu norm=layernorm",
+            "model.norm.kind is layernorm and LlamaForCausalLM has rmsnorm",
+        ),
+        ("model=bert ffn=gelu_tanh", "model.head.transform is gelu and .* gelu_tanh|model.ffn.kind"),
+        ("model=vaswani", "model.kind is|model.position.kind is sinusoidal and BartForConditionalGeneration"),
         ("model=vaswani", "no class of transformers fits this model: model."),
         ("model=t5 model.encoder.d_model=64", "model.encoder.d_model is another one and T5ForConditional"),
     ],
@@ -117,7 +125,7 @@ def test_a_family_can_be_asked_for(tmp_path):
     model = opened("model=llama")
     assert export(model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
     with pytest.raises(
-        HubError, match="model.position.kind is rope and GPT2LMHeadModel has learned .and 1 more"
+        HubError, match="model.position.kind is rope and GPT2LMHeadModel has learned .and 2 more"
     ):
         export(model, tmp_path / "gpt2", "gpt2")
     with pytest.raises(ValueError, match="the family is 'gpt3'; choose one of: gpt2, llama"):
