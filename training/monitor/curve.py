@@ -11,8 +11,8 @@ def draw(curves, picture):
     """curves: (label, style, [(tokens, loss)]) each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(8, 4.5))
+    axes = figure.subplots(gridspec_kw={"left": 0.09, "right": 0.97, "bottom": 0.12, "top": 0.96})
     for label, style, line in curves:
         if line:
             axes.plot(*zip(*line, strict=True), style, label=label.replace("$", r"\$"), markersize=3)
