@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch.nn as nn
 
-from data.tokenizer import Tokenizer
+from data.tokenizer import NO_FRAME, Tokenizer
 from model.beams import best_answer
 from model.generate import steps
 from model.sampling import Sampling
@@ -38,6 +38,7 @@ class Sampler(NamedTuple):
     tokenizer: Tokenizer
     options: Namespace
     answers: bool  # whether it has learned to answer texts, not to go on from them
+    frame: list  # ids that it has learned to see before and after a text
 
     def sampling(self):
         given = {name: getattr(self.options, name) for name in Sampling._fields}
@@ -47,14 +48,14 @@ class Sampler(NamedTuple):
     def length(self):
         return LENGTH if self.options.max_new_tokens is None else self.options.max_new_tokens
 
-    def encode(self, text, after=()):
-        return encoded(text, self.tokenizer, self.model.context, self.options.slide, after)
+    def encode(self, text):
+        return encoded(text, self.tokenizer, self.model.context, self.options.slide, self.frame)
 
     def ids(self, text):
-        """(prompt, source); a decoder that answers does so after a start token."""
+        """(prompt, source)"""
         if self.model.kind == "encoder_decoder":
             return [self.tokenizer.specials["start"]], self.encode(text)
-        return self.encode(text, [self.tokenizer.specials["start"]] if self.answers else []), None
+        return self.encode(text), None
 
     def said(self, prompts, sources, numbers):
         """(row, id, log of its probability) of all that is written, as it comes."""
@@ -81,13 +82,23 @@ def drawn(told, with_logprobs):
                 yield row, i, logprob
 
 
+def frame_of(opened, answers):
+    """What goes on learning here learns texts without a frame. A decoder goes on from the text itself, or
+    answers it after a start token."""
+    before, after = NO_FRAME if opened.config.get("init_from") else opened.tokenizer.frame
+    if opened.model.kind == "decoder":
+        after = [opened.tokenizer.specials["start"]] if answers else []
+    return [before, after]
+
+
 def open_sampler(options):
     folder = newest_run(RUNS) if options.run is None else Path(options.run)
     opened = open_run(folder, options.checkpoint)
     model, objective = opened.model, opened.config.get("objective")
     check_options(options, model.kind)
     pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
-    sampler = Sampler(model, opened.tokenizer, options, pairs or model.kind == "encoder_decoder")
+    answers = pairs or model.kind == "encoder_decoder"
+    sampler = Sampler(model, opened.tokenizer, options, answers, frame_of(opened, answers))
     check_draws(options, sampler.sampling().temperature)
     precision = choose(choose_device(options.device), options.precision)
     model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
@@ -124,7 +135,8 @@ def write(sampler, texts):
 def speak(sampler, rows, streams):
     """A voice for each of these rows, which are written together; where it streams, it is heard meanwhile."""
     texts, prompts, sources, numbers = map(list, zip(*rows, strict=True))
-    voices = [Voice(sampler.tokenizer, sampler.options.stop or ()) for _ in rows]
+    befores = [() if sampler.answers else prompt for prompt in prompts]
+    voices = [Voice(sampler.tokenizer, sampler.options.stop or (), before) for before in befores]
     said = sampler.said(prompts, None if sources[0] is None else sources, numbers)
     if streams and not sampler.answers:
         show(texts[0])
@@ -149,16 +161,21 @@ def guess(sampler, texts):
     batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
     found = (filled for batch in batches for filled in fill(sampler.model, batch, mask))
     for text, filled in zip(texts, found, strict=True):
-        likeliest = [best[0] for best in filled.guesses]
+        likeliest, ids = [best[0] for best in filled.guesses], unframed(filled.ids, sampler.frame)
         if sampler.options.json:
-            show_json(text, tokenizer.decode(filled.ids), *map(list, zip(*likeliest, strict=True)), None)
+            show_json(text, tokenizer.decode(ids), *map(list, zip(*likeliest, strict=True)), None)
             continue
-        show(f"{tokenizer.show(filled.ids)}\n")
+        show(f"{tokenizer.show(ids)}\n")
         for number, best in enumerate(filled.guesses, 1):
             words = (f"{tokenizer.show([i])!r} {math.exp(logprob):.3f}" for i, logprob in best)
             show(f"  {MASK} {number}: {', '.join(words)}\n")
     if sampler.options.attention_map:
         look(sampler, {"tokens": rows[0]})
+
+
+def unframed(ids, frame):
+    before, after = map(len, frame)
+    return ids[before : len(ids) - after]
 
 
 def look(sampler, texts):

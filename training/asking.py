@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from data.tokenizer import NO_FRAME
+
 MASK = "[MASK]"
 
 
@@ -144,9 +146,8 @@ def decoded(data, where):
         raise ValueError(f"{where} is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
 
 
-def encoded(text, tokenizer, context, slide=False, after=()):
-    """The ids of a text, each [MASK] being what stood in such a place in training, and those that come after
-    it."""
+def encoded(text, tokenizer, context, slide=False, frame=NO_FRAME):
+    """The ids of a text in its frame, each [MASK] being what stood in such a place in training."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -158,13 +159,18 @@ def encoded(text, tokenizer, context, slide=False, after=()):
         ids += [mark, *piece]
     if not ids:
         raise ValueError("the prompt is empty; expected at least one character")
-    ids += after
-    if len(ids) > context and not slide:
+    before, after = frame
+    room = context - len(before) - len(after)
+    if len(ids) > room and not (slide and room > 0):
         raise ValueError(
-            f"the prompt has {len(ids)} tokens and the model's context is {context}: shorten it, or keep its "
-            "newest part with --slide"
+            f"the prompt has {len(ids) + context - room} tokens and the model's context is {context}: "
+            "shorten it, or keep its newest part with --slide"
         )
-    return ids[-context:]
+    if lost := len(marks) - sum(i in marks for i in ids[-room:]):
+        raise ValueError(
+            f"--slide keeps the newest {room} tokens, and {lost} {MASK} stand before: shorten it"
+        )
+    return [*before, *ids[-room:], *after]
 
 
 def marks_for(text, specials):
