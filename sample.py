@@ -5,6 +5,7 @@ python sample.py --prompt "def "
 
 import json
 import math
+import os
 import sys
 from argparse import Namespace
 from contextlib import suppress
@@ -14,10 +15,19 @@ from typing import NamedTuple
 import torch.nn as nn
 
 from data.tokenizer import NO_FRAME, Tokenizer
-from model.beams import best_answer
-from model.generate import steps
-from model.sampling import Sampling
-from training.asking import MASK, check_draws, check_options, encoded, make_parser, read_texts
+from model.beams import best_answer, check_search
+from model.generate import check_request, steps
+from model.sampling import Sampling, check_sampling
+from training.asking import (
+    MASK,
+    check_draws,
+    check_options,
+    check_stops,
+    encoded,
+    joined,
+    make_parser,
+    read_texts,
+)
 from training.command import command
 from training.filling import fill
 from training.monitor.maps import draw_maps, layers
@@ -57,12 +67,26 @@ class Sampler(NamedTuple):
             return [self.tokenizer.specials["start"]], self.encode(text)
         return self.encode(text), None
 
+    def check(self):
+        """Before any text is known."""
+        check_draws(self.options, self.sampling().temperature)
+        check_stops(self.options, self.tokenizer)
+        if self.model.kind != "encoder":
+            check_request(
+                self.model, [[0]], [[0]] if self.model.kind == "encoder_decoder" else None, self.length()
+            )
+            check_sampling(self.sampling(), self.tokenizer.vocab_size)
+        if self.options.beams is not None:
+            check_search(self.options.beams, self.penalty())
+
+    def penalty(self):
+        return 1.0 if self.options.length_penalty is None else self.options.length_penalty
+
     def said(self, prompts, sources, numbers):
         """(row, id, log of its probability) of all that is written, as it comes."""
         asked = {"max_new_tokens": self.length(), "stop": self.tokenizer.specials["end"]}
         if self.options.beams is not None:
-            penalty = self.options.length_penalty
-            asked |= {"beams": self.options.beams, "length_penalty": 1.0 if penalty is None else penalty}
+            asked |= {"beams": self.options.beams, "length_penalty": self.penalty()}
             return searched(self.model, sources, prompts, asked)
         told = steps(self.model, prompts, sources=sources, numbers=numbers, sampling=self.sampling(), **asked)
         return drawn(told, self.options.json)
@@ -99,7 +123,7 @@ def open_sampler(options):
     pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
     answers = pairs or model.kind == "encoder_decoder"
     sampler = Sampler(model, opened.tokenizer, options, answers, frame_of(opened, answers))
-    check_draws(options, sampler.sampling().temperature)
+    sampler.check()
     precision = choose(choose_device(options.device), options.precision)
     model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
     numbers = str(precision.dtype).removeprefix("torch.")
@@ -199,7 +223,7 @@ def converse(sampler, respond):
         import readline  # noqa: F401  keeps what was typed, for the arrow keys
     while True:
         try:
-            text = input("> " if sys.stdin.isatty() else "")
+            text = input("> " if sys.stdin.isatty() else "").removeprefix("\ufeff")  # of a pipe, perhaps
         except EOFError:
             return
         try:
@@ -211,15 +235,27 @@ def converse(sampler, respond):
 
 
 def main(words):
-    options = make_parser().parse_args(words)
+    options = make_parser().parse_args(joined(words))
     texts = [] if options.interactive else read_texts(options)
     sampler = open_sampler(options)
     respond = guess if sampler.model.kind == "encoder" else write
     if options.interactive:
-        converse(sampler, respond)
-    else:
+        return converse(sampler, respond)
+    try:
         respond(sampler, texts)
+    except KeyboardInterrupt:
+        if sys.stdout.isatty():
+            print()  # the shell's next prompt has a line of its own
+        raise
+
+
+def open_closed():
+    """A stream that the shell has closed leads nowhere."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
 
 
 if __name__ == "__main__":
+    open_closed()
     sys.exit(command(main, sys.argv[1:]))

@@ -38,7 +38,7 @@ def check_texts(texts, model, what):
             raise ValueError(f"a {what} has ids from {min(text)} to {max(text)}; the vocabulary has {words}")
 
 
-def check_request(model, prompts, sources, max_new_tokens, stop):
+def check_request(model, prompts, sources, max_new_tokens, stop=None):
     if model.training:
         raise ValueError("generate needs a model that is not training: call model.eval() first")
     if model.kind == "encoder":
