@@ -211,7 +211,7 @@ def encoded(text, tokenizer, context, slide=False, frame=NO_FRAME):
         )
     if lost := len(marks) - sum(i in marks for i in ids[-room:]):
         raise ValueError(
-            f"--slide keeps the newest {room} tokens, and {lost} {MASK} stand before: shorten it"
+            f"--slide keeps the newest {room} tokens and loses {lost} {MASK}: shorten the prompt"
         )
     return [*before, *ids[-room:], *after]
 
