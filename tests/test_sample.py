@@ -160,7 +160,11 @@ def test_a_text_may_begin_with_a_dash(say, text):
 
 def test_a_stop_may_be_dashes(say, monkeypatch):
     heard, usual = [], sample.Voice
-    spy = lambda tokenizer, stops, before: heard.append(stops) or usual(tokenizer)  # noqa: E731
+
+    def spy(tokenizer, stops, before):
+        heard.append(stops)
+        return usual(tokenizer)
+
     monkeypatch.setattr(sample, "Voice", spy)
     say("--prompt", "a", "--max-new-tokens", "2", "--stop", "--", "--stop", "-x", "--stop=--")
     assert heard == [["--", "-x", "--"]]
