@@ -164,7 +164,7 @@ class HubTokenizer(Tokenizer):
 
         def text(ids, final=False):
             nonlocal seen, new
-            new = [*new, *ids][-HELD:]
+            new = [*new[-HELD:], *ids]
             shown, whole = self.decode(seen), self.decode([*seen, *new])
             if whole.endswith("\ufffd") and len(new) < HELD and not final:
                 return ""

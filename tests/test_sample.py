@@ -20,7 +20,7 @@ from training.config import compose
 from training.launch import launch
 from training.monitor.maps import layers, name_ticks
 from training.opening import open_run
-from training.speaking import Voice
+from training.speaking import Voice, harmless
 from training.stored import newest_run
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
@@ -217,7 +217,8 @@ def test_enough_of_one_text(say, monkeypatch):
 def test_enough_while_it_comes(terminal, monkeypatch):
     """The shell's next prompt has a line of its own."""
     monkeypatch.setattr(Voice, "finish", interrupted)
-    assert terminal("--prompt", "line", "--max-new-tokens", "2")[1].endswith("\n")
+    pieces, whole = terminal("--prompt", "line", "--max-new-tokens", "2")
+    assert len(pieces) == 3 and whole == harmless("".join(pieces)) + "\n"
 
 
 def test_enough_of_a_pipe(say, monkeypatch):
