@@ -5,6 +5,7 @@ python sample.py --prompt "def "
 
 import json
 import math
+import os
 import sys
 from argparse import Namespace
 from contextlib import suppress
@@ -13,11 +14,20 @@ from typing import NamedTuple
 
 import torch.nn as nn
 
-from data.tokenizer import Tokenizer
-from model.beams import best_answer
-from model.generate import steps
-from model.sampling import Sampling
-from training.asking import MASK, check_draws, check_options, encoded, make_parser, read_texts
+from data.tokenizer import NO_FRAME, Tokenizer
+from model.beams import best_answer, check_search
+from model.generate import check_request, steps
+from model.sampling import Sampling, check_sampling
+from training.asking import (
+    MASK,
+    check_draws,
+    check_options,
+    check_stops,
+    encoded,
+    joined,
+    make_parser,
+    read_texts,
+)
 from training.command import command
 from training.filling import fill
 from training.monitor.maps import draw_maps, layers
@@ -38,6 +48,7 @@ class Sampler(NamedTuple):
     tokenizer: Tokenizer
     options: Namespace
     answers: bool  # whether it has learned to answer texts, not to go on from them
+    frame: list  # ids that it has learned to see before and after a text
 
     def sampling(self):
         given = {name: getattr(self.options, name) for name in Sampling._fields}
@@ -47,21 +58,35 @@ class Sampler(NamedTuple):
     def length(self):
         return LENGTH if self.options.max_new_tokens is None else self.options.max_new_tokens
 
-    def encode(self, text, after=()):
-        return encoded(text, self.tokenizer, self.model.context, self.options.slide, after)
+    def encode(self, text):
+        return encoded(text, self.tokenizer, self.model.context, self.options.slide, self.frame)
 
     def ids(self, text):
-        """(prompt, source); a decoder that answers does so after a start token."""
+        """(prompt, source)"""
         if self.model.kind == "encoder_decoder":
             return [self.tokenizer.specials["start"]], self.encode(text)
-        return self.encode(text, [self.tokenizer.specials["start"]] if self.answers else []), None
+        return self.encode(text), None
+
+    def check(self):
+        """Before any text is known."""
+        check_draws(self.options, self.sampling().temperature)
+        check_stops(self.options, self.tokenizer)
+        if self.model.kind != "encoder":
+            check_request(
+                self.model, [[0]], [[0]] if self.model.kind == "encoder_decoder" else None, self.length()
+            )
+            check_sampling(self.sampling(), self.tokenizer.vocab_size)
+        if self.options.beams is not None:
+            check_search(self.options.beams, self.penalty())
+
+    def penalty(self):
+        return 1.0 if self.options.length_penalty is None else self.options.length_penalty
 
     def said(self, prompts, sources, numbers):
         """(row, id, log of its probability) of all that is written, as it comes."""
         asked = {"max_new_tokens": self.length(), "stop": self.tokenizer.specials["end"]}
         if self.options.beams is not None:
-            penalty = self.options.length_penalty
-            asked |= {"beams": self.options.beams, "length_penalty": 1.0 if penalty is None else penalty}
+            asked |= {"beams": self.options.beams, "length_penalty": self.penalty()}
             return searched(self.model, sources, prompts, asked)
         told = steps(self.model, prompts, sources=sources, numbers=numbers, sampling=self.sampling(), **asked)
         return drawn(told, self.options.json)
@@ -81,14 +106,24 @@ def drawn(told, with_logprobs):
                 yield row, i, logprob
 
 
+def frame_of(opened, answers):
+    """What goes on learning here learns texts without a frame. A decoder goes on from the text itself, or
+    answers it after a start token."""
+    before, after = NO_FRAME if opened.config.get("init_from") else opened.tokenizer.frame
+    if opened.model.kind == "decoder":
+        after = [opened.tokenizer.specials["start"]] if answers else []
+    return [before, after]
+
+
 def open_sampler(options):
     folder = newest_run(RUNS) if options.run is None else Path(options.run)
     opened = open_run(folder, options.checkpoint)
     model, objective = opened.model, opened.config.get("objective")
     check_options(options, model.kind)
     pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
-    sampler = Sampler(model, opened.tokenizer, options, pairs or model.kind == "encoder_decoder")
-    check_draws(options, sampler.sampling().temperature)
+    answers = pairs or model.kind == "encoder_decoder"
+    sampler = Sampler(model, opened.tokenizer, options, answers, frame_of(opened, answers))
+    sampler.check()
     precision = choose(choose_device(options.device), options.precision)
     model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
     numbers = str(precision.dtype).removeprefix("torch.")
@@ -124,7 +159,8 @@ def write(sampler, texts):
 def speak(sampler, rows, streams):
     """A voice for each of these rows, which are written together; where it streams, it is heard meanwhile."""
     texts, prompts, sources, numbers = map(list, zip(*rows, strict=True))
-    voices = [Voice(sampler.tokenizer, sampler.options.stop or ()) for _ in rows]
+    befores = [() if sampler.answers else prompt for prompt in prompts]
+    voices = [Voice(sampler.tokenizer, sampler.options.stop or (), before) for before in befores]
     said = sampler.said(prompts, None if sources[0] is None else sources, numbers)
     if streams and not sampler.answers:
         show(texts[0])
@@ -149,16 +185,21 @@ def guess(sampler, texts):
     batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
     found = (filled for batch in batches for filled in fill(sampler.model, batch, mask))
     for text, filled in zip(texts, found, strict=True):
-        likeliest = [best[0] for best in filled.guesses]
+        likeliest, ids = [best[0] for best in filled.guesses], unframed(filled.ids, sampler.frame)
         if sampler.options.json:
-            show_json(text, tokenizer.decode(filled.ids), *map(list, zip(*likeliest, strict=True)), None)
+            show_json(text, tokenizer.decode(ids), *map(list, zip(*likeliest, strict=True)), None)
             continue
-        show(f"{tokenizer.show(filled.ids)}\n")
+        show(f"{tokenizer.show(ids)}\n")
         for number, best in enumerate(filled.guesses, 1):
             words = (f"{tokenizer.show([i])!r} {math.exp(logprob):.3f}" for i, logprob in best)
             show(f"  {MASK} {number}: {', '.join(words)}\n")
     if sampler.options.attention_map:
         look(sampler, {"tokens": rows[0]})
+
+
+def unframed(ids, frame):
+    before, after = map(len, frame)
+    return ids[before : len(ids) - after]
 
 
 def look(sampler, texts):
@@ -182,7 +223,7 @@ def converse(sampler, respond):
         import readline  # noqa: F401  keeps what was typed, for the arrow keys
     while True:
         try:
-            text = input("> " if sys.stdin.isatty() else "")
+            text = input("> " if sys.stdin.isatty() else "").removeprefix("\ufeff")  # of a pipe, perhaps
         except EOFError:
             return
         try:
@@ -194,15 +235,27 @@ def converse(sampler, respond):
 
 
 def main(words):
-    options = make_parser().parse_args(words)
+    options = make_parser().parse_args(joined(words))
     texts = [] if options.interactive else read_texts(options)
     sampler = open_sampler(options)
     respond = guess if sampler.model.kind == "encoder" else write
     if options.interactive:
-        converse(sampler, respond)
-    else:
+        return converse(sampler, respond)
+    try:
         respond(sampler, texts)
+    except KeyboardInterrupt:
+        if sys.stdout.isatty():
+            print()  # the shell's next prompt has a line of its own
+        raise
+
+
+def open_closed():
+    """A stream that the shell has closed leads nowhere."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
 
 
 if __name__ == "__main__":
+    open_closed()
     sys.exit(command(main, sys.argv[1:]))

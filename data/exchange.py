@@ -3,7 +3,7 @@
 import json
 import re
 
-from data.tokenizer import BytePairTokenizer, from_hub_state, library
+from data.tokenizer import NO_FRAME, BytePairTokenizer, from_hub_state, library
 from data.vocabulary import PATTERN, letters
 
 SAMPLE = (
@@ -29,6 +29,7 @@ def to_hub(tokenizer):
         tokens = ["".join(letter[b] for b in token) for token in ranks]
         merges, pattern = merges_of(tokens), getattr(tokenizer, "pattern", None)
     whole = described(tokens, merges, pattern, {names[n]: i for n, i in tokenizer.specials.items()})
+    whole["post_processor"] = processor_of(tokenizer.frame, first)
     if tokenizer.kind == "char":
         whole |= {"pre_tokenizer": None, "decoder": {"type": "Fuse"}}
     text = json.dumps(whole, ensure_ascii=False)
@@ -86,9 +87,48 @@ def agree(tokenizer, other, text):
     return tokenizer.encode(text).tolist() == other.encode(text, add_special_tokens=False).ids
 
 
+def frame_of(processor):
+    """The ids that a post-processor in JSON sets before a text and after it; one that only counts characters
+    sets none."""
+    kind = processor and processor["type"]
+    if kind == "Sequence":
+        frames = map(frame_of, processor["processors"])
+        return next(filter(any, frames), NO_FRAME)  # the library cannot take two
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return [[processor["cls"][1]], [processor["sep"][1]]]
+    return template_of(processor) if kind == "TemplateProcessing" else NO_FRAME
+
+
+def template_of(processor):
+    pieces, known = processor["single"], processor["special_tokens"]
+    texts = [place for place, piece in enumerate(pieces) if "Sequence" in piece]
+    names = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
+    if len(texts) != 1 or not known.keys() >= set(names):
+        raise ValueError("the tokenizer's post-processor is none that sets known tokens around a text")
+    ids = [known[name]["ids"] for name in names]
+    return [[i for piece in side for i in piece] for side in (ids[: texts[0]], ids[texts[0] :])]
+
+
+def processor_of(frame, names):
+    """Such a post-processor; `names` has those of ids."""
+    if not any(frame):
+        return None
+    spelled = {i: names.get(i, f"<|{i}|>") for side in frame for i in side}
+    before, after = ([{"SpecialToken": {"id": spelled[i], "type_id": 0}} for i in side] for side in frame)
+    first, second = ({"Sequence": {"id": letter, "type_id": n}} for n, letter in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [*before, first, *after],
+        "pair": [*before, first, *after, second, *after],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in spelled.items()},
+    }
+
+
 def from_hub(text, specials, vocab_size):
     """Ours where it can be said in our words, with the same ids; else the library's own, wrapped."""
-    wrapped = from_hub_state({"text": text, "specials": specials, "vocab_size": vocab_size})
+    frame = frame_of(json.loads(text).get("post_processor"))
+    told = {"frame": frame} if any(frame) else {}
+    wrapped = from_hub_state({"text": text, "specials": specials, "vocab_size": vocab_size, **told})
     ours = byte_pairs(wrapped)
     return ours or wrapped
 
@@ -114,7 +154,7 @@ def byte_pairs(wrapped):
     if min(wrapped.specials.values()) < len(ranks):
         return None
     try:
-        ours = BytePairTokenizer(pattern, ranks, wrapped.specials, wrapped.vocab_size)
+        ours = BytePairTokenizer(pattern, ranks, wrapped.specials, wrapped.vocab_size, wrapped.frame)
     except ValueError:  # a pattern that tiktoken cannot compile
         return None
     everything = SAMPLE + wrapped.decode(range(len(ranks)))

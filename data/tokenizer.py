@@ -11,6 +11,8 @@ import re
 import numpy as np
 import tiktoken
 
+HELD = 8  # ids that may wait for others to become text with them
+NO_FRAME = [[], []]
 PLAIN_NAME = re.compile(r"[a-z]+(_\d+)?")
 
 
@@ -22,9 +24,10 @@ def placed(names, first):
 class Tokenizer:
     """What all kinds share: special ids lie behind the ordinary ones, and each id stands for some bytes."""
 
-    def __init__(self, n_ordinary, specials):
+    def __init__(self, n_ordinary, specials, frame=NO_FRAME):
         self.n_ordinary = n_ordinary  # ids that text can have, from 0
         self.specials = specials
+        self.frame = frame  # ids before and after a text that stands by itself, as published models learn it
         self.vocab_size = max([n_ordinary - 1, *specials.values()]) + 1
         self.names = {i: name for name, i in specials.items()}
 
@@ -43,8 +46,9 @@ class Tokenizer:
                 ordinary.append(i)
         return shown + self.decode(ordinary)
 
-    def stream(self):
-        """A function of the next ids, which gives the text that is certain by now: never half a character."""
+    def stream(self, before=()):
+        """A function of the next ids, which gives the text that is certain by now: never half a character.
+        `before` are ids that stand there already, for kinds whose pieces join."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def text(ids, final=False):
@@ -54,7 +58,8 @@ class Tokenizer:
         return text
 
     def state(self):
-        return {"kind": self.kind, "specials": self.specials}
+        told = {"frame": self.frame} if any(self.frame) else {}
+        return {"kind": self.kind, "specials": self.specials} | told
 
 
 class ByteTokenizer(Tokenizer):
@@ -105,8 +110,8 @@ class BytePairTokenizer(Tokenizer):
 
     kind = "bpe"
 
-    def __init__(self, pattern, ranks, specials, vocab_size=None):
-        super().__init__(len(ranks), specials)
+    def __init__(self, pattern, ranks, specials, vocab_size=None, frame=NO_FRAME):
+        super().__init__(len(ranks), specials, frame)
         self.pattern, self.ranks, self.told = pattern, ranks, vocab_size
         self.vocab_size = vocab_size or self.vocab_size  # a model may have more rows than there are tokens
         # tiktoken encodes half as fast again where it has special tokens to look for, though none is allowed
@@ -135,13 +140,16 @@ class HubTokenizer(Tokenizer):
 
     kind = "hub"
 
-    def __init__(self, text, specials, vocab_size):
-        super().__init__(vocab_size, specials)
+    def __init__(self, text, specials, vocab_size, frame=NO_FRAME):
+        super().__init__(vocab_size, specials, frame)
         self.vocab_size, self.text = vocab_size, text
         self.library = library(text)
 
     def encode(self, text):
-        return np.array(self.library.encode(text, add_special_tokens=False).ids, np.int32)
+        try:
+            return np.array(self.library.encode(text, add_special_tokens=False).ids, np.int32)
+        except Exception as error:  # the library has no kind of its own
+            raise ValueError(f"this tokenizer has no ids for {text!r:.60}: {error}") from None
 
     def bytes_of(self, ids):
         return self.library.decode(list(ids)).encode()
@@ -149,19 +157,20 @@ class HubTokenizer(Tokenizer):
     def decode(self, ids):
         return self.library.decode(list(ids))
 
-    def stream(self):
-        """Pieces may join in ways of their own, so the newest ids are decoded along with the few before."""
-        seen, shown = [], ""
+    def stream(self, before=()):
+        """Pieces may join in ways of their own, so new ids are decoded behind the last that have become
+        text."""
+        seen, new = list(before), []
 
         def text(ids, final=False):
-            nonlocal seen, shown
-            seen = [*seen, *ids]
-            whole = self.decode(seen)
-            if whole.endswith("\ufffd") and not final:
+            nonlocal seen, new
+            new = [*new[-HELD:], *ids]
+            shown, whole = self.decode(seen), self.decode([*seen, *new])
+            if whole.endswith("\ufffd") and len(new) < HELD and not final:
                 return ""
-            new, seen = whole[len(shown) :], seen[-8:]
-            shown = self.decode(seen)
-            return new
+            if len(whole) > len(shown):
+                seen, new = new, []
+            return whole[len(shown) :]
 
         return text
 
@@ -189,31 +198,35 @@ SHAPES = {
     "bpe": {"pattern": str, "ranks": list},
     "hub": {"text": str, "vocab_size": int},
 }
+TOLD = {"vocab_size": int, "frame": list}  # of some that were published
 
 
 def from_state(state):
     """The tokenizer that said this state; anything else is refused."""
     options = dict(state) if isinstance(state, dict) else {}
     kind = options.pop("kind", None)
-    told = {"vocab_size": int} if kind == "bpe" and "vocab_size" in options else {}
+    told = {name: shape for name, shape in TOLD.items() if kind in ("bpe", "hub") and name in options}
     if kind not in list(SHAPES) or {k: type(v) for k, v in options.items()} != {
         "specials": dict,
         **SHAPES[kind],
         **told,
     }:
         raise ValueError(f"not the state of a tokenizer, whose kind is one of: {', '.join(SHAPES)}")
+    check_names(options["specials"])
     if kind == "hub":
         return from_hub_state(options)
     if kind == "bpe":
         options["ranks"] = decoded(options["ranks"])
     n_ordinary = 256 if kind == "byte" else len(options.get("characters", options.get("ranks")))
-    check_specials(options["specials"], n_ordinary, shared=bool(told))
-    if told and options["vocab_size"] <= max(n_ordinary - 1, *options["specials"].values()):
+    check_specials(options["specials"], n_ordinary, shared="vocab_size" in told)
+    if "vocab_size" in told and options["vocab_size"] <= max(n_ordinary - 1, *options["specials"].values()):
         raise ValueError("not the state of a tokenizer: its vocab_size is smaller than its ids")
     if kind == "char" and sorted(set(options["characters"])) != list(options["characters"]):
         raise ValueError("a char tokenizer's characters stand in order, each once")
     try:
-        return {"byte": ByteTokenizer, "char": CharTokenizer, "bpe": BytePairTokenizer}[kind](**options)
+        tokenizer = {"byte": ByteTokenizer, "char": CharTokenizer, "bpe": BytePairTokenizer}[kind](**options)
+        check_frame(tokenizer.frame, tokenizer.vocab_size)
+        return tokenizer
     except ValueError as error:  # a pattern that tiktoken cannot compile
         raise ValueError(f"not the state of a tokenizer: {error}") from None
 
@@ -230,7 +243,7 @@ def decoded(ranks):
 
 def from_hub_state(options):
     tokenizer = HubTokenizer(**options)
-    check_names(tokenizer.specials)
+    check_frame(tokenizer.frame, tokenizer.vocab_size)
     ids = [*tokenizer.specials.values(), *tokenizer.library.get_vocab().values()]
     if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
         raise ValueError(
@@ -248,9 +261,15 @@ def check_names(specials):
 
 
 def check_specials(specials, n_ordinary, shared=False):
-    check_names(specials)
     ids = list(specials.values())
     if (len(set(ids)) < len(ids) and not shared) or not all(
         n_ordinary <= i < n_ordinary + 100_000 for i in ids
     ):
         raise ValueError(f"special tokens have ids of their own behind the {n_ordinary} of the text")
+
+
+def check_frame(frame, vocab_size):
+    if len(frame) != 2 or not all(isinstance(side, list) for side in frame):
+        raise ValueError("a tokenizer's frame is a list of ids before a text, and one of those after it")
+    if odd := [i for side in frame for i in side if type(i) is not int or not 0 <= i < vocab_size]:
+        raise ValueError(f"a tokenizer's frame has {odd[0]!r:.60}, which is none of its {vocab_size} ids")

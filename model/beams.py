@@ -20,15 +20,19 @@ class Answer(NamedTuple):
         return sum(self.logprobs) / len(self.ids) ** length_penalty
 
 
+def check_search(beams, length_penalty):
+    if not fits(beams, int) or not 1 <= beams <= MOST:
+        raise ValueError(f"beams is {beams!r}; expected a whole number from 1 to {MOST}")
+    if not fits(length_penalty, float) or abs(length_penalty) > 10:
+        raise ValueError(f"length_penalty is {length_penalty!r}; expected a number from -10 to 10")
+
+
 def best_answer(model, source, prompt, *, beams, length_penalty, max_new_tokens, stop=None):
     """At each step the `beams` likeliest beginnings go on; the answer that ends with the best score wins."""
     if model.kind != "encoder_decoder":
         raise ValueError(f"beams search for an encoder_decoder's answer; this model is a {model.kind}")
     check_request(model, [prompt], [source], max_new_tokens, stop)
-    if not fits(beams, int) or not 1 <= beams <= MOST:
-        raise ValueError(f"beams is {beams!r}; expected a whole number from 1 to {MOST}")
-    if not fits(length_penalty, float) or abs(length_penalty) > 10:
-        raise ValueError(f"length_penalty is {length_penalty!r}; expected a number from -10 to 10")
+    check_search(beams, length_penalty)
     reader = Reader(model, [prompt], max_new_tokens, [source])
     return search(reader, beams, length_penalty, max_new_tokens, stop)
 

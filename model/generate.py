@@ -38,7 +38,7 @@ def check_texts(texts, model, what):
             raise ValueError(f"a {what} has ids from {min(text)} to {max(text)}; the vocabulary has {words}")
 
 
-def check_request(model, prompts, sources, max_new_tokens, stop):
+def check_request(model, prompts, sources, max_new_tokens, stop=None):
     if model.training:
         raise ValueError("generate needs a model that is not training: call model.eval() first")
     if model.kind == "encoder":
@@ -64,7 +64,7 @@ def check_request(model, prompts, sources, max_new_tokens, stop):
 class Reader:
     """Rows of ids on their way through a model. What is there at first is read at once, then each new id
     costs one step through the cache. A row that has outgrown the context goes on with its newer half, which
-    is read anew. A source is encoded once."""
+    alone is read anew. A source is encoded once."""
 
     def __init__(self, model, rows, most, sources=None):
         self.model, self.rows, self.caches = model, [list(row) for row in rows], None
@@ -75,17 +75,19 @@ class Reader:
             with torch.inference_mode():
                 self.memory = model.encode(tokens, visible=self.memory_visible)
 
+    def hidden(self, tokens, rows=slice(None), **seen):
+        if self.memory is None:
+            return self.model.hidden(tokens, **seen)
+        visible = None if self.memory_visible is None else self.memory_visible[rows]
+        return self.model.decode(tokens, self.memory[rows], memory_visible=visible, **seen)
+
     @torch.inference_mode()
     def read(self):
         """The scores of the word that comes next in each row."""
         if self.caches is None:
             self.tokens, self.visible = left_pad(self.rows, self.model)
             self.caches = self.model.new_caches(self.size)
-        seen = {"visible": self.visible, "caches": self.caches}
-        if self.memory is None:
-            hidden = self.model.hidden(self.tokens, **seen)
-        else:
-            hidden = self.model.decode(self.tokens, self.memory, memory_visible=self.memory_visible, **seen)
+        hidden = self.hidden(self.tokens, visible=self.visible, caches=self.caches)
         logits_BV = self.model.head(hidden[:, -1])
         if not logits_BV.amax().isfinite():  # a NaN is its row's maximum
             raise FloatingPointError("the model's scores are not finite numbers; its weights are of no use")
@@ -98,9 +100,29 @@ class Reader:
             row.append(i)
         if self.visible is not None:
             self.visible = torch.cat([self.visible, torch.ones_like(self.visible[:, :1])], 1)
-        if max(map(len, self.rows)) > self.model.context:
-            newer, self.caches = -(self.model.context // 2 or 1), None
-            self.rows = [row[newer:] if len(row) > self.model.context else row for row in self.rows]
+        if over := [number for number, row in enumerate(self.rows) if len(row) > self.model.context]:
+            self.halve(over)
+
+    @torch.inference_mode()
+    def halve(self, over):
+        """These rows go on with their newer half. All of it but the newest id is read anew, into their last
+        slots; the other rows stay as they are."""
+        half = self.model.context // 2 or 1
+        for number in over:
+            self.rows[number] = self.rows[number][-half:]
+        if len(over) == len(self.rows):
+            self.caches = None
+            return
+        slots = max(map(len, self.rows)) - 1
+        for layer in self.caches:
+            layer.own.forget(slots)
+        self.visible = self.visible[:, -slots - 1 :]
+        self.visible[over, : slots + 1 - half] = False
+        if half > 1:
+            anew, rows = self.model.new_caches(half - 1), [self.rows[number][:-1] for number in over]
+            self.hidden(torch.tensor(rows, device=self.tokens.device), over, caches=anew)
+            for layer, other in zip(self.caches, anew, strict=True):
+                layer.own.replace(over, other.own)
 
     def keep(self, numbers):
         """Go on with the rows of these numbers, some of them several times; of a batch without padding."""

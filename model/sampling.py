@@ -24,6 +24,7 @@ class Sampling(NamedTuple):
 
 
 GREEDY = Sampling()
+EXTREME = 1e30  # a penalty beyond it, or below its inverse, does the same to any score: float32 holds both
 
 
 def check_sampling(sampling, words):
@@ -55,8 +56,15 @@ def wide(scores_BV):
 
 def penalised(scores_BV, written_BV, penalty):
     """A negative score is multiplied, so that it falls too."""
+    penalty, largest = min(max(penalty, 1 / EXTREME), EXTREME), torch.finfo(scores_BV.dtype).max
     lower_BV = torch.where(scores_BV > 0, scores_BV / penalty, scores_BV * penalty)
-    return torch.where(written_BV, lower_BV, scores_BV)
+    return torch.where(written_BV, lower_BV.clamp(-largest, largest), scores_BV)
+
+
+def tempered(scores_BV, temperature):
+    """The likeliest word has 0, so that the coldest temperature leaves just that and no sum overflows."""
+    limits = torch.finfo(scores_BV.dtype)
+    return (scores_BV - scores_BV.amax(-1, keepdim=True)) / min(max(temperature, limits.tiny), limits.max)
 
 
 def likely(scores_BV, sampling):
@@ -66,11 +74,12 @@ def likely(scores_BV, sampling):
     def at_least(least):
         return scores_BV.masked_fill(scores_BV < least, float("-inf"))
 
-    if sampling.top_k is not None or sampling.top_p is not None:
+    top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p  # in float32 a sum may reach 1 early
+    if sampling.top_k is not None or top_p < 1:
         ordered = scores_BV.topk(sampling.top_k or scores_BV.shape[-1]).values
         shares = ordered.softmax(-1)
         likelier = shares.cumsum(-1) - shares
-        count = (likelier < (sampling.top_p or math.inf)).sum(-1, keepdim=True)
+        count = (likelier < top_p).sum(-1, keepdim=True).clamp(min=1)
         scores_BV = at_least(ordered.gather(-1, count - 1))
     if sampling.min_p is not None:
         scores_BV = at_least(scores_BV.amax(-1, keepdim=True) + math.log(sampling.min_p))
@@ -94,7 +103,7 @@ def choose(logits_BV, written_BV, draws, sampling):
     """The next id of each row. written_BV: true for the words a row has already; None without a penalty."""
     scores_BV = logits_BV
     if written_BV is not None:
-        scores_BV = penalised(scores_BV, written_BV, sampling.repetition_penalty)
+        scores_BV = penalised(wide(scores_BV), written_BV, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return scores_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
-    return drawn(likely(wide(scores_BV) / sampling.temperature, sampling), draws)
+    return drawn(likely(tempered(wide(scores_BV), sampling.temperature), sampling), draws)

@@ -11,14 +11,16 @@ import pytest
 import torch
 
 import sample
+from data.tokenizer import CharTokenizer
 from tests.parts import ROOT
 from train import main as train
 from training.asking import encoded
 from training.command import command
 from training.config import compose
 from training.launch import launch
-from training.monitor.maps import layers
+from training.monitor.maps import layers, name_ticks
 from training.opening import open_run
+from training.speaking import Voice, harmless
 from training.stored import newest_run
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
@@ -140,6 +142,53 @@ def test_stdin_is_one_prompt(say):
     assert say(*usual, stdin="a\nnaïve\n".encode()) == say("--prompt", "a\nnaïve", *usual)
 
 
+def test_lines_that_end_in_two_characters_and_marks_of_an_encoding(say):
+    usual, plain = ["--max-new-tokens", "5"], say("--prompt", "a\nb", "--max-new-tokens", "5")
+    assert say(*usual, stdin=b"a\r\nb\r\n") == say(*usual, stdin=b"\xef\xbb\xbfa\nb") == plain
+    alone = say("--prompt", "a", *usual)
+    assert say("--interactive", *usual, stdin=b"\xef\xbb\xbfa\r\n") == alone
+
+
+@pytest.mark.parametrize("text", ["-x", "--", "-", "-1", "--run=", "--prompt=a"])
+def test_a_text_may_begin_with_a_dash(say, text):
+    usual = ["--max-new-tokens", "5", "--json"]
+    [row] = rows(say(f"--prompt={text}", *usual))
+    assert row["prompt"] == text
+    if not text.startswith(("--r", "--p")):
+        assert rows(say("--prompt", text, "--stop", text, *usual))[0]["prompt"] == text
+
+
+def test_a_stop_may_be_dashes(say, monkeypatch):
+    heard, usual = [], sample.Voice
+
+    def spy(tokenizer, stops, before):
+        heard.append(stops)
+        return usual(tokenizer)
+
+    monkeypatch.setattr(sample, "Voice", spy)
+    say("--prompt", "a", "--max-new-tokens", "2", "--stop", "--", "--stop", "-x", "--stop=--")
+    assert heard == [["--", "-x", "--"]]
+
+
+def test_a_stop_that_cannot_be_written_is_refused(say, monkeypatch):
+    usual = sample.open_run
+    letters = CharTokenizer("".join(map(chr, range(256))), {"end": 256})
+    monkeypatch.setattr(sample, "open_run", lambda *given: usual(*given)._replace(tokenizer=letters))
+    code, said = say("--prompt", "a", "--stop", "a\u2603")
+    assert (
+        code == 2 and "--stop 'a\u2603' is never written: the character '\u2603' is not among the 256" in said
+    )
+
+
+def test_several_prompts(say):
+    usual = ["--max-new-tokens", "5", "--json"]
+    both = rows(say("--prompt", "line", "--prompt", "of", *usual))
+    assert [row["prompt"] for row in both] == ["line", "of"]
+    assert [row["ids"] for row in both] == [
+        rows(say("--prompt", p, *usual))[0]["ids"] for p in ("line", "of")
+    ]
+
+
 def test_a_stop_string(say):
     words = ["--prompt", "line", "--max-new-tokens", "30", "--json"]
     [whole] = rows(say(*words))
@@ -156,12 +205,43 @@ def test_one_conversation(say):
     assert shown == "".join(expected), "an error does not end it"
 
 
-def test_enough_of_one_text(say, monkeypatch):
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
+def interrupted(*arguments):
+    raise KeyboardInterrupt
 
+
+def test_enough_of_one_text(say, monkeypatch):
     monkeypatch.setattr(sample, "write", interrupted)
     assert say("--interactive", stdin=b"line\nof\n") == "\n\n"
+
+
+def test_enough_while_it_comes(terminal, monkeypatch):
+    """The shell's next prompt has a line of its own."""
+    monkeypatch.setattr(Voice, "finish", interrupted)
+    pieces, whole = terminal("--prompt", "line", "--max-new-tokens", "2")
+    assert len(pieces) == 3 and whole == harmless("".join(pieces)) + "\n"
+
+
+def test_enough_of_a_pipe(say, monkeypatch):
+    monkeypatch.setattr(Voice, "finish", interrupted)
+    assert say("--prompt", "line", "--max-new-tokens", "2") == ""
+
+
+WRONG_DRAWS = {
+    "--temperature -1": "temperature is -1.0",
+    "--top-k 0": "top_k is 0",
+    "--max-new-tokens 0": "max_new_tokens must be",
+    "--top-p 0": "top_p is 0.0",
+    "--repetition-penalty 0": "repetition_penalty is 0.0",
+}
+
+
+@pytest.mark.parametrize("words", WRONG_DRAWS)
+def test_what_no_prompt_could_mend_is_said_at_once(say, words):
+    for stdin in (b"line\nof\n", b""):
+        code, said = say("--interactive", *words.split(), stdin=stdin)
+        assert code == 2 and WRONG_DRAWS[words] in said
+    code, said = say("--interactive", "--beams", "0", run="bart")
+    assert code == 2 and "beams is 0" in said
 
 
 def test_a_terminal_is_told_as_it_comes(terminal):
@@ -250,6 +330,21 @@ def test_a_map_of_attention(say, model):
         torch.testing.assert_close(layer.weights_HTS.sum(-1), torch.ones(layer.weights_HTS.shape[:2]))
     cross = [(layer.asking, layer.asked) for layer in found if layer.name.endswith("to source")]
     assert cross == ([([1, 2, 3], [4, 5, 6, 7])] * 2 if "source" in texts else [])
+
+
+@pytest.mark.parametrize(("n", "every"), [(48, 1), (49, 2), (130, 3)])
+def test_a_map_of_many_tokens_names_some_of_them(n, every):
+    ticks, names = [], [str(i) for i in range(n)]
+    name_ticks(lambda places, named, **rest: ticks.append((list(places), named)), names, 0)
+    assert ticks == [(list(range(n))[::every], [repr(name) for name in names[::every]])]
+
+
+def test_a_picture_that_is_refused_leaves_no_file(say):
+    Path("old.png").write_bytes(b"old")
+    for name in ("new.png", "old.png"):
+        code, _ = say("--prompt", "a", "--attention-map", name, "--temperature", "-1")
+        assert code == 2
+    assert not Path("new.png").exists() and Path("old.png").read_bytes() == b"old"
 
 
 def test_weights_are_cast_once(say, monkeypatch):
@@ -360,6 +455,27 @@ WRONG = [
         "expected a name that ends in .png, .pdf or .svg",
     ),
     ("gpt2", ["--prompt", "a", "--attention-map", "none/m.png"], "there is no such folder"),
+    ("gpt2", ["--prompt", "a", "--attention-map", "/proc/m.png"], "/proc/m.png cannot be written ("),
+    (
+        "gpt2",
+        ["--prompt", "a", "--prompt", "b", "--attention-map", "m.png"],
+        "--attention-map draws one text",
+    ),
+    ("gpt2", ["--prompt", "a", "--device", "cpu:foo"], "device is 'cpu:foo'; choose one of"),
+    ("gpt2", ["--prompt", "a", "--json", "--no-stream"], "--no-stream is for texts that stream: with --json"),
+    ("bert", ["--prompt", "a [MASK]", "--no-stream"], "--no-stream is for texts that stream"),
+    (
+        "bert",
+        ["--prompt", f"a [MASK]{32 * 'x'}", "--slide"],
+        "the newest 32 tokens and loses 1 [MASK]: s",
+    ),
+    ("bert", ["--prompt", f"[MASK]{31 * 'x'}[MASK]", "--slide"], "tokens and loses 1 [MASK]"),
+    ("t5", ["--source", f"a [MASK]{32 * 'x'}", "--slide"], "tokens and loses 1 [MASK]"),
+    (
+        "gpt2",
+        ["--prompt", "--json"],
+        "--prompt: expected one argument; a text that looks like an option",
+    ),
     ("gpt2", ["--prompt", "a", "--attention-map", "m.png", "--n", "2"], "--attention-map draws one text"),
 ]
 
@@ -420,3 +536,28 @@ def test_from_a_shell(home):
     shell = ["bash", "-c", f"{reader}; echo ${{PIPESTATUS[0]}}"]
     written = subprocess.run(shell, cwd=home, capture_output=True)
     assert written.stdout == b"a0\n" and b"Traceback" not in written.stderr
+
+
+def test_streams_that_are_closed(home):
+    """They lead nowhere; what is wrong is told by the exit code all the same."""
+    python = f"'{sys.executable}' '{ROOT}/sample.py' --run runs/gpt2 --max-new-tokens 2"
+    runs = {
+        f"{python} --prompt a <&-": b"0",
+        f"{python} --interactive <&-": b"0",
+        f"{python} <&-": b"2",
+        f"{python} --prompt a >&-": b"0",
+        f"{python} --prompt a 2>&-": b"0",
+        f"{python} --prompt '' 2>&- >&-": b"2",
+    }
+    done = subprocess.run(
+        ["bash", "-c", "; ".join(f"{run} 3>&- ; echo $? >&2" for run in runs)], cwd=home, capture_output=True
+    )
+    assert b"Traceback" not in done.stderr
+    assert [line for line in done.stderr.split() if line.isdigit()] == list(runs.values())
+
+
+def test_where_an_error_came_from(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    for words, told in (([], False), (["--debug"], True)):
+        assert command(sample.main, ["--run", "runs/gpt2", "--prompt", "", *words]) == 2
+        assert ("Traceback" in capsys.readouterr().err) == told

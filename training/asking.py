@@ -1,15 +1,41 @@
 """Asking: what a command line wants of a trained model. What the model cannot do is refused in a sentence."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
+from data.tokenizer import NO_FRAME
+
 MASK = "[MASK]"
+TEXTS = ("--prompt", "--source", "--stop")
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
+        if "expected one argument" in message:
+            message += "; a text that looks like an option is joined to its own, as in --prompt=--text"
         raise ValueError(message)
+
+
+class Texts(argparse.Action):
+    """One more text; of `--` alone argparse has left nothing."""
+
+    def __call__(self, parser, options, text, name=None):
+        texts = getattr(options, self.dest) or []
+        setattr(options, self.dest, [*texts, "--" if text == [] else text])
+
+
+def joined(words):
+    """A text may begin with a dash, which argparse would take for an option."""
+    found = []
+    for word in words:
+        dashed = word.startswith("-") and not re.match(r"--\w", word)
+        if dashed and found and found[-1] in TEXTS:
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def make_parser():
@@ -23,13 +49,19 @@ def make_parser():
     def option(place, name, kind, words):
         place.add_argument(name, type=kind, metavar={str: "TEXT", int: "N", float: "X"}[kind], help=words)
 
-    texts = parser.add_mutually_exclusive_group()
-    option(texts, "--prompt", str, "the text to go on from; for an encoder-decoder the same as --source")
-    option(texts, "--source", str, "the text that an encoder-decoder answers")
+    def texts(place, name, words):
+        place.add_argument(name, action=Texts, metavar="TEXT", help=f"{words}; may be repeated")
+
+    def flag(place, name, words):
+        place.add_argument(name, action="store_true", help=words)
+
+    given = parser.add_mutually_exclusive_group()
+    texts(given, "--prompt", "the text to go on from; for an encoder-decoder the same as --source")
+    texts(given, "--source", "the text that an encoder-decoder answers")
     option(
-        texts, "--file", str, "a file with a prompt on each line; without any of these, stdin is one prompt"
+        given, "--file", str, "a file with a prompt on each line; without any of these, stdin is one prompt"
     )
-    texts.add_argument("--interactive", action="store_true", help="ask for one prompt after another")
+    flag(given, "--interactive", "ask for one prompt after another")
     option(parser, "--run", str, "the folder of a run (default: the newest that has a checkpoint)")
     option(parser, "--checkpoint", str, "latest (default), best, or the number of a step")
     option(parser, "--device", str, "auto (default), cpu, cuda or mps")
@@ -48,17 +80,12 @@ def make_parser():
         parser, "--beams", int, "search for an answer that is likely as a whole, so many beginnings at once"
     )
     option(parser, "--length-penalty", float, "of --beams: the higher, the longer the answers (default: 1)")
-    parser.add_argument(
-        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
-    )
-    parser.add_argument(
-        "--slide", action="store_true", help="of a prompt beyond the context keep the newest part"
-    )
-    parser.add_argument("--no-stream", action="store_true", help="show a text once it is whole")
-    parser.add_argument(
-        "--json", action="store_true", help="an object a line: prompt, text, ids, logprobs, stop"
-    )
+    texts(parser, "--stop", "end before this text")
+    flag(parser, "--slide", "of a prompt beyond the context keep the newest part")
+    flag(parser, "--no-stream", "show a text once it is whole")
+    flag(parser, "--json", "an object a line: prompt, text, ids, logprobs, stop")
     option(parser, "--attention-map", str, "a picture of all attention weights, such as maps.png")
+    flag(parser, "--debug", "show where in the code an error came from")
     parser.set_defaults(checkpoint="latest", device="auto", precision="auto")
     return parser
 
@@ -82,6 +109,8 @@ def check_options(options, kind):
             f"is answered by an encoder-decoder; this run is an encoder: --prompt 'a {MASK}'",
         )
         refuse(options, WRITING, f"is for models that write; this run is an encoder, which fills in {MASK}")
+    if options.no_stream and (options.json or kind == "encoder"):
+        raise ValueError("--no-stream is for texts that stream: with --json, or of an encoder, nothing does")
     if kind == "decoder":
         refuse(options, ["source"], "is answered by an encoder-decoder; this run is a decoder: give --prompt")
         refuse(
@@ -97,7 +126,8 @@ def check_options(options, kind):
     if options.stop and "" in options.stop:
         raise ValueError("--stop is empty; expected the text to end before")
     if options.attention_map is not None:
-        if options.interactive or options.file is not None or (options.n or 1) > 1:
+        several = len(options.prompt or options.source or "1") > 1
+        if options.interactive or options.file is not None or several or (options.n or 1) > 1:
             raise ValueError("--attention-map draws one text: give one --prompt or --source, and no --n")
         check_picture(Path(options.attention_map))
 
@@ -110,6 +140,21 @@ def check_picture(path):
         raise ValueError(
             f"--attention-map is {str(path)!r}, where no file can be written: there is no such folder"
         )
+    there = path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ValueError(f"--attention-map {path} cannot be written ({error.strerror})") from None
+    if not there:
+        path.unlink()
+
+
+def check_stops(options, tokenizer):
+    for stop in options.stop or ():
+        try:
+            tokenizer.encode(stop)
+        except ValueError as error:
+            raise ValueError(f"--stop {stop!r} is never written: {error}") from None
 
 
 def check_draws(options, temperature):
@@ -122,13 +167,13 @@ def check_draws(options, temperature):
 def read_texts(options):
     """The prompts that are given."""
     if options.prompt is not None or options.source is not None:
-        return [options.source if options.prompt is None else options.prompt]
+        return options.source if options.prompt is None else options.prompt
     if options.file is not None:
         try:
             text = decoded(Path(options.file).read_bytes(), options.file)
         except OSError as error:
             raise ValueError(f"--file {options.file} cannot be read ({error.strerror})") from None
-        if not (lines := [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]):
+        if not (lines := [line for line in text.split("\n") if line.strip()]):
             raise ValueError(f"--file {options.file} has no prompt in it; each line is one")
         return lines
     if sys.stdin.isatty():
@@ -138,15 +183,14 @@ def read_texts(options):
 
 def decoded(data, where):
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise ValueError(f"{where} is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
 
 
-def encoded(text, tokenizer, context, slide=False, after=()):
-    """The ids of a text, each [MASK] being what stood in such a place in training, and those that come after
-    it."""
+def encoded(text, tokenizer, context, slide=False, frame=NO_FRAME):
+    """The ids of a text in its frame, each [MASK] being what stood in such a place in training."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -158,13 +202,18 @@ def encoded(text, tokenizer, context, slide=False, after=()):
         ids += [mark, *piece]
     if not ids:
         raise ValueError("the prompt is empty; expected at least one character")
-    ids += after
-    if len(ids) > context and not slide:
+    before, after = frame
+    room = context - len(before) - len(after)
+    if len(ids) > room and not (slide and room > 0):
         raise ValueError(
-            f"the prompt has {len(ids)} tokens and the model's context is {context}: shorten it, or keep its "
-            "newest part with --slide"
+            f"the prompt has {len(ids) + context - room} tokens and the model's context is {context}: "
+            "shorten it, or keep its newest part with --slide"
         )
-    return ids[-context:]
+    if lost := len(marks) - sum(i in marks for i in ids[-room:]):
+        raise ValueError(
+            f"--slide keeps the newest {room} tokens and loses {lost} {MASK}: shorten the prompt"
+        )
+    return [*before, *ids[-room:], *after]
 
 
 def marks_for(text, specials):

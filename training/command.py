@@ -33,7 +33,7 @@ def command(main, words):
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except tuple(CODES) as error:
-        if "debug=true" in words:
+        if {"debug=true", "--debug"} & set(words):
             traceback.print_exc()
         print(f"error: {said(error)}", file=sys.stderr)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))

@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import torch
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in glibc's malloc.h
 DEVICES = ("auto", "cpu", "cuda", "mps")
+NUMBERED = re.compile(r"cuda:(0|[1-9][0-9]*)")
 # what a processor calls products in bfloat16 that are faster than those in float32: AMD's avx512_bf16 are
 # twice as fast (measured on Zen 4), Intel's half as fast (Emerald Rapids), unless there is amx_bf16
 BF16_PRODUCTS = {"GenuineIntel": {"amx_bf16"}, "AuthenticAMD": {"avx512_bf16"}, "": {"bf16", "svebf16"}}
@@ -38,14 +40,17 @@ class Precision(NamedTuple):
 
 
 def choose_device(name):
-    kind = name.partition(":")[0]
+    number = NUMBERED.fullmatch(name)
+    kind = "cuda" if number else name
     if kind not in DEVICES:
-        raise ValueError(f"device is {name!r}; choose one of: {', '.join(DEVICES)}")
+        raise ValueError(f"device is {name!r}; choose one of: {', '.join(DEVICES)}, or a GPU such as cuda:1")
     if kind == "auto":
         found = torch.accelerator.current_accelerator(check_available=True)
         return found if found and found.type in DEVICES else torch.device("cpu")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda and there is no GPU that torch can use; choose device=auto or cpu")
+    if number and int(number[1]) >= (count := torch.cuda.device_count()):
+        raise ValueError(f"device={name} and there are {count} GPUs, of which the first is cuda:0")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ValueError("device=mps and torch finds none here; choose device=auto or cpu")
     return torch.device(name)

@@ -4,10 +4,11 @@ import unicodedata
 
 
 class Voice:
-    """One text on its way: never half a character, and nothing of a stop string, at which it ends."""
+    """One text on its way, behind the ids before it: never half a character, and nothing of a stop string, at
+    which it ends."""
 
-    def __init__(self, tokenizer, stops=()):
-        self.stream, self.end, self.stops = tokenizer.stream(), tokenizer.specials["end"], stops
+    def __init__(self, tokenizer, stops=(), before=()):
+        self.stream, self.end, self.stops = tokenizer.stream(before), tokenizer.specials["end"], stops
         # what an answer fills in is told apart by these
         self.names = {i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")}
         self.text, self.held, self.ids, self.logprobs = "", "", [], []

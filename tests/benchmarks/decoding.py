@@ -15,7 +15,8 @@ import transformers as hf
 
 from model import build_model
 from model.generate import generate
-from tests.model.test_parity import FAMILIES, copied
+from model.hub import facts_of, fitting
+from tests.model.test_parity import IDS, copied
 from training.config import compose
 
 SIZES = {
@@ -34,8 +35,10 @@ def both(size):
     theirs = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).eval()
     words = [f"model.d_model={sizes['n_embd']}", f"model.n_layers={sizes['n_layer']}"]
     words += [f"model.n_heads={sizes['n_head']}", f"model.context={sizes['n_positions']}", "model.dropout=0"]
-    ours = build_model(compose(["model=gpt2", *words]).model, sizes["vocab_size"])
-    return copied(ours.eval(), theirs, FAMILIES["gpt2"]), theirs
+    config = compose(["model=gpt2", *words]).model
+    ours = build_model(config, sizes["vocab_size"]).eval()
+    found = fitting(facts_of(config, ours), IDS, "gpt2")
+    return copied(ours, theirs, found.family.tensors(found.facts, found.theirs)), theirs
 
 
 def by_ours(model, prompts, new):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from data.exchange import SAMPLE, from_hub, to_hub
 from data.tokenizer import BytePairTokenizer, HubTokenizer, from_state, library
@@ -152,6 +152,11 @@ def test_a_stream_says_what_the_whole_says(name):
         ({"vocab_size": "512"}, "not the state of a tokenizer"),
         ({"specials": {"end": 600}}, "has ids from 0 to 600 and the model 512 words"),
         ({"specials": {"end": -1}}, "has ids from -1"),
+        ({"specials": {"end": "x"}}, "special tokens are plain names"),
+        ({"specials": {"end": [1]}}, "special tokens are plain names"),
+        ({"frame": [[512], []]}, "frame has 512, which is none of its 512 ids"),
+        ({"frame": [1]}, "frame is a list of ids before a text"),
+        ({"frame": {}}, "not the state of a tokenizer"),
         ({"specials": {}}, "special tokens are an end, and others"),
         ({"specials": {"end": 1, "../x": 2}}, "special tokens are plain names"),
         ({"code": "print()"}, "not the state of a tokenizer"),
@@ -167,3 +172,112 @@ def test_a_table_smaller_than_its_ids_is_refused():
     state = from_hub(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
     with pytest.raises(ValueError, match="its vocab_size is smaller than its ids"):
         from_state(state | {"vocab_size": 400})
+
+
+def test_a_text_it_has_no_ids_for_is_told():
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
+    ours = from_hub(words, {"end": 1}, 2)
+    assert ours.encode("a").tolist() == [0]
+    with pytest.raises(ValueError, match="this tokenizer has no ids for 'b': .*UNK"):
+        ours.encode("b")
+
+
+CLS, SEP = ("<eos>", 400), ("<pad>", 401)
+TEMPLATE = {"special_tokens": [CLS, SEP]}
+FRAMES = {
+    "bert": (processors.BertProcessing(SEP, CLS), [[400], [401]]),
+    "roberta": (processors.RobertaProcessing(SEP, CLS), [[400], [401]]),
+    "t5": (processors.TemplateProcessing("$A <pad>", **TEMPLATE), [[], [401]]),
+    "llama": (processors.TemplateProcessing("<eos> $A", **TEMPLATE), [[400], []]),
+    "several": (
+        processors.TemplateProcessing("<eos> <pad> $A <pad> <eos>", **TEMPLATE),
+        [[400, 401], [401, 400]],
+    ),
+    "behind another": (
+        processors.Sequence(
+            [
+                processors.ByteLevel(trim_offsets=False),
+                processors.TemplateProcessing("<eos> $A <eos>", **TEMPLATE),
+            ]
+        ),
+        [[400], [400]],
+    ),
+    "bytes": (processors.ByteLevel(), [[], []]),
+}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("name", FRAMES)
+def test_what_stands_around_a_text_comes_along(name, first):
+    """Whether the tokenizer becomes ours or is kept as it is."""
+    theirs = bytes_of_their_own(first=first)
+    theirs.post_processor, frame = FRAMES[name]
+    before, after = frame
+    plain, whole = (theirs.encode("the cat", add_special_tokens=add).ids for add in (False, True))
+    assert whole == [*before, *plain, *after]
+    ours = from_hub(theirs.to_str(), {"end": 400}, 512)
+    assert ours.kind == ("hub" if first else "bpe") and ours.frame == frame
+    assert ours.encode("the cat").tolist() == plain, "batches have no frame"
+    assert from_state(json.loads(json.dumps(ours.state()))).frame == frame
+    back, _ = to_hub(ours)
+    assert Tokenizer.from_str(back).encode("the cat").ids == whole
+    assert from_hub(back, ours.specials, 512).state() == ours.state()
+
+
+def test_a_post_processor_that_does_something_else_is_refused():
+    theirs = bytes_of_their_own()
+    theirs.post_processor = FRAMES["t5"][0]
+    whole = json.loads(theirs.to_str())
+    for changes in ({"single": []}, {"special_tokens": {}}, {"single": whole["post_processor"]["pair"]}):
+        odd = whole | {"post_processor": whole["post_processor"] | changes}
+        with pytest.raises(ValueError, match="post-processor is none that sets known tokens around a text"):
+            from_hub(json.dumps(odd), {"end": 400}, 512)
+
+
+@pytest.mark.parametrize("decoder", ["metaspace", "bytes"])
+def test_a_stream_goes_on_from_what_stands_before(decoder):
+    """A space that a word brings along is no more dropped than in the whole; bytes wait for one another."""
+    words = [
+        ("<unk>", 0.0),
+        ("</s>", 0.0),
+        ("\u2581the", -2.0),
+        ("\u2581cat", -2.0),
+        ("s", -3.0),
+        ("\u2581", -4.0),
+    ]
+    words += [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
+    theirs = Tokenizer(models.Unigram(words, unk_id=0, byte_fallback=True))
+    theirs.pre_tokenizer = pre_tokenizers.Metaspace()
+    theirs.decoder = (
+        decoders.Metaspace()
+        if decoder == "metaspace"
+        else decoders.Sequence(
+            [
+                decoders.Replace("\u2581", " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )
+    )
+    theirs.add_special_tokens(["</s>"])
+    ours = from_hub(theirs.to_str(), {"end": 1}, 300)
+    text = "the cats" if decoder == "metaspace" else "the cats \u2603\U0001f642\u2603\U0001f642 the cat"
+    ids = [*ours.encode(f"{text} the").tolist(), *[1] * 9, *ours.encode("the cat").tolist()]
+    for cut in range(len(ids)):
+        stream, before = ours.stream(ids[:cut]), ours.decode(ids[:cut])
+        said = "".join(stream([i]) for i in ids[cut:]) + stream([], final=True)
+        assert "\ufffd" in before or before + said == ours.decode(ids), cut
+        assert "\ufffd" in before or before + ours.stream(ids[:cut])(ids[cut:], final=True) == ours.decode(
+            ids
+        )
+
+
+def test_a_step_of_a_stream_decodes_few_ids(monkeypatch):
+    ours, lengths = from_hub(KEPT["t5"](), {"end": 0}, 512), []
+    usual = ours.decode
+    monkeypatch.setattr(ours, "decode", lambda ids: lengths.append(len(ids)) or usual(ids))
+    stream = ours.stream()
+    for i in [3, 4, 5] * 30 + [0] * 90 + [2] * 90 + [1] * 90:
+        stream([i])
+    assert max(lengths) <= 18

@@ -191,10 +191,18 @@ def test_the_kinds_say_what_they_are():
         {"kind": "bpe", "specials": {"end": 256}, "pattern": PATTERN, "ranks": ["?"] * 256},
         {"kind": "bpe", "specials": {"end": 256}, "pattern": PATTERN, "ranks": [1] * 256},
         make("bpe", "abc").state() | {"pattern": "("},
+        make("bpe", "abc").state() | {"frame": [[0]]},
+        make("bpe", "abc").state() | {"frame": [[0], [300]]},
+        make("bpe", "abc").state() | {"frame": [[-1], []]},
+        make("bpe", "abc").state() | {"frame": [[True], []]},
+        make("bpe", "abc").state() | {"frame": [["0"], []]},
+        make("bpe", "abc").state() | {"frame": [0, 1]},
+        make("bpe", "abc").state() | {"frame": {}},
+        {"kind": "byte", "specials": {"end": 256}, "frame": [[], []]},
         make("bpe", "abc").state() | {"ranks": make("bpe", "abc").state()["ranks"] + ["YQ=="]},
         make("bpe", "abc").state() | {"ranks": make("bpe", "abc").state()["ranks"] + [""]},
     ],
 )
 def test_what_is_no_state_is_refused(state):
-    with pytest.raises(ValueError, match="not the state|pecial tokens|characters|ranks"):
+    with pytest.raises(ValueError, match="not the state|pecial tokens|characters|ranks|frame"):
         from_state(state)

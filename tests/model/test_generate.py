@@ -94,6 +94,24 @@ def test_around_the_context():
     assert lengths == [14, 1, 1, 8, 1]
 
 
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_past_the_context_no_row_is_read_for_another(kind):
+    """Together rows of all lengths read hardly more than each would alone, and write the same."""
+    net = talkative(kind, position=part("position", "rope"))
+    stack, read = net.stack if kind == "decoder" else net.decoder, []
+    stack.register_forward_pre_hook(lambda module, given: read.append(given[0].shape[:2].numel()))
+    prompts = [tokens(n, seed=n).tolist() for n in range(1, 17)]
+    sources = None if kind == "decoder" else [tokens(n, seed=30 + n).tolist() for n in range(1, 17)]
+    together = finish(generate(net, prompts, sources=sources, max_new_tokens=40))
+    reads, alone = sum(read), []
+    read.clear()
+    for number, prompt in enumerate(prompts):
+        own = None if sources is None else [sources[number]]
+        alone += finish(generate(net, [prompt], sources=own, max_new_tokens=40))
+    padding = sum(16 - len(prompt) for prompt in prompts)
+    assert together == alone and reads <= 1.05 * sum(read) + padding
+
+
 def test_the_source_matters():
     net = talkative("encoder_decoder")
     answers = finish(generate(net, [[1]] * 3, sources=SOURCES, max_new_tokens=8))

@@ -44,6 +44,15 @@ def drawn(model):
     return model.double().eval()
 
 
+def copied(ours, theirs, tensors):
+    """Ours with their weights."""
+    weights = theirs.state_dict()
+    for name, place in places(tensors, dict(ours.named_parameters())).items():
+        for our_name, piece in zip(place.ours, place.way.here(weights[name]), strict=True):
+            ours.get_parameter(our_name).data = piece.clone()
+    return ours
+
+
 def both(words):
     """Ours, and theirs as the hub describes it, with the same weights."""
     config = compose([*words.split(), *SIZES]).model
@@ -57,12 +66,7 @@ def both(words):
     model = drawn(whole(options))
     config = config_of(facts, found.family.init)
     ours = build_model(config, VOCABULARY).double().eval()
-    table = places(found.family.tensors(facts, theirs), dict(ours.named_parameters()))
-    weights = model.state_dict()
-    for name, place in table.items():
-        for our_name, piece in zip(place.ours, place.way.here(weights[name]), strict=True):
-            ours.get_parameter(our_name).data = piece
-    return found.family, model, ours
+    return found.family, model, copied(ours, model, found.family.tensors(facts, theirs))
 
 
 @pytest.mark.parametrize("words", PRESETS)

@@ -131,6 +131,55 @@ def test_the_coldest_draw_is_greedy():
         assert finish(generate(net, PROMPTS, max_new_tokens=8, sampling=cold)) == greedy
 
 
+EDGES = [
+    Sampling(1e-40),
+    Sampling(5e-324),
+    Sampling(1.0, top_p=1e-50),
+    Sampling(1.0, top_p=5e-324),
+    Sampling(1e-40, top_p=1e-50, min_p=5e-324),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_at_the_edge_of_what_is_allowed_lies_the_limit(dtype):
+    scores, draws = SCORES.to(dtype), [0.0, 0.5, 1 - 2**-53]
+    for edge in EDGES:
+        chosen = choose(scores, None, draws, edge)
+        assert torch.equal(scores.gather(1, chosen[:, None])[:, 0], scores.amax(-1)), edge
+    hottest = [choose(scores, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)]
+    assert hottest == [[0] * 3, [20] * 3, [39] * 3], "all are alike"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_strongest_penalty_too(dtype):
+    """Of the words that are there the likeliest stays when they are as good as forced, and the least unlikely
+    when all of them are as good as forbidden."""
+    scores = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]], dtype=dtype)
+    written = torch.tensor([[True, True, True, False, True]])
+    everywhere = torch.ones_like(written)
+    for sampling in (Sampling(), Sampling(1.0), Sampling(1e-40)):
+        for penalty in (5e-324, 1e-40, 1e-5):
+            again = sampling._replace(repetition_penalty=penalty)
+            assert choose(scores, written, [0.5], again).item() == 1
+            assert choose(scores, everywhere, [0.5], again).item() == 3
+        for penalty in (1e9, 1e308):
+            never = sampling._replace(repetition_penalty=penalty)
+            assert choose(scores, written, [0.5], never).item() == 3
+            assert choose(-scores.abs(), everywhere, [0.5], never).item() == 4
+    largest = torch.finfo(dtype).max
+    for penalty in (5e-324, 1e308):
+        mended = penalised(
+            torch.tensor([[largest, -largest]], dtype=dtype).float(), everywhere[:, :2], penalty
+        )
+        assert mended.isfinite().all()
+
+
+def test_all_of_the_probability_is_every_word():
+    scores = torch.randn(1, 50_000, generator=torch.Generator().manual_seed(0)) * 3
+    assert likely(scores, Sampling(1.0, top_p=1.0)).isfinite().all()
+    assert likely(scores, Sampling(1.0, top_k=9, top_p=1.0)).isfinite().sum() == 9
+
+
 def test_a_high_penalty_repeats_nothing():
     net = talkative()
     [row] = finish(generate(net, [[1]], max_new_tokens=14, sampling=Sampling(repetition_penalty=1e9)))

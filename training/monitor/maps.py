@@ -8,7 +8,7 @@ import torch
 
 from model.attend import recorded
 
-LEGIBLE = 48  # tokens whose names fit along a picture
+LEGIBLE = 48  # names that fit along a picture; of more tokens every second, third ... is named
 
 
 class Layer(NamedTuple):
@@ -58,7 +58,6 @@ def draw_maps(layers, show, picture):
 
 
 def name_ticks(set_ticks, names, rotation):
-    if len(names) > LEGIBLE:
-        return set_ticks([])
+    every = -(-len(names) // LEGIBLE)
     shown = [repr(name).replace("$", r"\$") for name in names]
-    set_ticks(range(len(names)), shown, rotation=rotation, fontsize=6)
+    set_ticks(range(0, len(names), every), shown[::every], rotation=rotation, fontsize=6)
