@@ -8,6 +8,15 @@ from model.hub.errors import HubError
 from model.hub.files import NAME, located, read_json
 from training import stored
 
+# special tokens by our names: what others call them, and how BERT, RoBERTa and T5 spell them, whose older
+# folders do not say
+ROLES = {
+    "end": (("eos", "sep"), ("[SEP]", "</s>")),
+    "start": (("decoder_start", "bos", "cls"), ("[CLS]", "<s>")),
+    "pad": (("pad",), ("[PAD]", "<pad>")),
+    "mask": (("mask",), ("[MASK]", "<mask>")),
+}
+
 
 def is_published(place):
     """A folder in these formats, or the name of a model on the hub; not a run."""
@@ -29,23 +38,24 @@ def read_tokenizer(folder):
     rows = theirs.get("vocab_size")
     if type(rows) is not int or rows < 1:
         raise HubError(f"config.json: vocab_size is {rows!r}; expected a whole number from 1 on")
+    if not (folder / "tokenizer.json").is_file():
+        raise HubError(
+            f"{folder} has no tokenizer.json; transformers writes one: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     try:
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         said = read_json(beside) if beside.exists() else {}
         return from_hub(text, specials(theirs, said, library(text)), rows)
-    except FileNotFoundError:
-        raise HubError(
-            f"{folder} has no tokenizer.json; transformers writes one: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        ) from None
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{folder / 'tokenizer.json'} cannot be used: {error}") from None
 
 
 def specials(theirs, said, tokens):
-    """Our names of the special tokens, and their ids: as config.json says, then as the tokenizer does."""
+    """Our names of the special tokens, and their ids: as config.json says, then as the tokenizer does, then
+    as they are usually spelled."""
 
-    def known(*roles):
+    def known(roles, spellings):
         for role in roles:
             i, name = theirs.get(f"{role}_token_id"), said.get(f"{role}_token")
             i = i[0] if isinstance(i, list) and i else i
@@ -54,15 +64,10 @@ def specials(theirs, said, tokens):
                 return i
             if isinstance(name, str) and tokens.token_to_id(name) is not None:
                 return tokens.token_to_id(name)
-        return None
+        spelled = (tokens.token_to_id(spelling) for spelling in spellings)
+        return next((i for i in spelled if i is not None and i < theirs["vocab_size"]), None)
 
-    roles = {
-        "end": ("eos", "sep"),
-        "start": ("decoder_start", "bos", "cls"),
-        "pad": ("pad",),
-        "mask": ("mask",),
-    }
-    found = {name: i for name, own in roles.items() if (i := known(*own)) is not None}
+    found = {name: i for name, own in ROLES.items() if (i := known(*own)) is not None}
     if "end" not in found:
         raise ValueError("it names no token that ends a text: add eos_token to tokenizer_config.json")
     for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's, and our own

@@ -461,6 +461,8 @@ def test_another_kind_of_tokenizer_goes_along(copy, tmp_path, capsys):
     back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
     assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')  # as BERT was published
+    assert read(folder).tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
 
 
 def test_the_sentinels_of_t5_have_our_names(copy):
