@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 import resource
+import shutil
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from training.config import compose
 from training.errors import CheckpointError
 from training.opening import open_run
 from training.preflight import check_parts
-from training.stored import read_config, read_state, read_tokenizer, verify
+from training.stored import newest_run, read_config, read_state, read_tokenizer, verify
 from training.tensors import compare, stored_tensors
 
 MARKER = "marker"
@@ -88,8 +89,25 @@ def test_only_plain_files(folder, name, kind):
 
 
 def test_without_a_pointer_the_latest_is_the_newest(folder):
+    older = folder.with_name("older")
+    shutil.copytree(folder, older)
     (folder / "checkpoints/latest").unlink()
     assert open_run(folder).step == 4
+    os.utime(older / "checkpoints", (0, 0))
+    assert newest_run(folder.parent) == folder
+
+
+@pytest.mark.parametrize("which", ["²", "٤", "9" * 5000, "-4", "4.0"])
+def test_a_step_is_a_number(folder, which):
+    with pytest.raises(ValueError, match="choose latest, best or a step"):
+        open_run(folder, which)
+
+
+def test_a_damaged_one_names_those_that_are_whole(folder):
+    (newest(folder) / "model.safetensors").write_bytes(b"x")
+    refused(folder, "model.safetensors is damaged: .*; a checkpoint that is whole is of step 3$")
+    (folder / "checkpoints/step-00000003/state.json").unlink()
+    refused(folder, "; no other is whole$")
 
 
 def test_a_link_is_no_checkpoint(folder):
@@ -120,6 +138,15 @@ def test_a_model_larger_than_its_file(folder):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(folder, "and the model of config.yaml has")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+@pytest.mark.parametrize("width", [10**9, 10**30])
+def test_a_model_larger_than_anything(folder, width):
+    config = (folder / "config.yaml").read_text().replace("d_model: 16", f"d_model: {width}")
+    (folder / "config.yaml").write_text(config)
+    refused(folder, "config.yaml")
+    code, said = ran(Path.cwd(), ["name=run", "resume=true"])
+    assert code in (4, 6) and said.count("error: ") == 1 and "Traceback" not in said, said
 
 
 def test_tensors_that_do_not_belong(folder):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,6 +10,7 @@ from omegaconf import OmegaConf
 from data import SOURCES
 from tests.parts import ROOT, names
 from training.config import LEAST, compose, leaves, with_objective
+from training.preflight import check_parts
 from training.words import PATHS, combinations, composed
 
 SENTENCES = [
@@ -70,6 +72,26 @@ def test_a_wrong_word_gets_one_sentence(word, sentence):
 def test_patience_needs_evaluations():
     with pytest.raises(ValueError, match=r"train.patience counts evaluations, and there are none"):
         compose(["train.patience=2", "eval.every=null"])
+
+
+NUMBERS = [key for key, value in leaves(compose()) if type(value) in (int, float)]
+NUMBERS += ["model.attention.key_width", "model.attention.value_width", "model.attention.window"]
+NUMBERS += ["model.attention.softcap", "model.head.softcap", "model.position.base", "model.ffn.width"]
+
+
+@pytest.mark.parametrize("number", ["9" * 40, "1e308", "-1e308", "1000000000"])
+@pytest.mark.parametrize("key", NUMBERS)
+def test_every_number_has_an_end(key, number):
+    """What torch cannot count, and what no memory holds, is a sentence before anything is made."""
+    with suppress(ValueError, MemoryError):
+        check_parts(compose(["position=rope", f"{key}={number}"]))
+        assert number == "1000000000", "nothing goes so far"
+
+
+def test_a_model_needs_memory():
+    for width, sentence in ((1 << 23, "the weights of this model are .* GiB"), (2**31, "fits in no memory")):
+        with pytest.raises(MemoryError, match=sentence):
+            check_parts(compose([f"model.d_model={width}"]))
 
 
 def test_every_bound_is_of_a_setting():
