@@ -65,7 +65,8 @@ def train(run, asked, monitor):
     batches = prefetch(lambda step: run.streams.train.batch(step, *ranks), steps, pin=device.type == "cuda")
     for step, batch in zip(steps, batches, strict=False):
         show(run, monitor)
-        if due(step, config.eval.every) and judge(run, monitor).out_of(config.train.patience):
+        asks = due(step, config.eval.every) or run.forgets(step)
+        if asks and judge(run, monitor).out_of(config.train.patience):
             run.save()
             break
         seed_step(config.seed, step, ranks.rank)

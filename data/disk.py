@@ -14,13 +14,21 @@ def write(path, chunks):
         for chunk in chunks:
             left = memoryview(chunk)
             while left:
-                done = os.write(handle, left[:PIECE])
+                done = written(handle, left[:PIECE], path)
                 digest.update(left[:done])
                 left, size = left[done:], size + done
         os.fsync(handle)
     finally:
         os.close(handle)
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def written(handle, piece, path):
+    """How much of it was; what goes wrong names the file, which the system does not."""
+    try:
+        return os.write(handle, piece)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def sync(path):
@@ -47,3 +55,11 @@ def discard(folder):
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(folder, trash)
     shutil.rmtree(trash)
+
+
+def in_bytes(n):
+    """A size as people read it."""
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n >= one:
+            return f"{n / one:.{1 if unit == 'GiB' else 0}f} {unit}"
+    return f"{n} bytes"

@@ -8,7 +8,7 @@ import shutil
 import torch
 
 from data import disk
-from training.stored import STEP, named
+from training.stored import STEP, named, pointed, steps_of
 
 DTYPES = {
     torch.float64: "F64",
@@ -73,9 +73,8 @@ def point(folder, name, step):
 
 def keep_newest(folder, n):
     """All but the newest n go, and never the best."""
-    best = (folder / "best").read_text().strip() if (folder / "best").exists() else None
-    steps = sorted(path for path in folder.iterdir() if STEP.fullmatch(path.name))
-    for path in steps[:-n]:
+    best = pointed(folder, "best")
+    for path in reversed(steps_of(folder)[n:]):
         if path.name != best:
             disk.discard(path)
 
@@ -93,6 +92,6 @@ def sweep(folder, step):
             os.rename(path, aside)
     if step:
         point(folder, "latest", step)
-    best = folder / "best"
-    if best.exists() and not (folder / best.read_text().strip()).is_dir():
-        best.unlink()
+    best = pointed(folder, "best")
+    if best and not (folder / best).is_dir():
+        (folder / "best").unlink()

@@ -1,14 +1,17 @@
 """Command: how every command ends. An error is one sentence and an exit code."""
 
-import os
+import re
 import sys
 import traceback
 
 from data.errors import DataError
 from model.hub.errors import HubError
 from training.errors import BusyError, CheckpointError, DiskError, NumbersError, Stopped
+from training.outlet import drain
 
 STOPPED = 75  # "try again later", as sysexits.h has it
+LEFT_ALONE = 7
+CUT_OFF = re.compile("gloo|NCCL|Connection (closed|reset)")  # in what torch says where a process is missing
 CODES = {
     DataError: 3,
     CheckpointError: 4,
@@ -31,20 +34,25 @@ def command(main, words):
         main(words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drain(sys.stdout)
     except tuple(CODES) as error:
         if {"debug=true", "--debug"} & set(words):
             traceback.print_exc()
         print(f"error: {said(error)}", file=sys.stderr)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":
-            raise
-        print(f"error: no memory left ({error}); lower train.micro_batch, or choose a smaller size=",
-              file=sys.stderr)  # fmt: skip
-        return CODES[MemoryError]
+        reason = str(error).partition("\n")[0]
+        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
+            print(f"error: no memory left ({reason}); lower train.micro_batch, or choose a smaller size=",
+                  file=sys.stderr)  # fmt: skip
+            return CODES[MemoryError]
+        if CUT_OFF.search(reason):
+            print("error: another process of this run has ended; what it said tells why", file=sys.stderr)
+            return LEFT_ALONE
+        raise
     except Stopped as told:
-        print(told, file=sys.stderr)
+        if told.args:
+            print(told, file=sys.stderr)
         return STOPPED
     except KeyboardInterrupt:
         return 130

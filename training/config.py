@@ -14,11 +14,10 @@ from model.build import in_words
 from model.config import ModelConfig
 from model.hub import described, located
 from training.published import is_published
-from training.stored import read_config
+from training.stored import LARGEST, read_config
 from training.words import CONFIGS, composed, sentence
 
 OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
-LARGEST = 10**12
 TRAVELLING = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
 
@@ -185,11 +184,12 @@ def with_origin(config, words):
 def check(config):
     """What can be said before anything is read: numbers within their bounds, words that are known."""
     for key, value in leaves(config):
-        least, most, choices = LEAST.get(key), MOST.get(key, LARGEST), CHOICES.get(key)
+        most, choices = MOST.get(key, farthest(key, value)), CHOICES.get(key)
+        least = LEAST.get(key, -most)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key} is {value}; expected a finite number")
-        if least is not None and value is not None and not least <= value <= most:
-            raise ValueError(f"{key} must be from {least} to {most:,} and is {value}")
+        if isinstance(value, int | float) and not least <= value <= most:
+            raise ValueError(f"{key} must be from {least:,} to {most:,} and is {value}")
         if choices and value not in choices:
             words = ", ".join(str(choice).lower() for choice in choices)
             raise ValueError(f"{key} is {value!r}; choose one of: {words}")
@@ -204,11 +204,19 @@ def check(config):
         raise ValueError("train.patience counts evaluations, and there are none: give eval.every")
 
 
+def farthest(key, value):
+    """Where nothing else bounds a number: what torch can count, or float32 can hold."""
+    if key.startswith("model."):
+        return 2**31
+    return LARGEST if isinstance(value, int) else 1e30
+
+
 def leaves(node, path=""):
-    """(key as typed, value) of everything that is typed."""
-    for field in fields(node):
-        value = getattr(node, field.name)
-        if is_dataclass(value):
-            yield from leaves(value, f"{path}{field.name}.")
+    """(key as typed, value) of all that is neither a group nor a part."""
+    names = node if isinstance(node, dict) else [field.name for field in fields(node)]
+    for name in names:
+        value = node[name] if isinstance(node, dict) else getattr(node, name)
+        if is_dataclass(value) or isinstance(value, dict):
+            yield from leaves(value, f"{path}{name}.")
         else:
-            yield f"{path}{field.name}", value
+            yield f"{path}{name}", value

@@ -41,6 +41,8 @@ def made(run, home):
     said = run.config, run.streams.tokenizer, environment(run.precision)
     if not (again and folder.is_dir()):
         folder = new_folder(run.config, home)
+        if again:
+            print(f"there is no run {folder} yet; it begins at step 0")
         with held(folder):
             describe(folder, *said)
             yield folder
@@ -99,8 +101,8 @@ def check_room(run, home):
     free = shutil.disk_usage(place).free
     if wanted > free:
         raise DiskError(
-            f"the checkpoints of this run will need {wanted / 2**30:.1f} GiB and {place} has "
-            f"{free / 2**30:.1f} left; free some space, or lower checkpoint.keep"
+            f"the checkpoints of this run will need {disk.in_bytes(wanted)} and {place} has "
+            f"{disk.in_bytes(free)} left; free some space, or lower checkpoint.keep"
         )
 
 

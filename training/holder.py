@@ -10,7 +10,8 @@ import time
 from contextlib import contextmanager, nullcontext
 
 from training.distributed import writes
-from training.errors import BusyError
+from training.errors import BusyError, CheckpointError
+from training.stored import read_json
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def lock(handle, folder):
 
 def owner_of(folder):
     try:
-        owner = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+        owner = read_json(folder / "owner.json")
         return f"process {owner['pid']} on {owner['host']}, started {owner['start']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (CheckpointError, KeyError, TypeError):
         return "another process"

@@ -10,6 +10,7 @@ import hydra
 
 from training.command import STOPPED, command
 from training.compare import compare
+from training.outlet import unheard
 from training.stored import RUNS
 from training.words import CONFIGS, combinations, quoted
 
@@ -37,9 +38,10 @@ def launch(main, asked_for, words):
         return command(refuse, [odd[0]])
     if flags & SHOW:
         return command(partial(show, asked_for), words)
-    if flags & SWEEP:
-        return sweep(main, asked_for, [word for word in words if word not in SWEEP])
-    return command(partial(main, home=RUNS), words)
+    with unheard():
+        if flags & SWEEP:
+            return sweep(main, asked_for, [word for word in words if word not in SWEEP])
+        return command(partial(main, home=RUNS), words)
 
 
 def refuse(words):

@@ -1,6 +1,7 @@
 """Opening: the folder of a run becomes a tokenizer and a model again. What lies there is data: it chooses no
 code, names no path, and claims no more memory than it fills."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,9 +12,18 @@ from safetensors.torch import load_file
 
 from data.tokenizer import Tokenizer
 from model import build_model
+from training.checkpoint import model_tensors
 from training.errors import CheckpointError
-from training.stored import find_checkpoint, model_config, read_config, read_tokenizer, verify
-from training.tensors import compare, filled, shapes
+from training.stored import (
+    check_plain,
+    find_checkpoint,
+    model_config,
+    read_config,
+    read_tokenizer,
+    steps_of,
+    verify,
+)
+from training.tensors import compare, filled, kinds
 
 
 class Opened(NamedTuple):
@@ -28,16 +38,34 @@ class Opened(NamedTuple):
 def open_run(folder, which="latest"):
     """which: latest, best, or a step that was saved."""
     folder = Path(folder)
+    check_plain(folder)
     config, tokenizer = read_config(folder), read_tokenizer(folder)
     place = find_checkpoint(folder, which)
-    verify(place)
+    check_whole(place)
     tensors = place / "model.safetensors"
     with torch.device("meta"):  # what the config asks for takes no memory until the file has shown to fill it
-        model = make_model(config, tokenizer, most_layers=n_tensors(tensors))
-    compare(tensors, model)
+        model = make_model(config, tokenizer, most_layers=len(kinds(tensors)))
+    compare(tensors, model_tensors(model), "model")
     return Opened(
         filled(model, load_file(tensors)).eval(), tokenizer, config, int(place.name.removeprefix("step-"))
     )
+
+
+def check_whole(place):
+    """What is damaged is told, and what there is instead."""
+    try:
+        verify(place)
+    except CheckpointError as error:
+        others = [int(path.name[-8:]) for path in steps_of(place.parent) if path != place and is_whole(path)]
+        instead = f"a checkpoint that is whole is of step {' or '.join(map(str, others))}"
+        raise CheckpointError(f"{error}; {instead if others else 'no other is whole'}") from None
+
+
+def is_whole(place):
+    with suppress(CheckpointError):
+        verify(place)
+        return True
+    return False
 
 
 def make_model(config, tokenizer, most_layers):
@@ -46,9 +74,6 @@ def make_model(config, tokenizer, most_layers):
         if max(asked.n_layers, asked.encoder.n_layers or 0) > most_layers:
             raise ValueError(f"{asked.n_layers} layers are more than the file has tensors")
         return build_model(asked, tokenizer.vocab_size)
-    except (OmegaConfBaseException, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"config.yaml does not describe a model: {error}") from None
-
-
-def n_tensors(path):
-    return len(shapes(path))
+    except (OmegaConfBaseException, ValueError, TypeError, OverflowError, RuntimeError) as error:
+        said = str(error).partition("\n")[0]
+        raise CheckpointError(f"config.yaml does not describe a model: {said}") from None

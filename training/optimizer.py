@@ -5,6 +5,8 @@ import torch.nn as nn
 
 from model.build import build, require_above
 
+REMEMBERED = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), torch.optim.Muon: ("momentum_buffer",)}
+
 
 class Optimizer:
     """torch's optimizers, each for some of the parameters, as one."""
@@ -16,10 +18,11 @@ class Optimizer:
         for group in self.groups:
             group["peak"] = group["lr"]
 
-    def step(self, factor, scaler):
+    def step(self, factor, scaler, overflow=False):
+        """Where a gradient has overflowed, no parameter moves: the scaler alone would let some."""
         for group in self.groups:
             group["lr"] = group["peak"] * factor
-        for part in self.parts:
+        for part in self.parts if not overflow else ():
             scaler.step(part)
         scaler.update()
         for part in self.parts:
@@ -39,22 +42,24 @@ class Optimizer:
             for key, value in state.items()
         }
 
+    def wanted(self):
+        """Tensors such as it remembers after a step: of those names, dtypes and shapes."""
+        like = {"step": torch.empty(())}
+        return {
+            f"{self.names[parameter]}.{key}": like.get(key, parameter)
+            for part, _, parameter in self.learners()
+            for key in REMEMBERED[type(part)]
+        }
+
     def load(self, tensors):
-        """What tensors() said, as copies where each parameter is."""
-        shapes = {name: parameter.shape for parameter, name in self.names.items()}
-        for name, tensor in tensors.items():
-            if tensor.shape not in (torch.Size(), shapes.get(name.rpartition(".")[0])):
-                raise ValueError(f"{name} {tuple(tensor.shape)} belongs to no parameter of this model")
-        for part in self.parts:
-            part.state.clear()
-            for group, parameter in ((g, p) for g in part.param_groups for p in g["params"]):
-                prefix = self.names[parameter] + "."
-                own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-                own = {key: placed(t, parameter, group) for key, t in own.items() if "." not in key}
-                if own:
-                    part.state[parameter] = own
-            if len({frozenset(part.state.get(p, ())) for g in part.param_groups for p in g["params"]}) > 1:
-                raise ValueError("it remembers some parameters and not others")
+        """What tensors() said, as copies where each parameter is; nothing, before its first step."""
+        for part, group, parameter in self.learners():
+            name = self.names[parameter]
+            own = {key: tensors[f"{name}.{key}"] for key in REMEMBERED[type(part)] if tensors}
+            part.state[parameter] = {key: placed(tensor, parameter, group) for key, tensor in own.items()}
+
+    def learners(self):
+        return [(part, g, p) for part in self.parts for g in part.param_groups for p in g["params"]]
 
 
 def placed(tensor, parameter, group):

@@ -1,11 +1,13 @@
 """Preflight: what is about to happen, said before the first step."""
 
 import math
+import os
 from collections import Counter
 from datetime import timedelta
 
 import torch
 
+from data.disk import in_bytes
 from data.store import entropy
 from model import build_model
 from model.build import build
@@ -17,17 +19,36 @@ PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 def check_parts(config):
     """What is wrong with model, optimizer or schedule is said before any text is read."""
-    with torch.device("meta"):
-        build_model(config.model, 256, config.seed)
+    check_memory(config)
     build("optimizer", OPTIMIZERS, config.optimizer, {})
     if config.train.steps:
         make_schedule(config.schedule, config.train.steps)
 
 
+def check_memory(config):
+    """The model of this config can be built, and its weights at least have room."""
+    way_out = "choose a smaller size=, or smaller parts"
+    try:
+        with torch.device("meta"):
+            model = build_model(config.model, 256, config.seed)
+    except RuntimeError as error:  # torch cannot even count its bytes
+        raise MemoryError(f"a model of these sizes fits in no memory ({error}); {way_out}") from None
+    size, room = 4 * n_parameters(model), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > room:
+        raise MemoryError(
+            f"the weights of this model are {in_bytes(size)} and the machine has {in_bytes(room)} of memory; "
+            f"{way_out}"
+        )
+
+
+def n_parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def plan(run, cost):
     """The lines that are printed before a run, and all that dry_run=true prints."""
     config, train, precision = run.config, run.streams.train, run.precision
-    vocabulary, n = run.streams.tokenizer.vocab_size, sum(p.numel() for p in run.model.parameters())
+    vocabulary, n = run.streams.tokenizer.vocab_size, n_parameters(run.model)
     each = " in each process" if run.ranks.world > 1 else ""
     parts = ", ".join(f"{name} {size:,}" for name, size in sizes(run.model).items())
     dtype = str(precision.dtype).removeprefix("torch.")
@@ -59,17 +80,13 @@ def sizes(model):
 
 
 def memory(run, cost):
-    return 8 * sum(p.numel() for p in run.model.parameters()) + cost.remembered + cost.activations
+    return 8 * n_parameters(run.model) + cost.remembered + cost.activations
 
 
 def in_micro_batches(run, cost):
     n = run.config.train.batch_size // run.ranks.world // cost.micro_batch
     processes = f" on {run.ranks.world} processes" if run.ranks.world > 1 else ""
     return processes + (f", {cost.micro_batch} at a time" if n > 1 else "")
-
-
-def in_bytes(n):
-    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.0f} MiB"
 
 
 def duration(seconds):

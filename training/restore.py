@@ -6,16 +6,18 @@ from typing import NamedTuple
 
 import torch
 
+from training.checkpoint import model_tensors
 from training.errors import CheckpointError
-from training.stored import STEP, named, read_state, verify
+from training.stored import named, pointed, read_state, steps_of, verify
 from training.tensors import compare, stored_tensors
 
 
 class Stored(NamedTuple):
-    """A checkpoint that was found whole, and what its state.json says."""
+    """A checkpoint that was found whole, what its state.json says, and whether it is the best."""
 
     place: Path
     state: dict
+    is_best: bool
 
 
 def newest(folder, ranks, device):
@@ -26,7 +28,7 @@ def newest(folder, ranks, device):
     if step < 0:
         return None
     place = folder / "checkpoints" / named(int(step))
-    return Stored(place, read_state(place))
+    return Stored(place, read_state(place), pointed(place.parent, "best") == place.name)
 
 
 def find(folder):
@@ -34,7 +36,7 @@ def find(folder):
     place, reasons = folder / "checkpoints", []
     if not place.is_dir():
         return -1
-    for path in sorted((p for p in place.iterdir() if STEP.fullmatch(p.name)), reverse=True):
+    for path in steps_of(place):
         try:
             verify(path)
             read_state(path)
@@ -51,15 +53,15 @@ def find(folder):
 
 def restore(run):
     """Weights, optimizer and scaler of the checkpoint from which the run goes on, tensor by tensor."""
-    place, state = run.stored
-    compare(place / "model.safetensors", run.model)
-    weights = run.model.state_dict()
+    place, state = run.stored.place, run.stored.state
+    weights, remembered = place / "model.safetensors", place / "optimizer.safetensors"
+    compare(weights, model_tensors(run.model), "model")
+    stepped = state["step"] > state["skipped"]
+    compare(remembered, run.optimizer.wanted() if stepped else {}, "optimizer")
+    own = run.model.state_dict()
     with torch.no_grad():
-        for name, tensor in stored_tensors(place / "model.safetensors"):
-            weights[name].copy_(tensor)
-    try:
-        run.optimizer.load(dict(stored_tensors(place / "optimizer.safetensors")))
-    except ValueError as error:
-        raise CheckpointError(f"{place / 'optimizer.safetensors'}: {error}") from None
+        for name, tensor in stored_tensors(weights):
+            own[name].copy_(tensor)
+    run.optimizer.load(dict(stored_tensors(remembered)))
     if run.scaler.is_enabled() and state["scaler"]:
         run.scaler.load_state_dict(state["scaler"])

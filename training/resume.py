@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from training.config import Config, compose, typed
 from training.errors import CheckpointError
 from training.folder import check_name
-from training.stored import STEP, read_config
+from training.stored import check_plain, read_config, steps_of
 from training.words import CONFIGS, composed, guess, leaves, parsed, quoted, unknown
 
 MUST_MATCH = (
@@ -42,13 +42,19 @@ def continued(words, home):
     named = [word for word in words if re.match(r"[+~]*(name|resume)=", word)]
     own = typed(composed(named), named) if any("resume" in word for word in named) else None
     if own is None or not own.resume:
-        return compose(words)
+        config = compose(words)
+        if config.resume_allow:
+            raise ValueError(
+                "resume_allow says what may change where a run goes on, by name=... resume=true; leave it out"
+            )
+        return config
     if own.name is None:
         raise ValueError(f"resume=true needs the name of a run, name=...{newest_of(home)}")
     check_name(own, home)
     folder = home / own.name
+    check_plain(folder)
     if not (folder / "config.yaml").exists():
-        if any(STEP.fullmatch(path.name) for path in (folder / "checkpoints").glob("step-*")):
+        if steps_of(folder / "checkpoints"):
             raise CheckpointError(f"{folder} has checkpoints and no config.yaml; it cannot go on without")
         return compose(words)
     stored = OmegaConf.create(read_config(folder) | OWN)
@@ -138,9 +144,14 @@ def check_changes(before, after, allowed):
             raise ValueError(
                 f"resume_allow names {key}, and there is no such setting{guess(key, list(after))}"
             )
-    for key in sorted(before.keys() | after.keys()):
+        classes = {class_of(known) for known in after if known == key or known.startswith(f"{key}.")}
+        if "on-request" not in classes:
+            always = "may change without" if classes == {"may-change"} else "stays as the run began with it"
+            raise ValueError(f"resume_allow names {key}, which {always}; leave it out")
+    changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+    for key in sorted(changed, key=lambda key: (class_of(key) != "must-match", key)):
         old, new, kind = before.get(key), after.get(key), class_of(key)
-        if old == new or kind == "may-change":
+        if kind == "may-change":
             continue
         said = f"{key} was {shown(old)} in this run and is now {shown(new)}"
         if kind == "must-match":
@@ -148,7 +159,10 @@ def check_changes(before, after, allowed):
                 f"{said}; a run goes on with what it began with: leave it out, or start another name="
             )
         if not any(key == name or key.startswith(f"{name}.") for name in allowed):
-            raise ValueError(f"{said}; leave it out, or say resume_allow=[{key}] if that is meant")
+            group = key.partition(".")[0]
+            together = [other for other in changed if other.startswith(f"{group}.")]
+            asked = group if group in ON_REQUEST and len(together) > 1 else key
+            raise ValueError(f"{said}; leave it out, or say resume_allow=[{asked}] if that is meant")
 
 
 def shown(value):

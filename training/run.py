@@ -56,7 +56,10 @@ class Run:
             self.steps = state["steps"] if state["ends"] == ends else self.steps
             self.progress = Progress(**{name: state[name] for name in asdict(self.progress)})
             if self.steps < self.progress.step:
-                raise ValueError(f"train.steps makes {self.steps} and the run has done {self.progress.step}")
+                raise ValueError(
+                    f"the run has done {self.progress.step} steps, and by train.steps, tokens or minutes it "
+                    f"would end at {self.steps}; give more, or leave them out"
+                )
         self.schedule = make_schedule(self.config.schedule, self.steps) if self.steps else None
 
     @property
@@ -88,6 +91,10 @@ class Run:
                 "smaller size="
             ) from None
 
+    def forgets(self, step):
+        """Whether this step is the best and its loss is not known: what is saved is judged afterwards."""
+        return self.stored is not None and self.stored.is_best and step == self.stored.state["step"]
+
     @property
     def examples(self):
         return "pairs" if self.config.objective["kind"] == "pairs" else "windows"
@@ -105,7 +112,11 @@ class Run:
     def begun(self, home):
         """Its folder, made or entered again. A run that is stopped is saved first."""
         if not self.ranks.first:
-            yield
+            try:
+                yield
+            except Stopped:
+                self.meet()
+                raise Stopped from None  # the first process says it for all
             return
         with folders.made(self, home) as self.folder:
             self.saver = Saver(self.folder / "checkpoints", self.config.checkpoint.keep)
@@ -114,13 +125,19 @@ class Run:
                 yield
                 self.saver.wait()
             except Stopped as by:
-                raise Stopped(self.stopped(by)) from None
+                told = self.stopped(by)
+                self.meet()
+                raise Stopped(told) from None
             finally:
                 self.saver.close()
             if self.saver.failures:
                 raise DiskError(
                     f"the end of the run could not be saved; {self.folder} keeps what was saved before"
                 )
+
+    def meet(self):
+        """Wait for the other processes: torchrun ends all of them as soon as one has left."""
+        self.ranks.sum(0, device=self.precision.device)
 
     def stopped(self, by):
         """Save, and say how to go on."""

@@ -5,7 +5,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from training import checkpoint
-from training.errors import DiskError
+from training.command import said
+from training.errors import CheckpointError, DiskError
 from training.stored import named
 
 ENOUGH = 3  # failures in a row, after which a run that cannot be kept ends
@@ -55,17 +56,16 @@ class Saver:
     def settle(self, future):
         try:
             future.result()
-        except OSError as error:
-            self.fail(error)
+        except (OSError, CheckpointError) as error:
+            self.fail(said(error))
         else:
             self.failures = 0 if self.saved is not None else self.failures
 
-    def fail(self, error):
+    def fail(self, reason):
         if self.saved is None:  # of this checkpoint it is known
             return
         self.saved = None
         self.failures += 1
-        reason = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
         if self.failures >= ENOUGH:
             raise DiskError(
                 f"{ENOUGH} checkpoints in a row could not be saved ({reason}); those of before are "

@@ -76,11 +76,11 @@ def update(asked, batch, factor, way):
     norm = nn.utils.clip_grad_norm_(asked.parameters(), way.clip or math.inf)
     total, norm = torch.stack([total.float(), norm.float()]).tolist()  # the one wait of a step
     [total] = way.ranks.sum(total, device=device)
-    overflow = scaler.is_enabled() and not math.isfinite(norm)  # the scaler leaves such a step out
+    overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is left out
     for what, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
         if not math.isfinite(number):
             raise NumbersError(f"the {what} is not finite ({number})")
-    way.optimizer.step(factor, scaler)
+    way.optimizer.step(factor, scaler, overflow)
     return Learned(total / count, norm, overflow)
 
 

@@ -3,10 +3,11 @@ names no path outside."""
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -23,28 +24,58 @@ FORMAT = 1
 SMALL = 1 << 20  # bytes of a file that a person could read
 LARGE = 1 << 27  # of a tokenizer
 CONFIG = 1 << 16
+LARGEST = 10**12
+# the kind of each entry of a state and, of numbers, the least and the most
 STATE = {
-    "step": (int,),
-    "best": (float,),
-    "since_best": (int,),
-    "judged": (int,),
-    "skipped": (int,),
-    "steps": (int,),
+    "step": (int, 0, LARGEST),
+    "best": (float, 0, math.inf),
+    "since_best": (int, 0, LARGEST),
+    "judged": (int, -1, LARGEST),
+    "skipped": (int, 0, LARGEST),
+    "steps": (int, 0, LARGEST),
     "ends": (list,),
-    "micro_batch": (int,),
+    "micro_batch": (int, 1, LARGEST),
     "scaler": (dict,),
     "data": (str,),
+}
+SCALER = {
+    "scale": (float, 1e-30, 1e30),
+    "growth_factor": (float, 1, 1e3),
+    "backoff_factor": (float, 1e-3, 1),
+    "growth_interval": (int, 1, LARGEST),
+    "_growth_tracker": (int, 0, LARGEST),
 }
 
 
 def newest_run(home):
     """The folder below home, or below one of its sweeps, that has the newest checkpoint."""
-    pointers = [*home.glob("*/checkpoints/latest"), *home.glob("sweep-*/*/checkpoints/latest")]
-    if not pointers:
+    places = [*home.glob("*/checkpoints"), *home.glob("sweep-*/*/checkpoints")]
+    places = [place for place in places if steps_of(place) or (place / "latest").exists()]
+    if not places:
         raise CheckpointError(
             f"there is no run with a checkpoint in {home}/: train one first: python train.py"
         )
-    return max(pointers, key=lambda path: path.stat().st_mtime_ns).parents[1]
+    return max(places, key=lambda place: place.stat().st_mtime_ns).parent
+
+
+def steps_of(place):
+    """The checkpoints in a folder of them, the newest first."""
+    return sorted((path for path in place.glob("step-*") if STEP.fullmatch(path.name)), reverse=True)
+
+
+def check_plain(folder):
+    """What a run keeps lies in its folder: a link would lead elsewhere, a pipe would wait for ever."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            with suppress(FileNotFoundError):  # a run at work tidies up meanwhile
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    raise CheckpointError(
+                        f"{path} is a link or no plain file, and the folder of a run has none; take it away"
+                    )
+        if "wandb" in folders:  # which makes links of its own
+            folders.remove("wandb")
 
 
 def named(step):
@@ -63,11 +94,21 @@ def read_config(folder):
             if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
                 raise CheckpointError(f"{path} is not the config of a run: it has an alias or a tag")
         config = yaml.safe_load(text)
+        plain = is_plain(config)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
-    if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "${" in text:
+    if not plain or not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "${" in text:
         raise CheckpointError(f"{path} is not the config of a run")
     return config
+
+
+def is_plain(node):
+    """Whether it is of words and numbers alone; YAML knows dates, too, and keys that are none."""
+    if isinstance(node, dict):
+        return all(isinstance(key, str) and is_plain(value) for key, value in node.items())
+    if isinstance(node, list):
+        return all(map(is_plain, node))
+    return node is None or isinstance(node, str | int | float)
 
 
 def model_config(node):
@@ -85,21 +126,30 @@ def read_tokenizer(folder):
 
 def find_checkpoint(folder, which):
     place = folder / "checkpoints"
-    there = sorted(path.name for path in place.glob("step-*") if STEP.fullmatch(path.name))
-    if str(which).isdigit():
+    there = [path.name for path in steps_of(place)]
+    if re.fullmatch("[0-9]{1,8}", str(which)):
         name = named(int(which))
-    elif which == "latest" and there and not (place / which).exists():
-        name = there[-1]  # a kill came between a checkpoint and its pointer
     elif which in ("latest", "best"):
-        try:
-            name = (place / which).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            raise CheckpointError(f"{folder} has no {which} checkpoint") from None
+        name = pointed(place, which)
+        if which == "latest" and there and name is None:
+            name = there[0]  # a kill came between a checkpoint and its pointer
+        if name is None:
+            raise CheckpointError(f"{folder} has no {which} checkpoint")
     else:
-        raise ValueError(f"the checkpoint is {which!r}; choose latest, best or a step")
-    if not STEP.fullmatch(name) or not (place / name).is_dir() or (place / name).is_symlink():
+        raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
+    if name not in there or not (place / name).is_dir():
         raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(there) or 'none'}")
     return place / name
+
+
+def pointed(place, which):
+    """The name of the checkpoint that latest or best stands for, or None."""
+    if not (place / which).exists():
+        return None
+    name = read_text(place / which).strip()
+    if not STEP.fullmatch(name):
+        raise CheckpointError(f"{place / which} is {name!r:.60}, which names no checkpoint; take it away")
+    return name
 
 
 def verify(place):
@@ -164,9 +214,16 @@ def read_state(place):
         raise CheckpointError(
             f"{place} was imported and has made no step; init_from={place.parents[1]} trains from it"
         )
-    for name, kinds in STATE.items():
-        if type(state.get(name)) not in kinds:
-            raise CheckpointError(f"{path}: {name} is {state.get(name)!r:.60}, and that is no such state")
+    check_kinds(path, state, STATE)
+    if state["scaler"]:
+        check_kinds(path, state["scaler"], SCALER)
     if named(state["step"]) != place.name:
         raise CheckpointError(f"{path} is of step {state['step']}; it belongs elsewhere")
     return state
+
+
+def check_kinds(path, entries, kinds):
+    for name, (kind, *bounds) in kinds.items():
+        value = entries.get(name)
+        if type(value) is not kind or (bounds and not bounds[0] <= value <= bounds[1]):
+            raise CheckpointError(f"{path}: {name} is {value!r:.60}, and that is no such state")

@@ -3,25 +3,32 @@
 import torch
 from safetensors import SafetensorError, safe_open
 
-from training.checkpoint import model_tensors
+from training.checkpoint import DTYPES
 from training.errors import CheckpointError
 
 
-def shapes(path):
+def kinds(path):
+    """{name: dtype and shape} of the tensors in a file, as its header has them."""
     try:
         with safe_open(path, "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: kind(part.get_dtype(), part.get_shape()) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from None
 
 
-def compare(path, model):
-    """The file has the model's tensors, all of them and no others."""
-    there, wanted = shapes(path), {name: tuple(t.shape) for name, t in model_tensors(model).items()}
+def kind(dtype, shape):
+    return f"{DTYPES.get(dtype, dtype)} {tuple(shape)}"
+
+
+def compare(path, tensors, whose):
+    """The file has tensors like these, all of them and no others."""
+    there = kinds(path)
+    wanted = {name: kind(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(there.keys() | wanted.keys()):
         if there.get(name) != wanted.get(name):
             raise CheckpointError(
-                f"{path}: {name} is {there.get(name, 'missing')} and the model of config.yaml has "
+                f"{path}: {name!r:.200} is {there.get(name, 'missing')} and the {whose} of config.yaml has "
                 f"{wanted.get(name, 'none')}"
             )
 

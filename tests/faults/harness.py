@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -85,7 +86,8 @@ def child(room, words, act=None):
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         os._exit(code)
 
 

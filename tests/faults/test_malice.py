@@ -1,25 +1,30 @@
 """What lies in a folder is data: it runs no code, names no path outside, claims no memory beyond its own."""
 
 import json
+import math
 import os
 import pickle
 import random
+import re
 import resource
+import shutil
 import struct
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tests.faults.harness import ran, reference, spread, words
 from tests.faults.malice import rewritten, sealed
 from tests.faults.test_damage import NEWEST, copied
+from training.checkpoint import DTYPES, model_tensors
 from training.config import compose
 from training.errors import CheckpointError
 from training.opening import open_run
-from training.stored import read_config, read_state, read_tokenizer, verify
+from training.preflight import check_parts
+from training.stored import newest_run, read_config, read_state, read_tokenizer, verify
 from training.tensors import compare, stored_tensors
 
 MARKER = "marker"
@@ -66,7 +71,7 @@ def test_names_that_lead_outside(folder):
 @pytest.mark.parametrize("pointer", ["../../elsewhere", "/etc", "step-1", "", "step-00000004/..", "x" * 9999])
 def test_pointers_that_lead_outside(folder, pointer):
     (folder / "checkpoints/latest").write_text(pointer)
-    refused(folder, "has no checkpoint")
+    refused(folder, "latest is '.*, which names no checkpoint; take it away")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
@@ -80,18 +85,35 @@ def test_only_plain_files(folder, name, kind):
         os.mkfifo(path)  # whoever opens it would wait for ever
     else:
         path.mkdir()
-    refused(folder, "cannot be read|no plain file|is damaged")
+    refused(folder, "no plain file|cannot be read")
 
 
 def test_without_a_pointer_the_latest_is_the_newest(folder):
+    older = folder.with_name("older")
+    shutil.copytree(folder, older)
     (folder / "checkpoints/latest").unlink()
     assert open_run(folder).step == 4
+    os.utime(older / "checkpoints", (0, 0))
+    assert newest_run(folder.parent) == folder
+
+
+@pytest.mark.parametrize("which", ["²", "٤", "9" * 5000, "-4", "4.0"])
+def test_a_step_is_a_number(folder, which):
+    with pytest.raises(ValueError, match="choose latest, best or a step"):
+        open_run(folder, which)
+
+
+def test_a_damaged_one_names_those_that_are_whole(folder):
+    (newest(folder) / "model.safetensors").write_bytes(b"x")
+    refused(folder, "model.safetensors is damaged: .*; a checkpoint that is whole is of step 3$")
+    (folder / "checkpoints/step-00000003/state.json").unlink()
+    refused(folder, "; no other is whole$")
 
 
 def test_a_link_is_no_checkpoint(folder):
     newest(folder).rename(folder / "elsewhere")
     newest(folder).symlink_to(folder / "elsewhere")
-    refused(folder, "has no checkpoint")
+    refused(folder, f"{NEWEST} is a link or no plain file")
 
 
 def test_a_header_that_claims_more_than_there_is(folder):
@@ -118,16 +140,78 @@ def test_a_model_larger_than_its_file(folder):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
+@pytest.mark.parametrize("width", [10**9, 10**30])
+def test_a_model_larger_than_anything(folder, width):
+    config = (folder / "config.yaml").read_text().replace("d_model: 16", f"d_model: {width}")
+    (folder / "config.yaml").write_text(config)
+    refused(folder, "config.yaml")
+    code, said = ran(Path.cwd(), ["name=run", "resume=true"])
+    assert code in (4, 6) and said.count("error: ") == 1 and "Traceback" not in said, said
+
+
 def test_tensors_that_do_not_belong(folder):
     place = newest(folder)
     rewritten(place, lambda name, tensor: tensor[..., :1].clone())
     refused(folder, "and the model of config.yaml has")
-    rewritten(place, lambda name, tensor: torch.ones(3), "optimizer.safetensors")
     save_file({"_orig_mod.a": torch.ones(2)}, place / "model.safetensors")
     sealed(place)
-    refused(folder, "_orig_mod.a is")
+    refused(folder, "'_orig_mod.a' is")
 
 
+KINDS = [torch.float64, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool, torch.complex64]
+KINDS += [torch.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_numbers_of_another_kind(folder, dtype):
+    """Nothing is made float32 on the way, neither where a run goes on nor where it is asked."""
+    for name, whose in (("optimizer", "optimizer"), ("model", "model")):
+        rewritten(newest(folder), lambda _, tensor: tensor.to(dtype), f"{name}.safetensors")
+        code, said = ran(Path.cwd(), words("resume=true", "train.steps=6"))
+        assert code == 4 and "Traceback" not in said, said
+        assert f" is {DTYPES.get(dtype, '')}" in said and f"and the {whose} of config.yaml has F32" in said
+    refused(folder, "and the model of config.yaml has F32")
+
+
+def bare(tensors):
+    """As an optimizer whose every tensor has shrunk to one number."""
+    return {name: torch.tensor(1.0) for name in tensors}
+
+
+def stretched(tensors):
+    return {name: t.expand(9).clone() if name.endswith(".step") else t for name, t in tensors.items()}
+
+
+def renamed(tensors):
+    return {name.replace("momentum", "elan").replace("exp_", "ex_"): t for name, t in tensors.items()}
+
+
+def fewer(tensors):
+    return {name: t for name, t in tensors.items() if not name.endswith(".step")}
+
+
+def more(tensors):
+    return tensors | {"nothing.exp_avg": torch.tensor(1.0)}
+
+
+def none(tensors):
+    return {}
+
+
+@pytest.mark.parametrize("change", [bare, stretched, renamed, fewer, more, none])
+def test_an_optimizer_remembers_what_it_should(folder, change):
+    """To the name, shape and kind: what is missing would be momentum lost, what is odd end a process."""
+    path = newest(folder) / "optimizer.safetensors"
+    save_file(change(load_file(path)), path)
+    sealed(newest(folder))
+    code, said = ran(Path.cwd(), words("resume=true", "train.steps=6"))
+    assert code == 4 and said.count("error: ") == 1 and "Traceback" not in said, said
+    assert re.search(r"optimizer.safetensors: '[\w.]+' is .* and the optimizer of config.yaml has ", said), (
+        said
+    )
+
+
+SCALER = torch.amp.GradScaler("cpu").state_dict()
 STATES = [
     ("format", 9, "is of format 9 and this program reads format 1"),
     ("format", "1", "is not the state of a run"),
@@ -135,9 +219,20 @@ STATES = [
     ("step", "4", "step is '4', and that is no such state"),
     ("step", True, "step is True"),
     ("best", None, "best is None"),
+    ("best", math.nan, "best is nan"),
+    ("skipped", -5, "skipped is -5"),
+    ("steps", -3, "steps is -3"),
+    ("since_best", 10**40, "since_best is 1000"),
     ("micro_batch", [], "micro_batch is"),
     ("scaler", "x", "scaler is 'x'"),
     ("data", None, "data is None"),
+    ("scaler", {"x": 1}, "scale is None"),
+    ("scaler", SCALER | {"scale": "a"}, "scale is 'a'"),
+    ("scaler", SCALER | {"scale": 0.0}, "scale is 0.0"),
+    ("scaler", SCALER | {"scale": math.nan}, "scale is nan"),
+    ("scaler", SCALER | {"scale": math.inf}, "scale is inf"),
+    ("scaler", SCALER | {"growth_interval": 0}, "growth_interval is 0"),
+    ("scaler", SCALER | {"_growth_tracker": -1}, "_growth_tracker is -1"),
 ]
 
 
@@ -164,6 +259,8 @@ CONFIGS = {
     "deep": b"[" * 5000,
     "large": b"a: 1\n" * 300_000,
     "reference": b"model: {kind: '${oc.env:HOME}'}\n",
+    "date": b"model: {}\nday: 2001-01-01\n",
+    "null": b"model: {}\nnull: 1\n",
     "target": b"model: {kind: decoder, _target_: os.system}\n",
 }
 
@@ -230,7 +327,7 @@ def some_files(first, tmp_path, n=100):
             elif kind == 1:
                 read_state(target)
             else:
-                compare(target / "model.safetensors", mine)
+                compare(target / "model.safetensors", model_tensors(mine), "model")
                 dict(stored_tensors(target / "model.safetensors"))
         except CheckpointError:
             refusals += 1
@@ -246,8 +343,10 @@ def some_lines(first, room, n=10):
             word = draw.choice(KEYS) + draw.choice(("=", "=", "=", "", "==")) + draw.choice(VALUES)
             line.append(word + draw.choice(("", "x", "1", ",", "]")))
         try:
-            compose(line)
-        except ValueError as error:
+            config = compose(line)
+            if seed % 4 == 0:
+                check_parts(config)
+        except (ValueError, MemoryError) as error:
             assert "\n" not in str(error), line
 
 
@@ -313,4 +412,8 @@ VALUES = [
     "\0",
 ]
 VALUES += ["[", "choice(1,2)", "range(1,3)", "9" * 40, "../x", "x=y", "\\", "int(3)", "sort(2,1)", "é", "()"]
-VALUES += ["!!python/name:os"]
+VALUES += ["!!python/name:os", "1e308", "1000000000", "-1e30", "2147483648"]
+SIZES = ["d_model", "n_heads", "context", "attention.key_width", "attention.value_width", "attention.window"]
+SIZES += ["attention.softcap", "attention.scale", "ffn.expand", "ffn.multiple_of", "ffn.width"]
+SIZES += ["head.softcap", "position.base", "position.fraction", "embedding.token_types", "dropout"]
+KEYS += [f"model.{size}" for size in SIZES] + ["optimizer.eps", "schedule.warmup", "size", "ffn", "position"]

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from data import SOURCES
 from tests.parts import ROOT, names
-from training.config import LEAST, compose, leaves, with_objective
+from training.config import LEAST, compose, leaves, typed, with_objective
+from training.preflight import check_parts
 from training.words import PATHS, combinations, composed
 
 SENTENCES = [
@@ -70,6 +73,29 @@ def test_a_wrong_word_gets_one_sentence(word, sentence):
 def test_patience_needs_evaluations():
     with pytest.raises(ValueError, match=r"train.patience counts evaluations, and there are none"):
         compose(["train.patience=2", "eval.every=null"])
+
+
+NUMBERS = [key for key, value in leaves(compose()) if type(value) in (int, float)]
+NUMBERS += ["model.attention.key_width", "model.attention.value_width", "model.attention.window"]
+NUMBERS += ["model.attention.softcap", "model.head.softcap", "model.position.base", "model.ffn.width"]
+
+
+@pytest.mark.parametrize("number", [10**40, 10**9, 1e308, -1e308])
+def test_every_number_has_an_end(number):
+    """What torch cannot count, and what no memory holds, is a sentence before anything is made."""
+    usual = with_objective(["position=rope"])
+    for key in NUMBERS:
+        config = usual.copy()
+        with suppress(ValueError, MemoryError, OmegaConfBaseException):
+            OmegaConf.update(config, key, number)
+            check_parts(typed(config, ()))
+            assert number == 10**9, f"{key} does not go so far"
+
+
+def test_a_model_needs_memory():
+    for width, sentence in ((1 << 23, "the weights of this model are .* GiB"), (2**31, "fits in no memory")):
+        with pytest.raises(MemoryError, match=sentence):
+            check_parts(compose([f"model.d_model={width}"]))
 
 
 def test_every_bound_is_of_a_setting():

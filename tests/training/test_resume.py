@@ -68,7 +68,11 @@ def test_steps_may_grow(run, start):
     config.write_text(config.read_text().replace("name: grown", "name: whole"))
     equal(grown, whole)
     code, _, said = start.plainly("name=grown", "resume=true", "train.steps=3")
-    assert code == 2 and "train.steps makes 3 and the run has done 4" in said
+    assert (
+        code == 2
+        and "the run has done 4 steps, and by train.steps, tokens" in said
+        and "end at 3; give" in said
+    )
 
 
 def test_rows_beyond_the_step_are_cut(run, start):
@@ -95,11 +99,16 @@ CHANGES = [
     ("model=llama", "model.attention"),
     ("size=small", "model.d_model was 64|model.context"),
     ("tokenizer=char", "tokenizer.kind was byte in this run and is now char"),
-    ("optimizer=adamw", "optimizer"),
+    ("optimizer=adamw", "optimizer.kind was muon in this run and is now adamw; a run goes on with what"),
     ("train.batch_size=2", "train.batch_size was 4 in this run and is now 2"),
     ("init_from=runs/other", "init_from was null"),
     ("optimizer.rate=0.01", r"optimizer.rate was 0.02 .* say resume_allow=\[optimizer.rate\]"),
-    ("schedule=cosine", "schedule.decay|schedule.floor|schedule.kind"),
+    ("schedule=cosine", r"schedule.decay was .* resume_allow=\[schedule\] if that is meant"),
+    ("data=python", r"data.document was .* resume_allow=\[data\] if that is meant"),
+    ("experiment=reverse", "a run goes on with what it began with"),
+    ("resume_allow=[seed]", "resume_allow names seed, which stays as the run began with it; leave it out"),
+    ("resume_allow=[schedule,model]", "resume_allow names model, which stays as the run began with it"),
+    ("resume_allow=[log.every]", "resume_allow names log.every, which may change without; leave it out"),
     ("train.grad_clip=2.0", "train.grad_clip was 1.0"),
     ("train.micro_batch=2", "train.micro_batch was auto"),
     ("precision=bf16", "precision was fp32"),
@@ -155,7 +164,9 @@ def test_what_cannot_go_on_is_said(start, run):
     code, _, said = start.plainly("name=mine")
     assert code == 2 and "runs/mine exists already; go on with it by resume=true, or choose another" in said
     code, said, _ = start("name=new", "resume=true")
-    assert code == 0, "a run that is not there yet begins"
+    assert code == 0 and "there is no run runs/new yet; it begins at step 0" in said
+    code, _, said = start("resume_allow=[seed]")
+    assert code == 2 and "resume_allow says what may change where a run goes on, by name=... resume" in said
     Path("book.txt").write_text("another text\n" * 500)
     code, _, said = start.plainly("name=mine", "resume=true")
     assert code == 3 and "the text is no longer what runs/mine has learned from" in said
@@ -163,3 +174,16 @@ def test_what_cannot_go_on_is_said(start, run):
     shutil.rmtree(folder / "checkpoints")
     code, said, _ = start.plainly("name=mine", "resume=true")
     assert code == 0 and "runs/mine has no checkpoint yet; it begins at step 0" in said
+
+
+@pytest.mark.parametrize("every", ["null", "2"])
+def test_the_best_stays_the_best(run, start, every):
+    """What was judged after it was saved is judged again: a longer run that gets worse keeps it."""
+    folder = run("name=mine", "train.steps=3", f"eval.every={every}", "checkpoint.keep=1")
+    assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
+    worse = ["train.steps=6", "optimizer.rate=9", "optimizer.adamw_rate=9", "resume_allow=[optimizer]"]
+    code, _, said = start.plainly("name=mine", "resume=true", *worse)
+    losses = {step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step}
+    assert code == 0 and min(losses, key=losses.get) == 3 < max(losses), said
+    assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
+    assert (folder / "checkpoints/step-00000003").is_dir()

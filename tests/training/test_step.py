@@ -185,6 +185,25 @@ def test_float16_is_scaled_and_an_overflow_left_out():
     assert all(torch.equal(a, b) for a, b in zip(before, of.parameters(), strict=True))
 
 
+def test_an_overflow_of_one_matrix_moves_nothing():
+    """Neither do the parameters that learn by another rule, nor is a step remembered."""
+    of, given = model(), batch()
+    rule = optimizer("muon", of)
+    before = [p.detach().clone() for p in of.parameters()]
+    hidden_matrices(of)[0].register_hook(lambda gradient: gradient * math.inf)
+    assert step(of, rule, given, dtype=torch.float16).skipped and not rule.tensors()
+    assert all(torch.equal(a, b) for a, b in zip(before, of.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_it_should_remember_is_known(name):
+    of = model()
+    rule, wanted = optimizer(name, of), optimizer(name, of).wanted()
+    step(of, rule, batch())
+    told = {key: (tensor.dtype, tensor.shape) for key, tensor in rule.tensors().items()}
+    assert told == {key: (tensor.dtype, tensor.shape) for key, tensor in wanted.items()}
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_an_optimizer_remembers_is_put_back(name):
     one, other = model(), model()

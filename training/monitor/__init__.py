@@ -8,6 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from training.errors import CheckpointError
 from training.monitor.curve import draw_run
 from training.monitor.record import Record, rows
 from training.monitor.remote import Remote
@@ -113,7 +114,7 @@ class Monitor(Silence):
             said.append(f"{found['val_loss_other_source']:.3f} with the source of another")
         whole = ", on all of it" if full else ""
         self.console.print(f"step {step:>6}  {', '.join(said)}{whole}")
-        with suppress(OSError):  # metrics.jsonl has told of it
+        with suppress(OSError, CheckpointError):  # metrics.jsonl has told of it
             draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
         self.since, self.steps_since = time.perf_counter(), 0  # what judging took is no training
 

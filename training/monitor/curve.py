@@ -4,7 +4,7 @@ from training.monitor.record import rows
 
 
 def points(rows, name):
-    return [(row["tokens"], row[name]) for row in rows if name in row]
+    return [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
 
 
 def draw(curves, picture):

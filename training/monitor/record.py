@@ -5,6 +5,7 @@ import os
 import sys
 
 from data import disk
+from training.stored import opened
 
 
 class Record:
@@ -39,17 +40,30 @@ def cut(path, keep):
     """Only the rows to keep, whole ones: a run that goes on writes the others again. The last of all."""
     if not path.exists():
         return
-    kept = [row for row in rows(path) if keep(row)]
+    kept = [row for row in written(path) if keep(row)]
     disk.replace(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def rows(path):
+    """The rows of metrics.jsonl: their numbers, whatever else stands there."""
+    return [{name: value for name, value in row.items() if is_number(value)} for row in written(path)]
+
+
+def is_number(value):
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def written(path):
     """The rows of such a file; what is torn, of a run that was killed, is left out."""
     found = []
-    for line in path.read_bytes().splitlines():
+    if not path.exists():
+        return found
+    with opened(path) as file:
+        lines = file.read().splitlines()
+    for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and type(row.get("step")) is int:
             found.append(row)

@@ -1,0 +1,62 @@
+"""Processes that share a run end together: what is wrong is said once, and no other one falls over it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.parts import ROOT
+from tests.training.runs import TEXT, USUAL
+from training.stored import verify
+
+TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+LONG = ["train.steps=100000", "checkpoint.every=5", "eval.every=null", "show.every=null", "name=two"]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two processes in the midst of a run; what they say, and their ids."""
+    (tmp_path / "book.txt").write_text(TEXT)
+    usual = [word for word in USUAL if not word.startswith("train.steps")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*TWO, str(ROOT / "train.py"), *usual, *LONG], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL, env=environment,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not (tmp_path / "runs/two/checkpoints/latest").exists() and time.monotonic() < until:
+        os.sched_yield()
+    yield process, tmp_path / "runs/two"
+    process.kill()
+
+
+def own(said):
+    """What the processes said, without what torchrun says of them."""
+    return said.partition("torch/distributed/elastic")[0]
+
+
+@pytest.mark.faults
+def test_a_folder_that_vanishes(two, tmp_path):
+    process, folder = two
+    shutil.move(folder, tmp_path / "gone")
+    said = own(process.communicate(timeout=60)[1])
+    assert process.returncode and said.count("3 checkpoints in a row could not be saved") == 1, said
+    assert "Traceback" not in said and "another process of this run has ended" in said, said
+
+
+@pytest.mark.faults
+def test_asked_to_stop(two):
+    """The first process says it, after it has saved; the other says nothing."""
+    process, folder = two
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for child in map(int, children):
+        os.kill(child, signal.SIGTERM)
+    said = own(process.communicate(timeout=60)[1])
+    assert process.returncode and said.count("SIGTERM") == 1 and "Traceback" not in said, said
+    step = int(said.partition("after step ")[2].partition(",")[0])
+    verify(folder / f"checkpoints/step-{step:08}")
