@@ -4,8 +4,9 @@ import torch
 import torch.nn as nn
 
 from model.build import build, require_above
+from training import muon
 
-REMEMBERED = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), torch.optim.Muon: ("momentum_buffer",)}
+REMEMBERED = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), muon.Muon: ("momentum_buffer",)}
 
 
 class Optimizer:
@@ -98,8 +99,7 @@ class AdamW:
 
 
 class Muon:
-    """Matrices within the stacks move along the nearest orthogonal matrix to their momentum
-    (kellerjordan.github.io/posts/muon); tables, head and vectors by AdamW at a rate of their own."""
+    """Matrices within the stacks by Muon; tables, head and vectors by AdamW at a rate of their own."""
 
     def __init__(self, rate: float, momentum: float, weight_decay: float, adamw_rate: float,
                  beta1: float, beta2: float, eps: float):  # fmt: skip
@@ -113,7 +113,7 @@ class Muon:
     def make(self, model):
         inner = hidden_matrices(model)
         outer = [parameter for parameter in model.parameters() if all(parameter is not p for p in inner)]
-        return Optimizer(model, [torch.optim.Muon(inner, **self.muon), adamw(outer, *self.adamw)])
+        return Optimizer(model, [muon.Muon(inner, **self.muon), adamw(outer, *self.adamw)])
 
 
 def hidden_matrices(model):

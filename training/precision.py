@@ -4,6 +4,7 @@ import ctypes
 import platform
 import re
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,6 +92,7 @@ def peak(precision):
     return next((most for word, most in PEAKS.items() if word in name), None)
 
 
+@cache
 def processor():
     """{name: value} of the first processor, as Linux tells it."""
     try:

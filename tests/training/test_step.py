@@ -9,6 +9,7 @@ from data.batch import IGNORE, Batch
 from model import build_model
 from model.build import build
 from tests.parts import VOCABULARY, part, tiny, tokens
+from training import muon
 from training.distributed import Ranks
 from training.errors import NumbersError
 from training.optimizer import OPTIMIZERS, hidden_matrices
@@ -135,6 +136,23 @@ def test_muon_is_muon():
         scale = 0.1 * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
         moved = (before - matrix.detach()) / scale
         assert (moved - x).norm() < 0.02 * x.norm(), "torch computes this in bfloat16"
+
+
+def test_matrices_that_go_together_go_where_torch_takes_each():
+    shapes, draw = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)], torch.Generator().manual_seed(0)
+    ours, theirs = ([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes] for _ in range(2))
+    usual = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    rules = muon.Muon(ours, **usual), torch.optim.Muon(theirs, **usual)
+    for _ in range(3):
+        for one, two in zip(ours, theirs, strict=True):
+            one.grad = two.grad = torch.randn(one.shape, generator=draw)
+        for rule in rules:
+            rule.step()
+    for one, two in zip(ours, theirs, strict=True):
+        assert (one - two).norm() < 0.02 * two.norm(), "torch computes this in bfloat16"
+    for one, two in zip(ours, theirs, strict=True):
+        same = (rules[i].state[p]["momentum_buffer"] for i, p in enumerate((one, two)))
+        torch.testing.assert_close(*same)
 
 
 def test_the_factor_scales_every_rate():
