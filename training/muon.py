@@ -1,4 +1,4 @@
-"""Muon: a matrix moves along the orthogonal one nearest to its momentum (kellerjordan.github.io/posts/muon)."""
+"""Muon: a matrix moves along the orthogonal one nearest its momentum (kellerjordan.github.io/posts/muon)."""
 
 from itertools import groupby
 
