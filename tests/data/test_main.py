@@ -93,7 +93,7 @@ def test_a_batch_is_what_the_model_takes(run, words):
         ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
         ([*TEXTS, "model.context=0"], 2, "model.context must be above 0 and is 0"),
         ([*TEXTS, "data.documents=line"], 2, "there is no data.documents .did you mean data.document"),
-        ([*TEXTS, "data.document=5"], 2, "document is 5; expected a str"),
+        ([*TEXTS, "data.document=5"], 2, "document is 5; expected a word"),
         (["data=txt"], 2, r"there is no data=txt \(did you mean text\?\)"),
         (
             ["tokenizer=bpe", "tokenizer.vocab_size=10", *TEXTS],

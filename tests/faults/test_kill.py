@@ -97,7 +97,7 @@ def test_while_text_becomes_tokens(tmp_path):
 @pytest.mark.faults
 def test_at_random_moments_again_and_again(tmp_path):
     home()
-    spread(killed_again_and_again, range(32), tmp_path)
+    spread(killed_again_and_again, range(48), tmp_path)
     kills = sum(map(int, (tmp_path / "kills.txt").read_text().split()))
-    assert kills >= 32, "the timers met the runs"
+    assert kills >= 48, "the timers met the runs"
     print(f"{kills} kills by a timer")
