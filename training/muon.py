@@ -1,5 +1,6 @@
 """Muon: a matrix moves along the orthogonal one nearest its momentum (kellerjordan.github.io/posts/muon)."""
 
+from functools import cache
 from itertools import groupby
 
 import torch
@@ -27,7 +28,8 @@ class Muon(torch.optim.Muon):
         torch._foreach_lerp_(buffers, grads, 1 - momentum)
         ways = orthogonal(torch.stack(torch._foreach_lerp(grads, buffers, momentum)), group)
         rows, columns = matrices[0].shape
-        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        if group["weight_decay"]:
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(matrices, list(ways), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
 
 
@@ -35,7 +37,7 @@ def orthogonal(x, group):
     """Newton and Schulz: each step brings the singular values nearer to 1, in few steps only roughly."""
     a, b, c = group["ns_coefficients"]
     dtype, tall = x.dtype, x.shape[-2] > x.shape[-1]
-    x = (x.mT if tall else x).to(fast_dtype(x.device))
+    x = (x.mT if tall else x).to(fast_dtype(x.device.type))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         square = x @ x.mT
@@ -44,6 +46,7 @@ def orthogonal(x, group):
     return (x.mT if tall else x).to(dtype)
 
 
+@cache
 def fast_dtype(device):
-    slow = device.type == "mps" or (device.type == "cpu" and not fast_bf16(processor()))
+    slow = device == "mps" or (device == "cpu" and not fast_bf16(processor()))
     return torch.float32 if slow else torch.bfloat16

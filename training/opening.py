@@ -20,6 +20,7 @@ from training.stored import (
     model_config,
     read_config,
     read_tokenizer,
+    step_of,
     steps_of,
     verify,
 )
@@ -46,9 +47,7 @@ def open_run(folder, which="latest"):
     with torch.device("meta"):  # what the config asks for takes no memory until the file has shown to fill it
         model = make_model(config, tokenizer, most_layers=len(kinds(tensors)))
     compare(tensors, model_tensors(model), "model")
-    return Opened(
-        filled(model, load_file(tensors)).eval(), tokenizer, config, int(place.name.removeprefix("step-"))
-    )
+    return Opened(filled(model, load_file(tensors)).eval(), tokenizer, config, step_of(place))
 
 
 def check_whole(place):
@@ -56,7 +55,7 @@ def check_whole(place):
     try:
         verify(place)
     except CheckpointError as error:
-        others = [int(path.name[-8:]) for path in steps_of(place.parent) if path != place and is_whole(path)]
+        others = [step_of(path) for path in steps_of(place.parent) if path != place and is_whole(path)]
         instead = f"a checkpoint that is whole is of step {' or '.join(map(str, others))}"
         raise CheckpointError(f"{error}; {instead if others else 'no other is whole'}") from None
 

@@ -8,7 +8,7 @@ import torch
 
 from training.checkpoint import model_tensors
 from training.errors import CheckpointError
-from training.stored import named, pointed, read_state, steps_of, verify
+from training.stored import named, pointed, read_state, step_of, steps_of, verify
 from training.tensors import compare, stored_tensors
 
 
@@ -45,7 +45,7 @@ def find(folder):
             continue
         for reason in reasons:
             print(f"warning: {reason}; going back to {path.name}", file=sys.stderr)
-        return int(path.name.removeprefix("step-"))
+        return step_of(path)
     if reasons:
         raise CheckpointError(f"no checkpoint of {folder} is whole: {'; '.join(reasons)}")
     return -1

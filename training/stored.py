@@ -82,6 +82,11 @@ def named(step):
     return f"step-{step:08}"
 
 
+def step_of(place):
+    """The step whose checkpoint has this folder."""
+    return int(place.name.removeprefix("step-"))
+
+
 def read_config(folder):
     path = folder / "config.yaml"
     if not path.exists():
