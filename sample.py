@@ -14,27 +14,25 @@ from typing import NamedTuple
 
 import torch.nn as nn
 
-from data.tokenizer import NO_FRAME, Tokenizer
-from model.beams import best_answer, check_search
-from model.generate import check_request, steps
-from model.sampling import Sampling, check_sampling
-from training.asking import (
-    MASK,
-    check_draws,
+from configs.cli import run_command
+from data.tokenizers.tokenizer import NO_TEMPLATE, Tokenizer
+from model.attention_maps import attention_maps, draw_maps
+from model.checkpoint.files import RUNS_DIR, newest_run
+from model.checkpoint.load import open_run
+from model.generate.beams import beam_search, check_search
+from model.generate.decode import check_request, decode
+from model.generate.options import (
     check_options,
+    check_sampled,
     check_stops,
-    encoded,
-    joined,
+    join_dashed_values,
     make_parser,
     read_texts,
 )
-from training.command import command
-from training.filling import fill
-from training.monitor.maps import draw_maps, layers
-from training.opening import open_run
-from training.precision import choose, choose_device
-from training.speaking import Voice, harmless
-from training.stored import RUNS, newest_run
+from model.generate.prompt import MASK, encode_prompt, fill_masks
+from model.generate.sampling import Sampling, check_sampling
+from model.generate.stream import TextStream, escape_control
+from model.precision import choose_device, choose_precision
 
 TOGETHER = 64  # rows written at once
 LENGTH = 200  # new tokens, unless asked otherwise
@@ -59,7 +57,7 @@ class Sampler(NamedTuple):
         return LENGTH if self.options.max_new_tokens is None else self.options.max_new_tokens
 
     def encode(self, text):
-        return encoded(text, self.tokenizer, self.model.context, self.options.slide, self.frame)
+        return encode_prompt(text, self.tokenizer, self.model.context_length, self.options.slide, self.frame)
 
     def ids(self, text):
         """(prompt, source)"""
@@ -69,7 +67,7 @@ class Sampler(NamedTuple):
 
     def check(self):
         """Before any text is known."""
-        check_draws(self.options, self.sampling().temperature)
+        check_sampled(self.options, self.sampling().temperature)
         check_stops(self.options, self.tokenizer)
         if self.model.kind != "encoder":
             check_request(
@@ -88,13 +86,15 @@ class Sampler(NamedTuple):
         if self.options.beams is not None:
             asked |= {"beams": self.options.beams, "length_penalty": self.penalty()}
             return searched(self.model, sources, prompts, asked)
-        told = steps(self.model, prompts, sources=sources, numbers=numbers, sampling=self.sampling(), **asked)
+        told = decode(
+            self.model, prompts, sources=sources, numbers=numbers, sampling=self.sampling(), **asked
+        )
         return drawn(told, self.options.json)
 
 
 def searched(model, sources, prompts, asked):
     for row, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
-        answer = best_answer(model, source, prompt, **asked)
+        answer = beam_search(model, source, prompt, **asked)
         yield from ((row, i, logprob) for i, logprob in zip(*answer, strict=True))
 
 
@@ -109,14 +109,14 @@ def drawn(told, with_logprobs):
 def frame_of(opened, answers):
     """What goes on learning here learns texts without a frame. A decoder goes on from the text itself, or
     answers it after a start token."""
-    before, after = NO_FRAME if opened.config.get("init_from") else opened.tokenizer.frame
+    before, after = NO_TEMPLATE if opened.config.get("init_from") else opened.tokenizer.frame
     if opened.model.kind == "decoder":
         after = [opened.tokenizer.specials["start"]] if answers else []
     return [before, after]
 
 
 def open_sampler(options):
-    folder = newest_run(RUNS) if options.run is None else Path(options.run)
+    folder = newest_run(RUNS_DIR) if options.run is None else Path(options.run)
     opened = open_run(folder, options.checkpoint)
     model, objective = opened.model, opened.config.get("objective")
     check_options(options, model.kind)
@@ -124,7 +124,7 @@ def open_sampler(options):
     answers = pairs or model.kind == "encoder_decoder"
     sampler = Sampler(model, opened.tokenizer, options, answers, frame_of(opened, answers))
     sampler.check()
-    precision = choose(choose_device(options.device), options.precision)
+    precision = choose_precision(choose_device(options.device), options.precision)
     model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
     numbers = str(precision.dtype).removeprefix("torch.")
     how = f"{numbers} on {precision.device}, {precision.reason}"
@@ -160,7 +160,7 @@ def speak(sampler, rows, streams):
     """A voice for each of these rows, which are written together; where it streams, it is heard meanwhile."""
     texts, prompts, sources, numbers = map(list, zip(*rows, strict=True))
     befores = [() if sampler.answers else prompt for prompt in prompts]
-    voices = [Voice(sampler.tokenizer, sampler.options.stop or (), before) for before in befores]
+    voices = [TextStream(sampler.tokenizer, sampler.options.stop or (), before) for before in befores]
     said = sampler.said(prompts, None if sources[0] is None else sources, numbers)
     if streams and not sampler.answers:
         show(texts[0])
@@ -183,7 +183,7 @@ def guess(sampler, texts):
     if unmasked := [text for text, row in zip(texts, rows, strict=True) if mask not in row]:
         raise ValueError(f"an encoder fills in {MASK}, and there is none in {unmasked[0]!r:.60}")
     batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
-    found = (filled for batch in batches for filled in fill(sampler.model, batch, mask))
+    found = (filled for batch in batches for filled in fill_masks(sampler.model, batch, mask))
     for text, filled in zip(texts, found, strict=True):
         likeliest, ids = [best[0] for best in filled.guesses], unframed(filled.ids, sampler.frame)
         if sampler.options.json:
@@ -203,12 +203,14 @@ def unframed(ids, frame):
 
 
 def look(sampler, texts):
-    texts = {name: ids[: sampler.model.context] for name, ids in texts.items()}
-    draw_maps(layers(sampler.model.float(), texts), sampler.tokenizer.show, sampler.options.attention_map)
+    texts = {name: ids[: sampler.model.context_length] for name, ids in texts.items()}
+    draw_maps(
+        attention_maps(sampler.model.float(), texts), sampler.tokenizer.show, sampler.options.attention_map
+    )
 
 
 def show(text):
-    print(harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
+    print(escape_control(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def show_json(prompt, text, ids, logprobs, stop):
@@ -235,7 +237,7 @@ def converse(sampler, respond):
 
 
 def main(words):
-    options = make_parser().parse_args(joined(words))
+    options = make_parser().parse_args(join_dashed_values(words))
     texts = [] if options.interactive else read_texts(options)
     sampler = open_sampler(options)
     respond = guess if sampler.model.kind == "encoder" else write
@@ -258,4 +260,4 @@ def open_closed():
 
 if __name__ == "__main__":
     open_closed()
-    sys.exit(command(main, sys.argv[1:]))
+    sys.exit(run_command(main, sys.argv[1:]))

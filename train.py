@@ -4,58 +4,42 @@ python train.py model=llama data=text data.path=book.txt
 """
 
 import sys
-from pathlib import Path
 
-from data.prefetch import prefetch
+from configs.compose import compose
+from data.corpus import load, tokenizing_progress
+from data.loader import prefetch
 from model import build_model
-from training.config import compose
-from training.corpus import load, reload
-from training.distributed import join, leave
-from training.ending import ending
-from training.folder import check_name
-from training.holder import claimed
-from training.launch import launch
-from training.monitor import Monitor, Silence
-from training.opening import open_run
+from model.hub.convert import init_config, init_model
+from model.precision import choose_device, choose_precision, tune_malloc
+from training.distributed import catching_signals, init_distributed, shut_down
+from training.evaluate import evaluate_run, sample_validation
+from training.monitor import Monitor, NullMonitor
 from training.optimizer import make_optimizer
-from training.precision import choose, choose_device, hold_memory
-from training.preflight import check_parts, plan
-from training.pretrained import read
-from training.progress import reading
-from training.published import is_published
-from training.rehearsal import rehearse
-from training.restore import newest, restore
-from training.resume import continued
+from training.plan import check_parts, plan, profile_step
+from training.resume import latest_whole, reload_data, resolve_config, restore
 from training.run import Run, check_division
-from training.showing import example
-from training.signals import listening
+from training.run_folder import check_name, lock_if_resuming
 from training.step import seed_step, update
-from training.validation import judged
+from training.summary import summarize
+from training.sweep import launch
 
 
-def prepare(config, home):
+def prepare(config, overrides, home):
     """Everything a run needs before its first step; what can be wrong is said before any text is read."""
-    check_name(config, home)
+    check_name(config.name, home, config.resume)
     check_parts(config)
-    ranks, device = join(choose_device(config.device))
-    hold_memory()
+    ranks, device = init_distributed(choose_device(config.device))
+    tune_malloc()
     check_division(config, ranks)
-    precision = choose(device, config.precision)
-    stored = newest(home / config.name, ranks, device) if config.resume else None
-    with reading() as report:
-        streams = load(config, report) if stored is None else reload(config, stored, report)
-    model = start(config, streams.tokenizer.vocab_size, stored).to(device)
+    precision = choose_precision(device, config.precision)
+    stored = latest_whole(home / config.name, ranks, device) if config.resume else None
+    model, tokenizer = init_model(config.init_from) if config.init_from and not stored else (None, None)
+    with tokenizing_progress() as report:
+        streams = reload_data(config, stored, report) if stored else load(config, tokenizer, report)
+    model = model or build_model(config.model, streams.tokenizer.vocab_size, config.seed)
+    model = model.to(device)
     optimizer = make_optimizer(config, model)
-    return Run(config, ranks, precision, streams, model, optimizer, stored)
-
-
-def start(config, vocab_size, stored):
-    """The model before its first step here: drawn anew, or that of init_from."""
-    if config.init_from is None or stored:
-        return build_model(config.model, vocab_size, config.seed)
-    if is_published(config.init_from):
-        return read(config.init_from).model()
-    return open_run(Path(config.init_from).expanduser()).model.train()
+    return Run(config, overrides, ranks, precision, streams, model, optimizer, stored)
 
 
 def train(run, asked, monitor):
@@ -83,7 +67,7 @@ def train(run, asked, monitor):
         if run.progress.step:
             run.save()
             judge(run, monitor)
-    found = judged(run)
+    found = evaluate_run(run)
     monitor.evaluation(run.progress.step, found, full=True)
     return found
 
@@ -94,13 +78,13 @@ def due(step, every):
 
 def show(run, monitor):
     """What the model says by now. As all that looks at a step, it comes again where a run goes on from it."""
-    if run.progress.step and due(run.progress.step, run.config.show.every):
-        monitor.example(run.progress.step, example(run))
+    if run.progress.step and due(run.progress.step, run.config.sample.every):
+        monitor.example(run.progress.step, sample_validation(run))
 
 
 def judge(run, monitor):
     """Part of validation, the same part each time. The best so far is kept."""
-    found = judged(run, run.config.eval.windows)
+    found = evaluate_run(run, run.config.eval.max_examples)
     monitor.evaluation(run.progress.step, found, full=False)
     if found["val_loss"] < run.progress.best and run.progress.step:
         run.save(best=True)
@@ -110,17 +94,17 @@ def judge(run, monitor):
 
 def asked_for(words):
     """The config of a command line; what cannot be is said before anything is read."""
-    config = compose(words)
+    config = compose(words, init_config)
     check_parts(config)
     return config
 
 
 def main(words, home):
-    config = continued(words, home)
+    config, overrides = resolve_config(words, home, init_config)
     try:
-        with claimed(config, home):
-            run = prepare(config, home)
-            asked, cost = rehearse(run)
+        with lock_if_resuming(config, home):
+            run = prepare(config, overrides, home)
+            asked, cost = profile_step(run)
             run.settle(cost)
             if run.stored:
                 restore(run)
@@ -128,12 +112,16 @@ def main(words, home):
                 print(plan(run, cost))
             if config.dry_run:
                 return
-            with listening(), run.begun(home), Monitor(run) if run.ranks.first else Silence() as monitor:
+            with (
+                catching_signals(),
+                run.begun(home),
+                Monitor(run) if run.ranks.first else NullMonitor() as monitor,
+            ):
                 found = train(run, asked, monitor)
             if run.ranks.first:
-                print(ending(run, found))
+                print(summarize(run, found))
     finally:
-        leave()
+        shut_down()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ tokenizer.py, preparation.py, store.py; then from the store to a batch: order.py
 batch.py, prefetch.py. `python -m data` shows what would be trained on.
 """
 
-from data.errors import DataError
-from data.objective import OBJECTIVES
+from configs.errors import DataError
+from data.loader import PairLoader, TokenLoader
+from data.objectives import OBJECTIVES
 from data.pairs import Docstrings, PairTable, ParallelText, Synthetic
-from data.preparation import prepare
+from data.prepare import prepare
 from data.sources import Hub, Python, Shakespeare, Table, Text
-from data.vocabulary import TOKENIZERS
-from data.windows import PairBatches, Windows
+from data.tokenizers.train import TOKENIZERS
 
 SOURCES = {
     "python": Python,
@@ -30,8 +30,8 @@ __all__ = [
     "SOURCES",
     "TOKENIZERS",
     "DataError",
-    "PairBatches",
-    "Windows",
+    "PairLoader",
+    "TokenLoader",
     "batches",
     "prepare",
 ]
@@ -39,5 +39,5 @@ __all__ = [
 
 def batches(part, objective, tokenizer, *, batch_size, seed):
     """The stream of batches of one part of a corpus."""
-    kind = PairBatches if objective.reads == "pairs" else Windows
+    kind = PairLoader if objective.reads == "pairs" else TokenLoader
     return kind(part, objective, tokenizer, batch_size=batch_size, seed=seed)

@@ -6,18 +6,17 @@ python -m data data=text data.path=book.txt model=bert
 import argparse
 import sys
 
-from data.batch import IGNORE
-from training.command import command
-from training.config import compose
-from training.corpus import load
-from training.progress import reading
+from configs.cli import run_command
+from configs.compose import compose
+from data.corpus import load, tokenizing_progress
+from data.objectives import IGNORE_INDEX
 
 ROWS = 4  # of the first batch
 
 
 def show(config):
-    with reading() as report:
-        streams = load(config, report)
+    with tokenizing_progress() as report:
+        streams = load(config, report=report)
     of_pairs = streams.train.objective.reads == "pairs"
     names = ["", "pairs" if of_pairs else "documents", "bytes", "tokens", "used" if of_pairs else "windows"]
     print("{:<12}{:>12}{:>15}{:>15}{:>12}".format(*names))
@@ -45,7 +44,7 @@ def show_batch(batch, tokenizer):
         for name, tensor in batch.inputs.items():
             if not name.endswith("visible"):
                 print(f"{name:<12}{tokenizer.show(tensor[row].tolist())!r}")
-        asked = [i for i in batch.targets[row].tolist() if i != IGNORE]
+        asked = [i for i in batch.targets[row].tolist() if i != IGNORE_INDEX]
         print(f"{'targets':<12}{tokenizer.show(asked)!r}")
 
 
@@ -60,4 +59,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    sys.exit(command(main, sys.argv[1:]))
+    sys.exit(run_command(main, sys.argv[1:]))

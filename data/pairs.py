@@ -6,13 +6,13 @@ import textwrap
 import warnings
 from functools import cache
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from data.documents import read_lines
-from data.errors import DataError
-from data.files import FileSource, found_files, library_files
-from data.order import draws, key
-from data.rows import file_rows, table_files
+from configs.errors import DataError
+from configs.registry import Bounds
+from data.files import FileSource, resolve_paths, stdlib_files
+from data.readers import file_rows, read_lines, table_files
+from data.shuffle import hash_seed, random_words
 
 
 class Pair(NamedTuple):
@@ -63,7 +63,7 @@ class ParallelText(FileSource):
 
 
 def one_file(name, path):
-    files = found_files(path, None)
+    files = resolve_paths(path, None)
     if len(files) != 1:
         raise DataError(f"data.{name} is {path}: expected one file and found {len(files)}")
     return files[0]
@@ -75,7 +75,7 @@ class Docstrings(FileSource):
     reads = "pairs"
 
     def files(self):
-        return library_files()
+        return stdlib_files()
 
     def pairs(self):
         return (pair for path in self.files() for pair in functions_of(path))
@@ -109,16 +109,15 @@ class Synthetic:
 
     reads, max_tokens = "pairs", None
 
-    def __init__(self, task: str, size: int, shortest: int, longest: int):
+    def __init__(self, task: str, size: Annotated[int, Bounds(least=2)], min_length: int, max_length: int):
         if task not in TASKS:
             raise ValueError(f"task is {task!r}; choose one of: {', '.join(TASKS)}")
-        if not 1 <= shortest <= longest <= 1000:
+        if not 1 <= min_length <= max_length <= 1000:
             raise ValueError(
-                f"shortest is {shortest}, longest is {longest}; expected 1 <= shortest <= longest <= 1000"
+                f"min_length is {min_length}, max_length is {max_length}; expected "
+                "1 <= min_length <= max_length <= 1000"
             )
-        if size < 2:
-            raise ValueError(f"size must be at least 2 and is {size}")
-        self.task, self.size, self.shortest, self.longest = task, size, shortest, longest
+        self.task, self.size, self.min_length, self.max_length = task, size, min_length, max_length
 
     def digest(self, fingerprints):
         return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
@@ -133,15 +132,15 @@ class Synthetic:
         make = TASKS[self.task]
         for start in range(0, self.size, 1000):
             numbers = range(start, min(start + 1000, self.size))
-            words = draws(key("synthetic", self.task), numbers, 2 + 2 * self.longest)
+            words = random_words(hash_seed("synthetic", self.task), numbers, 2 + 2 * self.max_length)
             for number, row in zip(numbers, words.tolist(), strict=True):
                 yield Pair(f"pair {number}", *make(self.strings(row)))
 
     def strings(self, words):
         """Two lists of random words, of random lengths."""
-        choices = self.longest - self.shortest + 1
-        first, second = (self.shortest + word % choices for word in words[:2])
-        return words[2 : 2 + first], words[2 + self.longest : 2 + self.longest + second]
+        choices = self.max_length - self.min_length + 1
+        first, second = (self.min_length + word % choices for word in words[:2])
+        return words[2 : 2 + first], words[2 + self.max_length : 2 + self.max_length + second]
 
 
 def letters(words):

@@ -4,12 +4,21 @@ import hashlib
 import os
 import urllib.request
 from pathlib import Path
+from typing import Annotated
 
-from data.documents import file_document, read_lines, whole
-from data.errors import DataError, disk_errors
-from data.files import FileSource, found_files, library_files
-from data.fingerprint import digest
-from data.rows import file_rows, hub_rows, table_files, unreachable
+from configs.errors import DataError
+from configs.registry import Count
+from data.disk import disk_errors
+from data.files import FileSource, digest, resolve_paths, stdlib_files
+from data.readers import (
+    download_error,
+    file_document,
+    file_rows,
+    from_text,
+    hub_rows,
+    read_lines,
+    table_files,
+)
 
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -20,7 +29,7 @@ class Python(FileSource):
     """The running Python's standard library, a document for each file."""
 
     def files(self):
-        return library_files()
+        return stdlib_files()
 
     def documents(self):
         return map(file_document, self.files())
@@ -29,17 +38,15 @@ class Python(FileSource):
 class Text(FileSource):
     """Plain text: a file, a folder with all that is in it, or a pattern."""
 
-    def __init__(self, path: str, document: str, cache):
-        if document not in ("file", "line", "paragraph"):
-            raise ValueError(f"document is {document!r}; choose one of: file, line, paragraph")
-        self.path, self.document, self.cache = path, document, cache
+    def __init__(self, path: str, split_on: Annotated[str, ("file", "line", "paragraph")], cache):
+        self.path, self.split_on, self.cache = path, split_on, cache
 
     def files(self):
-        return found_files(self.path, self.cache)
+        return resolve_paths(self.path, self.cache)
 
     def documents(self):
         for path in self.files():
-            if self.document == "file":
+            if self.split_on == "file":
                 yield file_document(path)
             else:
                 yield from self.parts(path)
@@ -48,15 +55,15 @@ class Text(FileSource):
         """The lines of a file, or its paragraphs: lines up to an empty one."""
         paragraph = []
         for number, line in enumerate(read_lines(path), 1):
-            if self.document == "line":
-                yield whole(f"{path}:{number}", line)
+            if self.split_on == "line":
+                yield from_text(f"{path}:{number}", line)
             elif line.strip():
                 paragraph.append(line)
             elif paragraph:
-                yield whole(f"{path}:{number}", "\n".join(paragraph))
+                yield from_text(f"{path}:{number}", "\n".join(paragraph))
                 paragraph = []
         if paragraph:
-            yield whole(str(path), "\n".join(paragraph))
+            yield from_text(str(path), "\n".join(paragraph))
 
 
 class Table(FileSource):
@@ -69,7 +76,7 @@ class Table(FileSource):
         return table_files(self.path, self.cache)
 
     def documents(self):
-        return (whole(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
+        return (from_text(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
 
 
 class Hub:
@@ -79,16 +86,14 @@ class Hub:
     reads = "text"
 
     def __init__(self, id: str, name: str | None, split: str, field: str, revision: str | None,
-                 streaming: bool, max_tokens: int | None):  # fmt: skip
-        if max_tokens is not None and max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1 and is {max_tokens}")
+                 streaming: bool, max_tokens: Count | None):  # fmt: skip
         self.id, self.name, self.split, self.field = id, name, split, field
         self.revision, self.streaming, self.max_tokens = revision, streaming, max_tokens
         self.commit = revision  # the very state of the dataset, once it is known
 
     def files(self):
         """Of a dataset in a folder."""
-        return found_files(self.id, None)
+        return resolve_paths(self.id, None)
 
     def local(self):
         return os.path.isdir(os.path.expanduser(self.id))
@@ -109,7 +114,7 @@ class Hub:
         place = os.path.expanduser(self.id) if self.local() else self.id
         revision = self.revision if self.local() else self.commit
         rows = hub_rows(place, self.name, self.split, revision, self.streaming, [self.field])
-        return (whole(place, text) for place, (text,) in rows)
+        return (from_text(place, text) for place, (text,) in rows)
 
 
 def newest_commit(dataset, revision, fingerprints):
@@ -122,7 +127,7 @@ def newest_commit(dataset, revision, fingerprints):
     except Exception as error:  # of the network, of many libraries
         if found := fingerprints.known.get(note):
             return found
-        raise DataError(unreachable(dataset, error)) from None
+        raise DataError(download_error(dataset, error)) from None
     fingerprints.note(note, found)
     return found
 

@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.disk import write
-from data.errors import DataError
-from data.fingerprint import digest
-from data.tokenizer import from_state
+from configs.errors import DataError
+from data.disk import write_synced
+from data.files import digest
+from data.tokenizers.tokenizer import tokenizer_from_state
 
 FORMAT = 1
 COUNTED = 10_000_000  # tokens from which an entropy is taken
 
 
-class Encoded(NamedTuple):
+class EncodedChunk(NamedTuple):
     """The ids of some texts, one after another, the length of each, and what they were."""
 
     ids: np.ndarray
@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
         return self._replace(ids=self.ids[:n], n_bytes=round(self.n_bytes * share))
 
 
-class PartWriter:
+class TokenWriter:
     """One part of a corpus while it is written. Of pairs, `bounds` says where each text ends."""
 
     def __init__(self, folder, name, dtype, reads):
@@ -72,10 +72,10 @@ class PartWriter:
 
 
 def write_json(path, content):
-    write(path, [json.dumps(content).encode()])
+    write_synced(path, [json.dumps(content).encode()])
 
 
-class Part:
+class TokenFile:
     """The tokens of training, or those of validation. `n_bytes` of text became `n_tokens`; there are
     `n_items` documents, or pairs."""
 
@@ -111,7 +111,7 @@ class Part:
         return ids.astype(np.int64)
 
 
-def entropy(tokens):
+def unigram_entropy(tokens):
     """Of single tokens, in nats: what a model comes to that knows how often each occurs and nothing else."""
     counts = np.bincount(tokens[:COUNTED])
     shares = counts[counts > 0] / counts.sum()
@@ -128,10 +128,10 @@ class Corpus:
                 for name, file in entry["files"].items():
                     check_file(folder / name, file, fingerprints)
             check_file(folder / "tokenizer.json", index["tokenizer"], fingerprints)
-            self.tokenizer = from_state(read_json(folder / "tokenizer.json"))
-            self.train, self.validation = (Part(folder, name, index) for name in index["parts"])
+            self.tokenizer = tokenizer_from_state(read_json(folder / "tokenizer.json"))
+            self.train, self.validation = (TokenFile(folder, name, index) for name in index["parts"])
         except (KeyError, TypeError, AttributeError):
-            raise DataError(damaged(folder / "index.json", "is no index")) from None
+            raise DataError(corrupt_error(folder / "index.json", "is no index")) from None
         self.folder = folder
 
 
@@ -139,7 +139,7 @@ def read_json(path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(damaged(path, f"cannot be read ({error})")) from None
+        raise DataError(corrupt_error(path, f"cannot be read ({error})")) from None
 
 
 def described_file(path):
@@ -149,10 +149,10 @@ def described_file(path):
 def check_file(path, expected, fingerprints):
     size = path.stat().st_size if path.exists() else 0
     if size != expected["bytes"]:
-        raise DataError(damaged(path, f"has {size} bytes where {expected['bytes']} were written"))
+        raise DataError(corrupt_error(path, f"has {size} bytes where {expected['bytes']} were written"))
     if fingerprints.of(path) != expected["sha256"]:
-        raise DataError(damaged(path, "is not what was written"))
+        raise DataError(corrupt_error(path, "is not what was written"))
 
 
-def damaged(path, what):
+def corrupt_error(path, what):
     return f"{path} {what}; remove {path.parent} and run again, it is made anew"

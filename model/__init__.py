@@ -12,12 +12,10 @@ from dataclasses import asdict
 
 import torch
 
-from model.build import fits, require_above
-from model.config import EncoderSizes, ModelConfig
-from model.decoder import Decoder
-from model.encoder import Encoder
-from model.encoder_decoder import EncoderDecoder
+from configs.registry import check_value, from_dict
+from configs.schema import EncoderSizes, ModelConfig, Seed, Size
 from model.init import initialise
+from model.transformer import Decoder, Encoder, EncoderDecoder
 
 LEGEND = {
     "B": "rows of the batch (1 where they share one)",
@@ -40,19 +38,17 @@ LEGEND = {
     "1": "an axis of one, to broadcast",
 }
 
-TOPOLOGIES = {topology.kind: topology for topology in (Decoder, Encoder, EncoderDecoder)}
+ARCHITECTURES = {topology.kind: topology for topology in (Decoder, Encoder, EncoderDecoder)}
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
     """A new model: the same for the same seed, whatever else has been drawn before."""
     check_config(config)
-    if not fits(vocab_size, int) or vocab_size < 1:
-        raise ValueError(f"vocab_size must be a whole number from 1 on and is {vocab_size!r}")
-    if not fits(seed, int) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be a whole number from 0 to below 2**64 and is {seed!r}")
+    check_value("vocab_size", vocab_size, Size)
+    check_value("seed", seed, Seed)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = TOPOLOGIES[config.kind](config, vocab_size)
+        model = ARCHITECTURES[config.kind](config, vocab_size)
         model.head.tie(model.embedding)
         initialise(model, config.init)
     return model
@@ -60,13 +56,9 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
 
 def check_config(config):
     """What no single part can see."""
-    if config.kind not in TOPOLOGIES:
-        raise ValueError(f"model.kind is {config.kind!r}; choose one of: {', '.join(TOPOLOGIES)}")
-    sizes = {size: getattr(config, size) for size in ("d_model", "n_layers", "n_heads", "context")}
-    sizes |= {f"encoder.{size}": n for size, n in asdict(config.encoder).items()}
-    require_above(0, **{f"model.{size}": n for size, n in sizes.items()})
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"model.dropout must be from 0 to below 1 and is {config.dropout}")
+    if config.kind not in ARCHITECTURES:
+        raise ValueError(f"model.kind is {config.kind!r}; choose one of: {', '.join(ARCHITECTURES)}")
+    from_dict(ModelConfig, asdict(config), "model.")
     if config.kind != "encoder_decoder" and config.cross_attention is not None:
         raise ValueError(f"a {config.kind} has no memory to look at: leave out model.cross_attention")
     if config.kind == "encoder_decoder" and config.cross_attention is None:
@@ -77,10 +69,12 @@ def check_config(config):
         raise ValueError(
             f"model.encoder sets sizes of an encoder_decoder's encoder; model.kind is {config.kind}"
         )
-    adds = config.embedding.get("token_types") or config.position.get("kind") in ("learned", "sinusoidal")
-    if config.embedding_norm and config.embedding.get("scaled") and not adds:
-        raise ValueError("model.embedding.scaled is undone by model.embedding_norm: set one of them to false")
-    if config.kind != "encoder" and config.embedding.get("token_types"):
+    adds = config.embedding.get("type_vocab_size") or config.position.get("kind") in ("learned", "sinusoidal")
+    if config.embedding_norm and config.embedding.get("scale_by_sqrt_d") and not adds:
         raise ValueError(
-            f"model.embedding.token_types tells an encoder's texts apart; model.kind is {config.kind}"
+            "model.embedding.scale_by_sqrt_d is undone by model.embedding_norm: set one of them to false"
+        )
+    if config.kind != "encoder" and config.embedding.get("type_vocab_size"):
+        raise ValueError(
+            f"model.embedding.type_vocab_size tells an encoder's texts apart; model.kind is {config.kind}"
         )

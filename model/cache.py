@@ -2,16 +2,13 @@
 
 from typing import NamedTuple
 
-from model.build import require_above
 
-
-class Cache:
+class KVCache:
     """Buffers that fill along their next-to-last axis: keys and values, or the one latent of MLA. They are
     made once, at the first append, so a step copies nothing but what is new. Without a size they hold just
     that append."""
 
     def __init__(self, size=None):
-        require_above(0, size=size)
         self.size, self.length, self.buffers = size, 0, []
 
     def append(self, *new):
@@ -49,5 +46,5 @@ class Cache:
 
 
 class LayerCache(NamedTuple):
-    own: Cache  # grows by each token decoded
-    cross: Cache  # the keys and values of a memory, filled once
+    self_attn: KVCache  # grows by each token decoded
+    cross_attn: KVCache  # the keys and values of a memory, filled once

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch.nn as nn
 
-from model.attention import MultiHead
+from model.attention import MultiHeadAttention
 
 
-class Scheme(NamedTuple):
+class InitScheme(NamedTuple):
     """How widely each sort of matrix is drawn. `tied` is a table that is also the head, `out` what writes
     into the residual stream."""
 
@@ -53,15 +53,15 @@ def one(shape, writers):
 # fmt: off
 SCHEMES = {
     #                  embedding  tied    hidden       out       head
-    "gpt2":     Scheme(flat,      flat,   flat,        by_depth, flat),
-    "bert":     Scheme(flat,      flat,   flat,        flat,     flat),
-    "t5":       Scheme(one,       fan_in, fan_in,      fan_in,   fan_in),
-    "vaswani":  Scheme(fan_in,    fan_in, xavier,      xavier,   fan_in),
-    "modern":   Scheme(one,       flat,   half_fan_in, zero,     zero),
+    "gpt2":     InitScheme(flat,      flat,   flat,        by_depth, flat),
+    "bert":     InitScheme(flat,      flat,   flat,        flat,     flat),
+    "t5":       InitScheme(one,       fan_in, fan_in,      fan_in,   fan_in),
+    "vaswani":  InitScheme(fan_in,    fan_in, xavier,      xavier,   fan_in),
+    "modern":   InitScheme(one,       flat,   half_fan_in, zero,     zero),
 }
 
 
-def column(name, matrix, model, scheme):
+def std_rule(name, matrix, model, scheme):
     """Which column of the table a matrix belongs to."""
     if name == "head.map":
         return scheme.head
@@ -84,12 +84,12 @@ def initialise(model, scheme):
     matrices = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)}
     writers = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
     for name, matrix in matrices.items():
-        if name == "head.map" and model.head.tied:
+        if name == "head.map" and model.head.tie_weights:
             continue
-        std = column(name, matrix, model, SCHEMES[scheme])(matrix.weight.shape, writers[name.split(".")[0]])
+        std = std_rule(name, matrix, model, SCHEMES[scheme])(matrix.weight.shape, writers[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
-    for attention in (m for m in model.modules() if isinstance(m, MultiHead)):
+    for attention in (m for m in model.modules() if isinstance(m, MultiHeadAttention)):
         # scores start at one size whatever the scale: T5's, which is 1, asks for smaller queries
-        attention.query.weight.data *= attention.key_width**-0.5 / attention.scale
+        attention.query.weight.data *= attention.head_dim**-0.5 / attention.scale

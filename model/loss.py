@@ -4,18 +4,19 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-IGNORE = -100  # a position without a target
-ROWS = 512  # positions whose logits are held at a time
+from configs.schema import IGNORE_INDEX
+
+CHUNK = 512  # positions whose logits are held at a time
 
 
 def cross_entropy(head, hidden_NC, targets_N):
     logits_NV = head(hidden_NC)
     if logits_NV.dtype != torch.float64:
         logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
-    return F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE, reduction="sum")
+    return F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
 
 
-def with_slope(logits_NV, targets_N):
+def loss_and_logit_grad(logits_NV, targets_N):
     """The same sum, and its gradient by the logits: what the model expects, minus what came."""
     expected_NV = logits_NV.softmax(-1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
     # expected is exp(logits - log_sum), so that its largest entry tells log_sum to the last digit
@@ -26,7 +27,7 @@ def with_slope(logits_NV, targets_N):
     return total, expected_NV.to(logits_NV.dtype)
 
 
-class InChunks(torch.autograd.Function):
+class ChunkedCrossEntropy(torch.autograd.Function):
     """The gradient of each chunk is taken while its logits are at hand, so that none need be kept for the
     backward pass nor computed again in it."""
 
@@ -35,12 +36,12 @@ class InChunks(torch.autograd.Function):
         total = hidden_NC.new_zeros((), dtype=torch.promote_types(hidden_NC.dtype, torch.float32))
         hidden_grad_NC = torch.empty_like(hidden_NC)
         grads = [torch.zeros_like(p, dtype=total.dtype) for p in parameters]
-        for start in range(0, len(hidden_NC), ROWS):
-            chunk = slice(start, start + ROWS)
+        for start in range(0, len(hidden_NC), CHUNK):
+            chunk = slice(start, start + CHUNK)
             with torch.enable_grad():
                 rows = hidden_NC[chunk].detach().requires_grad_()
                 logits = head(rows)
-            part, slope = with_slope(logits.detach(), targets_N[chunk])
+            part, slope = loss_and_logit_grad(logits.detach(), targets_N[chunk])
             hidden_grad_NC[chunk], *part_grads = torch.autograd.grad(logits, [rows, *parameters], slope)
             total += part
             for grad, part_grad in zip(grads, part_grads, strict=True):
@@ -64,12 +65,12 @@ def loss(hidden, head, targets, count=None):
             f"targets must be {tuple(hidden.shape[:-1])}, as hidden, and are {tuple(targets.shape)}"
         )
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
-    count = int((targets != IGNORE).sum()) if count is None else count
+    count = int((targets != IGNORE_INDEX).sum()) if count is None else count
     if count < len(targets):
-        there = (targets == IGNORE).to(torch.int8).argsort(stable=True)[:count]  # where the targets are
+        there = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]  # where the targets are
         hidden, targets = hidden[there], targets[there]
     if torch.is_grad_enabled():
         learning = [p for p in head.parameters() if p.requires_grad]
-        return InChunks.apply(head, hidden, targets, *learning), count
-    chunks = zip(hidden.split(ROWS), targets.split(ROWS), strict=True)
+        return ChunkedCrossEntropy.apply(head, hidden, targets, *learning), count
+    chunks = zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
     return sum(cross_entropy(head, *chunk) for chunk in chunks), count

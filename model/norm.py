@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model.build import build, require_above
+from configs.registry import Positive, build
 
 
 def cast(parameter, values):
@@ -15,9 +15,8 @@ def cast(parameter, values):
 class Norm(nn.Module):
     """The learned gain and offset that both kinds share; either can be left out."""
 
-    def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = False):
+    def __init__(self, width: int, eps: Positive = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
-        require_above(0, width=width, eps=eps)
         self.width, self.eps = (width,), eps
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
@@ -42,7 +41,7 @@ class RMSNorm(Norm):
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
-def norm_maker(config):
+def norm_factory(config):
     """A function that makes the model's norm: for the stream, or for vectors of another width."""
 
     def norm(width=config.d_model):

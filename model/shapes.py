@@ -15,29 +15,29 @@ from typing import NamedTuple
 
 import torch
 
+from configs.cli import run_command
+from configs.compose import compose
 from model import LEGEND, build_model
-from model.attention import Latent
+from model.attention import MultiHeadLatentAttention
 from model.embedding import Embedding
-from training.command import command
-from training.config import compose
 
 HERE = Path(__file__).parent
 SUFFIX = re.compile(rf"_([{''.join(LEGEND)}]+)$")
 VOCABULARY = 97
 # where a module says the size of an axis
-OWNERS = {
+AXIS_ATTRS = {
     "H": "n_heads",
     "G": "n_groups",
-    "D": "key_width",
-    "E": "value_width",
-    "R": "rotary_width",
-    "P": "plain_width",
-    "L": "latent_width",
-    "F": "ffn_width",
+    "D": "head_dim",
+    "E": "v_head_dim",
+    "R": "rotary_dim",
+    "P": "qk_nope_head_dim",
+    "L": "kv_lora_rank",
+    "F": "d_ff",
 }
 
 
-class Sighting(NamedTuple):
+class TensorRecord(NamedTuple):
     """A tensor under a name that promises its axes, in one call of a function, on behalf of one module."""
 
     module: str
@@ -57,7 +57,7 @@ class Sighting(NamedTuple):
         return linecache.getline(str(HERE / self.file), self.line).strip()
 
 
-def promised(name):
+def axes_of(name):
     """The axes that a name tells, or nothing."""
     if name == "x":
         return "BTC"
@@ -89,10 +89,10 @@ class Tracer:
         def look(frame, event, argument):
             nonlocal line  # what is new now was made by the line before
             for name, value in list(frame.f_locals.items()):
-                axes = promised(name)
+                axes = axes_of(name)
                 if axes and isinstance(value, torch.Tensor) and seen.get(name) is not value:
                     seen[name] = value
-                    self.sightings.append(Sighting(module, call, path.name, line, name, axes, value))
+                    self.sightings.append(TensorRecord(module, call, path.name, line, name, axes, value))
             line = frame.f_lineno
             return look
 
@@ -114,19 +114,19 @@ def axis_sizes(model, **given):
     for module in model.modules():
         if isinstance(module, Embedding):
             sizes["C"].add(module.table.embedding_dim)
-        for axis, owner in OWNERS.items():
+        for axis, owner in AXIS_ATTRS.items():
             if owner in vars(module):
                 sizes[axis].add(vars(module)[owner])
-        if isinstance(module, Latent):  # absorbed, all heads look up the latents themselves
-            remembered = module.latent_width + module.rotary_width
-            for axis, size in {"K": remembered, "G": 1, "D": remembered, "E": module.latent_width}.items():
+        if isinstance(module, MultiHeadLatentAttention):  # absorbed, all heads look up the latents themselves
+            remembered = module.kv_lora_rank + module.rotary_dim
+            for axis, size in {"K": remembered, "G": 1, "D": remembered, "E": module.kv_lora_rank}.items():
                 sizes[axis].add(size)
     sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
     sizes["J"] = {T * heads // groups for T in sizes["T"] for heads in sizes["H"] for groups in sizes["G"]}
     return sizes
 
 
-def broken(sightings, sizes):
+def violations(sightings, sizes):
     """Sentences about tensors that are not what their names promise. Within a call a letter means one
     size."""
     meaning, sentences = defaultdict(dict), []
@@ -141,7 +141,7 @@ def broken(sightings, sizes):
     return sentences
 
 
-def walk(model, inputs):
+def trace_forward(model, inputs):
     """The sightings of one forward pass, each tensor once under each name, and of all layers the first."""
     with Tracer(model) as tracer:
         model(**inputs)
@@ -161,19 +161,19 @@ def example(kind):
     return texts | {"source": torch.arange(18).view(2, 9)} if kind == "encoder_decoder" else texts
 
 
-def spell(axes):
+def fmt(axes):
     return f"({', '.join(map(str, axes))})"
 
 
 def show(config):
     model = build_model(config, VOCABULARY).double()  # in float64 the scores are made in the open
-    steps, module = walk(model, example(config.kind)), None
+    steps, module = trace_forward(model, example(config.kind)), None
     for s in steps:
         if s.module != module:
             module = s.module
             print(f"\n{module or config.kind}")
         where = f"{s.file}:{s.line}"
-        print(f"  {where:<20} {s.name:<14} {spell(s.axes):<14} {spell(s.shape):<15} {s.code}")
+        print(f"  {where:<20} {s.name:<14} {fmt(s.axes):<14} {fmt(s.shape):<15} {s.code}")
     print(f"\nOf {config.n_layers} layers the first is shown; the others do the same.\n")
     for axis, meaning in LEGEND.items():
         if any(axis in s.axes for s in steps):
@@ -193,4 +193,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    sys.exit(command(main, sys.argv[1:]))
+    sys.exit(run_command(main, sys.argv[1:]))

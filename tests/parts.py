@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 
+from configs.schema import EncoderSizes, ModelConfig
 from model import build_model
-from model.config import EncoderSizes, ModelConfig
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -35,9 +35,9 @@ def tiny(kind="decoder", **changes):
         d_model=32,
         n_layers=2,
         n_heads=4,
-        context=16,
+        context_length=16,
         dropout=0.0,
-        embedding={"scaled": False, "token_types": 0},
+        embedding={"scale_by_sqrt_d": False, "type_vocab_size": 0},
         embedding_norm=False,
         position=part("position", "learned"),
         block=part("block", "pre"),
@@ -45,7 +45,13 @@ def tiny(kind="decoder", **changes):
         attention=part("attention", "mha"),
         cross_attention=part("attention", "mha_nobias") if kind == "encoder_decoder" else None,
         ffn=part("ffn", "gelu"),
-        head={"tied": False, "bias": False, "scaled": False, "softcap": None, "transform": None},
+        head={
+            "tie_weights": False,
+            "bias": False,
+            "scale_by_inv_sqrt_d": False,
+            "logit_softcap": None,
+            "mlm_transform": None,
+        },
         encoder=EncoderSizes(40, 3, 2) if kind == "encoder_decoder" else EncoderSizes(None, None, None),
         init="gpt2",
     )

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from configs.registry import config_options
 from data import OBJECTIVES, SOURCES, TOKENIZERS
 from model.attention import ATTENTIONS
 from model.block import BLOCKS
-from model.build import own_options
 from model.feedforward import FFNS
 from model.norm import NORMS
-from model.position import POSITIONS
-from model.rope_scaling import SCALINGS
+from model.position import POSITIONS, SCALINGS
 from tests.data.corpora import options_of
 from tests.parts import ROOT, names, part
 from training.optimizer import OPTIMIZERS
@@ -129,13 +128,13 @@ GROUPS = {
 }
 SHARED = {
     "attention": {"d_model", "n_heads", "memory", "norm", "dropout"},
-    "position": {"d_model", "n_heads", "context", "causal", "rotary_width"},
+    "position": {"d_model", "n_heads", "context_length", "causal", "rotary_dim"},
     "norm": {"width"},
     "ffn": {"d_model"},
     "block": {"attention", "ffn", "cross", "norm", "dropout"},
     "data": {"cache"},
     "tokenizer": set(),
-    "objective": {"context", "topology"},
+    "objective": {"context_length", "topology"},
     "optimizer": set(),
     "schedule": {"steps"},
 }
@@ -153,10 +152,10 @@ def test_every_kind_has_a_yaml(group):
 def test_every_yaml_has_every_option_of_its_kind(group, name):
     options = options_of(group, name)
     kind = options.pop("kind")
-    assert set(options) == set(own_options(GROUPS[group][kind], SHARED[group]))
+    assert set(options) == set(config_options(GROUPS[group][kind], SHARED[group]))
     if "scaling" in options:
         kind = options["scaling"].pop("kind")
-        assert set(options["scaling"]) == set(own_options(SCALINGS[kind], {}))
+        assert set(options["scaling"]) == set(config_options(SCALINGS[kind], {}))
 
 
 def test_every_scaling_has_a_yaml():

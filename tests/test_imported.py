@@ -7,10 +7,10 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
+from configs.cli import run_command
+from model.checkpoint.load import open_run
 from model.hub.__main__ import export_run, import_run
 from tests.model.hub_models import END, PAD, byte_pairs, made, save
-from training.command import command
-from training.opening import open_run
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -56,7 +56,7 @@ def imported(request, tmp_path):
 def say(tmp_path, capsys):
     def said(*words):
         capsys.readouterr()
-        assert command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *words]) == 0
+        assert run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *words]) == 0
         return capsys.readouterr().out
 
     return said

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import sample
+from configs.cli import run_command
+from configs.compose import compose
 from model.hub.__main__ import main as hub
 from tests.parts import ROOT, names
 from tests.test_house import GROUPS
 from train import main as train
-from training.command import command
-from training.config import compose
-from training.launch import launch
+from training.sweep import launch
 
 README = (ROOT / "README.md").read_text()
 
@@ -81,7 +81,7 @@ def test_commands_run(line):
 @pytest.mark.parametrize("line", [line for line in TRAIN if "name=" not in line and line not in PLANS])
 def test_training_runs(line, copy):
     """Shortened, in a copy, which keeps the run."""
-    done = run(*line.split()[1:], "train.steps=2", "eval.windows=2", cwd=copy)
+    done = run(*line.split()[1:], "train.steps=2", "eval.max_examples=2", cwd=copy)
     assert done.returncode == 0, done.stderr
     [folder] = (copy / "runs").iterdir()
     assert (folder / "checkpoints/latest").read_text() == "step-00000002\n"
@@ -92,7 +92,7 @@ def trained(tmp_path_factory):
     """A folder with the runs that are sampled from, much shortened, that of `python train.py` the newest."""
     home, before = tmp_path_factory.mktemp("trained"), Path.cwd()
     (home / "book.txt").write_text(README)
-    short = ["size=tiny", "tokenizer=byte", "train.steps=2", "train.batch_size=2", "eval.windows=2"]
+    short = ["size=tiny", "tokenizer=byte", "train.steps=2", "train.batch_size=2", "eval.max_examples=2"]
     os.chdir(home)
     try:
         for line in [*(line for line in TRAIN if "name=" in line), "python train.py"]:
@@ -111,7 +111,7 @@ def test_sampling_runs(line, trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def \n")))
     words = shlex.split(line)[2:]
-    assert command(sample.main, words) == 0
+    assert run_command(sample.main, words) == 0
     shown = capsys.readouterr().out
     assert shown
     if "--attention-map" in words:
@@ -123,7 +123,7 @@ def test_the_hub_takes_and_gives(trained, monkeypatch):
     monkeypatch.chdir(trained)
     for line in HUB:
         if "openai-community" not in line:
-            assert command(hub, shlex.split(line)[3:]) == 0
+            assert run_command(hub, shlex.split(line)[3:]) == 0
     assert (trained / "runs/small_again/checkpoints/latest").exists()
 
 

@@ -11,21 +11,21 @@ import pytest
 import torch
 
 import sample
-from data.tokenizer import CharTokenizer
+from configs.cli import run_command
+from configs.compose import compose
+from data.tokenizers.tokenizer import CharTokenizer
+from model.attention_maps import attention_maps, name_ticks
+from model.checkpoint.files import newest_run
+from model.checkpoint.load import open_run
+from model.generate.options import encode_prompt
+from model.generate.stream import TextStream, escape_control
 from tests.parts import ROOT
 from train import main as train
-from training.asking import encoded
-from training.command import command
-from training.config import compose
-from training.launch import launch
-from training.monitor.maps import layers, name_ticks
-from training.opening import open_run
-from training.speaking import Voice, harmless
-from training.stored import newest_run
+from training.sweep import launch
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
-SHORT = ["size=tiny", "tokenizer=byte", "train.steps=3", "train.batch_size=4", "eval.windows=2"]
-SHORT += ["precision=fp32", "model.context=32"]
+SHORT = ["size=tiny", "tokenizer=byte", "train.steps=3", "train.batch_size=4", "eval.max_examples=2"]
+SHORT += ["precision=fp32", "model.context_length=32"]
 BOOK, PAIRS = ["data=text", "data.path=book.txt"], ["data=synthetic", "data.size=200"]
 FAMILIES = {
     "gpt2": BOOK,
@@ -59,7 +59,7 @@ def say(home, monkeypatch, capsys):
     def said(*words, run="gpt2", stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         capsys.readouterr()
-        code = command(
+        code = run_command(
             sample.main, ["--precision", "fp32", *(["--run", f"runs/{run}"] if run else []), *words]
         )
         shown = capsys.readouterr()
@@ -216,13 +216,13 @@ def test_enough_of_one_text(say, monkeypatch):
 
 def test_enough_while_it_comes(terminal, monkeypatch):
     """The shell's next prompt has a line of its own."""
-    monkeypatch.setattr(Voice, "finish", interrupted)
+    monkeypatch.setattr(TextStream, "finish", interrupted)
     pieces, whole = terminal("--prompt", "line", "--max-new-tokens", "2")
-    assert len(pieces) == 3 and whole == harmless("".join(pieces)) + "\n"
+    assert len(pieces) == 3 and whole == escape_control("".join(pieces)) + "\n"
 
 
 def test_enough_of_a_pipe(say, monkeypatch):
-    monkeypatch.setattr(Voice, "finish", interrupted)
+    monkeypatch.setattr(TextStream, "finish", interrupted)
     assert say("--prompt", "line", "--max-new-tokens", "2") == ""
 
 
@@ -283,9 +283,9 @@ def test_masks_are_filled(say, monkeypatch):
 def test_masks_of_a_source_are_sentinels(home):
     tokenizer = open_run(home / "runs/t5").tokenizer
     first, second = (tokenizer.specials[f"sentinel_{n}"] for n in (0, 1))
-    assert encoded("a[MASK][MASK]b", tokenizer, 32) == [97, first, second, 98]
+    assert encode_prompt("a[MASK][MASK]b", tokenizer, 32) == [97, first, second, 98]
     plain = open_run(home / "runs/gpt2").tokenizer
-    assert encoded("a[MASK]", plain, 32) == [*b"a[MASK]"], "to others it is text"
+    assert encode_prompt("a[MASK]", plain, 32) == [*b"a[MASK]"], "to others it is text"
 
 
 def test_an_answer_by_beams(say):
@@ -323,7 +323,7 @@ def test_a_map_of_attention(say, model):
     assert Path("maps.png").read_bytes().startswith(b"\x89PNG")
     net = open_run(f"runs/{model}").model
     texts = {"tokens": [1, 2, 3]} | ({"source": [4, 5, 6, 7]} if net.kind == "encoder_decoder" else {})
-    found = layers(net, texts)
+    found = attention_maps(net, texts)
     assert len(found) == (6 if net.kind == "encoder_decoder" else 2)
     for layer in found:
         assert layer.weights_HTS.shape[1:] == (len(layer.asking), len(layer.asked))
@@ -559,5 +559,5 @@ def test_streams_that_are_closed(home):
 def test_where_an_error_came_from(home, monkeypatch, capsys):
     monkeypatch.chdir(home)
     for words, told in (([], False), (["--debug"], True)):
-        assert command(sample.main, ["--run", "runs/gpt2", "--prompt", "", *words]) == 2
+        assert run_command(sample.main, ["--run", "runs/gpt2", "--prompt", "", *words]) == 2
         assert ("Traceback" in capsys.readouterr().err) == told

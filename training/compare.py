@@ -9,9 +9,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from training.command import command
-from training.monitor.curve import draw, points
-from training.monitor.record import rows
+from configs.cli import run_command
+from training.monitor.metrics import rows
+from training.monitor.plot import draw, points
 
 # the column, the field of metrics.jsonl whose last value it shows, and how
 COLUMNS = (
@@ -122,4 +122,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    sys.exit(command(main, sys.argv[1:]))
+    sys.exit(run_command(main, sys.argv[1:]))

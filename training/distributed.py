@@ -1,15 +1,18 @@
 """Distributed: processes that share each batch. No other file knows of ranks."""
 
 import os
-from contextlib import nullcontext
+import signal
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from configs.errors import StopRequested
 
-class Ranks(NamedTuple):
+
+class Dist(NamedTuple):
     """This process among those that torchrun started; alone, where it did not."""
 
     rank: int = 0
@@ -44,10 +47,10 @@ class Ranks(NamedTuple):
         return together.item()
 
 
-def join(device):
+def init_distributed(device):
     """(ranks, the device of this one)"""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-        return Ranks(), device
+        return Dist(), device
     missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]
     if missing:
         raise ValueError(
@@ -60,18 +63,58 @@ def join(device):
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Ranks(dist.get_rank(), dist.get_world_size()), device
+    return Dist(dist.get_rank(), dist.get_world_size()), device
 
 
-def alone():
+def is_single_process():
     return not dist.is_initialized()
 
 
-def writes():
+def is_main_rank():
     """Whether this process is the one that writes; known before it joins the others."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def leave():
+def shut_down():
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+received = []  # by this process; signals are its own, whoever runs in it
+
+
+@contextmanager
+def catching_signals():
+    received.clear()
+    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        received.clear()
+
+
+def on_signal(number, frame):
+    if received:
+        os._exit(128 + number)
+    received.append(number)
+
+
+def raise_if_stopped(ranks, device):
+    """Raise Stopped in all processes once any of them was asked."""
+    raise_stop(int(-ranks.least(-max(received, default=0), device=device)))
+
+
+def stoppable(steps):
+    """The same steps, until the process is asked; together with others, it waits for the end of the step."""
+    for step in steps:
+        if is_single_process():
+            raise_stop(max(received, default=0))
+        yield step
+
+
+def raise_stop(number):
+    if number:
+        raise StopRequested(signal.Signals(number).name)

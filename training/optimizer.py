@@ -1,12 +1,60 @@
-"""Optimizer: which parameters learn by which rule, and how fast."""
+"""Muon: a matrix moves along the orthogonal one nearest its momentum (kellerjordan.github.io/posts/muon)."""
+
+from functools import cache
+from itertools import groupby
 
 import torch
 import torch.nn as nn
 
-from model.build import build, require_above
-from training import muon
+from configs.registry import Decay, NonNegative, Positive, build
+from model.precision import fast_bf16, processor
 
-REMEMBERED = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), muon.Muon: ("momentum_buffer",)}
+
+class Muon(torch.optim.Muon):
+    """torch's own takes one matrix after another, in bfloat16 wherever it runs. Here those of one shape go
+    together, in numbers that the device is fast with: of a small model's step that saves up to a quarter."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            given = sorted((p for p in group["params"] if p.grad is not None), key=lambda p: p.shape)
+            for _, matrices in groupby(given, key=lambda p: p.shape):
+                self.move(list(matrices), group)
+
+    def move(self, matrices, group):
+        momentum, grads = group["momentum"], [matrix.grad for matrix in matrices]
+        for matrix in matrices:
+            if not self.state[matrix]:
+                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+        buffers = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+        torch._foreach_lerp_(buffers, grads, 1 - momentum)
+        ways = orthogonal(torch.stack(torch._foreach_lerp(grads, buffers, momentum)), group)
+        rows, columns = matrices[0].shape
+        if group["weight_decay"]:
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(matrices, list(ways), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
+
+
+def orthogonal(x, group):
+    """Newton and Schulz: each step brings the singular values nearer to 1, in few steps only roughly."""
+    a, b, c = group["ns_coefficients"]
+    dtype, tall = x.dtype, x.shape[-2] > x.shape[-1]
+    x = (x.mT if tall else x).to(fast_dtype(x.device.type))
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
+    for _ in range(group["ns_steps"]):
+        square = x @ x.mT
+        square = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, square, x, beta=a)
+    return (x.mT if tall else x).to(dtype)
+
+
+@cache
+def fast_dtype(device):
+    slow = device == "mps" or (device == "cpu" and not fast_bf16(processor()))
+    return torch.float32 if slow else torch.bfloat16
+
+
+REMEMBERED = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), Muon: ("momentum_buffer",)}
 
 
 class Optimizer:
@@ -69,7 +117,7 @@ def placed(tensor, parameter, group):
     return tensor.to(parameter.device if there else "cpu")
 
 
-def adamw(parameters, rate, beta1, beta2, eps, weight_decay):
+def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
     """Only matrices decay: shrinking a gain or a bias helps nobody."""
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
@@ -77,43 +125,7 @@ def adamw(parameters, rate, beta1, beta2, eps, weight_decay):
     ]
     fused = all(p.device.type in ("cuda", "cpu") for p in parameters)
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=rate, betas=(beta1, beta2), eps=eps, fused=fused)
-
-
-def check(beta1, beta2, weight_decay):
-    for name, value in (("beta1", beta1), ("beta2", beta2)):
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} must be from 0 to below 1 and is {value}")
-    if weight_decay < 0:
-        raise ValueError(f"weight_decay must be 0 or more and is {weight_decay}")
-
-
-class AdamW:
-    def __init__(self, rate: float, beta1: float, beta2: float, eps: float, weight_decay: float):
-        require_above(0, rate=rate, eps=eps)
-        check(beta1, beta2, weight_decay)
-        self.options = (rate, beta1, beta2, eps, weight_decay)
-
-    def make(self, model):
-        return Optimizer(model, [adamw(list(model.parameters()), *self.options)])
-
-
-class Muon:
-    """Matrices within the stacks by Muon; tables, head and vectors by AdamW at a rate of their own."""
-
-    def __init__(self, rate: float, momentum: float, weight_decay: float, adamw_rate: float,
-                 beta1: float, beta2: float, eps: float):  # fmt: skip
-        require_above(0, rate=rate, adamw_rate=adamw_rate, eps=eps)
-        check(beta1, beta2, weight_decay)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be from 0 to below 1 and is {momentum}")
-        self.muon = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
-        self.adamw = (adamw_rate, beta1, beta2, eps, 0.0)
-
-    def make(self, model):
-        inner = hidden_matrices(model)
-        outer = [parameter for parameter in model.parameters() if all(parameter is not p for p in inner)]
-        return Optimizer(model, [muon.Muon(inner, **self.muon), adamw(outer, *self.adamw)])
+    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused)
 
 
 def hidden_matrices(model):
@@ -125,8 +137,21 @@ def hidden_matrices(model):
     ]
 
 
-OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
+def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative):
+    return Optimizer(model, [adamw(list(model.parameters()), lr, beta1, beta2, eps, weight_decay)])
+
+
+def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, adamw_lr_ratio: Positive,
+              beta1: Decay, beta2: Decay, eps: Positive):  # fmt: skip
+    """Muon for the matrices of the blocks; AdamW, at adamw_lr_ratio * lr, for embeddings, head and vectors."""
+    inner = hidden_matrices(model)
+    outer = [parameter for parameter in model.parameters() if all(parameter is not p for p in inner)]
+    muon = Muon(inner, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return Optimizer(model, [muon, adamw(outer, adamw_lr_ratio * lr, beta1, beta2, eps, 0.0)])
+
+
+OPTIMIZERS = {"adamw": make_adamw, "muon": make_muon}
 
 
 def make_optimizer(config, model):
-    return build("optimizer", OPTIMIZERS, config.optimizer, {}).make(model)
+    return build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})

@@ -2,48 +2,28 @@
 
 import math
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 
-from training import folder as folders
-from training.checkpoint import model_tensors
-from training.errors import DiskError, NumbersError, Stopped
-from training.precision import peak
-from training.saver import Saver
+from configs.errors import DiskError, NonFiniteError, StopRequested
+from model.checkpoint.files import FORMAT, TrainState
+from model.checkpoint.save import model_tensors
+from model.precision import peak_flops
+from training import run_folder as folders
+from training.checkpointer import AsyncCheckpointer
+from training.distributed import raise_if_stopped
 from training.schedule import make_schedule
-from training.signals import agreed
 from training.step import Way
-from training.stored import FORMAT
-
-
-@dataclass
-class Progress:
-    """How far a run has come, and how well."""
-
-    step: int = 0
-    best: float = math.inf  # loss of validation
-    since_best: int = 0  # evaluations
-    judged: int = -1  # the step of the last evaluation; after a resume it is repeated, and counts once
-    skipped: int = 0  # steps whose gradient overflowed float16
-
-    def judge(self, loss):
-        if self.judged == self.step:
-            return
-        better = loss < self.best
-        self.best, self.since_best = (loss, 0) if better else (self.best, self.since_best + 1)
-        self.judged = self.step
-
-    def out_of(self, patience):
-        return patience is not None and self.since_best >= patience
 
 
 class Run:
-    def __init__(self, config, ranks, precision, streams, model, optimizer, stored=None):
+    def __init__(self, config, overrides, ranks, precision, streams, model, optimizer, stored=None):
+        self.overrides = overrides
         self.config, self.ranks, self.precision, self.streams = config, ranks, precision, streams
         self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
         self.stored = stored  # the checkpoint from which it goes on
-        self.progress = Progress()
+        self.progress = TrainState()
         self.folder = self.saver = None  # until it begins
         self.cost = None  # until it is settled
 
@@ -54,7 +34,7 @@ class Run:
         if self.stored:
             state = self.stored.state
             self.steps = state["steps"] if state["ends"] == ends else self.steps
-            self.progress = Progress(**{name: state[name] for name in asdict(self.progress)})
+            self.progress = TrainState(**{name: state[name] for name in asdict(self.progress)})
             if self.steps < self.progress.step:
                 raise ValueError(
                     f"the run has done {self.progress.step} steps, and by train.steps, tokens or minutes it "
@@ -68,26 +48,26 @@ class Run:
 
     @property
     def way(self):
-        micro_batch, clip = self.cost.micro_batch, self.config.train.grad_clip
-        return Way(self.optimizer, self.scaler, self.precision, self.ranks, micro_batch, clip)
+        micro_batch_size, clip = self.cost.micro_batch_size, self.config.train.grad_clip
+        return Way(self.optimizer, self.scaler, self.precision, self.ranks, micro_batch_size, clip)
 
     @contextmanager
     def naming(self, step):
         """What goes wrong is told with its step and batch."""
         try:
             yield
-        except NumbersError as error:
+        except NonFiniteError as error:
             numbers = ", ".join(map(str, self.streams.train.numbers(step)[:8].tolist()))
-            raise NumbersError(
+            raise NonFiniteError(
                 f"step {step + 1}: {error}, on {self.examples} {numbers} ... of training; nothing of it "
-                f"reached the weights, and {self.folder} keeps what was saved; try a lower optimizer.rate"
+                f"reached the weights, and {self.folder} keeps what was saved; try a lower optimizer.lr"
             ) from None
         except torch.OutOfMemoryError:
             held = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
             now, most = (f"{n / 2**30:.1f} GiB" for n in held)
             raise MemoryError(
-                f"step {step + 1}: no memory left for micro-batches of {self.cost.micro_batch} ({now} held, "
-                f"{most} at most); {self.folder} keeps what was saved; lower train.micro_batch, or choose a "
+                f"step {step + 1}: no memory left for micro-batches of {self.cost.micro_batch_size} ({now} held, "
+                f"{most} at most); {self.folder} keeps what was saved; lower train.micro_batch_size, or choose a "
                 "smaller size="
             ) from None
 
@@ -105,7 +85,7 @@ class Run:
 
     def mfu(self, seconds):
         """The share of what the device could compute that a step of so many seconds did."""
-        most = peak(self.precision)
+        most = peak_flops(self.precision)
         return None if most is None else self.cost.flops / seconds / most
 
     @contextmanager
@@ -114,20 +94,20 @@ class Run:
         if not self.ranks.first:
             try:
                 yield
-            except Stopped:
+            except StopRequested:
                 self.meet()
-                raise Stopped from None  # the first process says it for all
+                raise StopRequested from None  # the first process says it for all
             return
-        with folders.made(self, home) as self.folder:
-            self.saver = Saver(self.folder / "checkpoints", self.config.checkpoint.keep)
+        with folders.open_run_folder(self, home) as self.folder:
+            self.saver = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
             self.saver.saved = self.progress.step if self.stored else None
             try:
                 yield
                 self.saver.wait()
-            except Stopped as by:
+            except StopRequested as by:
                 told = self.stopped(by)
                 self.meet()
-                raise Stopped(told) from None
+                raise StopRequested(told) from None
             finally:
                 self.saver.close()
             if self.saver.failures:
@@ -163,7 +143,7 @@ class Run:
 
     def heed(self):
         """Whether any process was asked to stop is known to all of them between two steps."""
-        agreed(self.ranks, self.precision.device)
+        raise_if_stopped(self.ranks, self.precision.device)
 
     def save(self, best=False):
         """Once at a step, however many reasons there are to."""
@@ -172,7 +152,7 @@ class Run:
 
     def state(self):
         state = {"format": FORMAT, **asdict(self.progress), "steps": self.steps, "ends": self.ends}
-        state |= {"micro_batch": self.cost.micro_batch, "scaler": self.scaler.state_dict()}
+        state |= {"micro_batch_size": self.cost.micro_batch_size, "scaler": self.scaler.state_dict()}
         return state | {"data": self.streams.name}
 
     def tensors(self):
@@ -195,10 +175,10 @@ def length(run, cost):
 
 def check_division(config, ranks):
     """The rows of a batch among processes and micro-batches."""
-    size, world, asked = config.train.batch_size, ranks.world, config.train.micro_batch
+    size, world, asked = config.train.batch_size, ranks.world, config.train.micro_batch_size
     if size % world:
         raise ValueError(f"train.batch_size is {size} and does not divide among {world} processes")
     if asked != "auto" and size // world % asked:
         raise ValueError(
-            f"train.micro_batch is {asked}; expected a divisor of {size // world}, the rows of a process"
+            f"train.micro_batch_size is {asked}; expected a divisor of {size // world}, the rows of a process"
         )

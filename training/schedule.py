@@ -2,18 +2,16 @@
 
 import math
 
-from model.build import build
+from configs.registry import Fraction, NonNegative, build
 
 
-class Warmed:
+class WarmupSchedule:
     """Rises through `warmup` steps, or through that share of the run where it is below 1; then goes its own
     way, `after`, from 0 at the peak to 1 at the end."""
 
-    def __init__(self, steps, warmup: float):
+    def __init__(self, steps, warmup: NonNegative):
         self.warmup = round(warmup * steps) if warmup < 1 else round(warmup)
         self.steps = steps
-        if warmup < 0:
-            raise ValueError(f"warmup must be 0 or more and is {warmup}")
         if self.warmup > steps:
             raise ValueError(f"warmup is {self.warmup} steps and the run has {steps}; lower warmup")
 
@@ -23,50 +21,42 @@ class Warmed:
         return self.after((step - self.warmup) / max(1, self.steps - self.warmup))
 
 
-def check_share(name, value):
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be from 0 to 1 and is {value}")
-
-
-class Constant(Warmed):
+class Constant(WarmupSchedule):
     def after(self, progress):
         return 1.0
 
 
-class Wsd(Warmed):
+class Wsd(WarmupSchedule):
     """Warm up, stay, and decay in a straight line over the last share of the run."""
 
-    def __init__(self, steps, warmup: float, decay: float, floor: float):
+    def __init__(self, steps, warmup: NonNegative, decay_ratio: Fraction, min_lr_ratio: Fraction):
         super().__init__(steps, warmup)
-        check_share("decay", decay)
-        check_share("floor", floor)
-        self.decay, self.floor = decay, floor
+        self.decay_ratio, self.min_lr_ratio = decay_ratio, min_lr_ratio
 
     def after(self, progress):
-        left = min(1.0, (1 - progress) / self.decay) if self.decay else 1.0
-        return self.floor + (1 - self.floor) * left
+        left = min(1.0, (1 - progress) / self.decay_ratio) if self.decay_ratio else 1.0
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * left
 
 
 class Linear(Wsd):
     """Down in a straight line from the end of the warm-up."""
 
-    def __init__(self, steps, warmup: float, floor: float):
-        super().__init__(steps, warmup, 1.0, floor)
+    def __init__(self, steps, warmup: NonNegative, min_lr_ratio: Fraction):
+        super().__init__(steps, warmup, 1.0, min_lr_ratio)
 
 
-class Cosine(Warmed):
+class Cosine(WarmupSchedule):
     """Down along half a cosine (arxiv.org/abs/1608.03983)."""
 
-    def __init__(self, steps, warmup: float, floor: float):
+    def __init__(self, steps, warmup: NonNegative, min_lr_ratio: Fraction):
         super().__init__(steps, warmup)
-        check_share("floor", floor)
-        self.floor = floor
+        self.min_lr_ratio = min_lr_ratio
 
     def after(self, progress):
-        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * progress)) / 2
 
 
-class Noam(Warmed):
+class Noam(WarmupSchedule):
     """Down with the root of the step, as the transformer of 2017 (arxiv.org/abs/1706.03762)."""
 
     def after(self, progress):

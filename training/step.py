@@ -7,15 +7,15 @@ from typing import NamedTuple
 import torch
 import torch.nn as nn
 
-from data.order import key
+from configs.errors import NonFiniteError
+from data.shuffle import hash_seed
 from model.loss import loss
-from training.distributed import Ranks
-from training.errors import NumbersError
+from model.precision import Precision
+from training.distributed import Dist
 from training.optimizer import Optimizer
-from training.precision import Precision
 
 
-class Asked(nn.Module):
+class LossModule(nn.Module):
     """The small module that is wrapped, compiled and shared out: a batch, and the sum of its losses."""
 
     def __init__(self, model):
@@ -33,12 +33,12 @@ class Way(NamedTuple):
     optimizer: Optimizer
     scaler: torch.amp.GradScaler
     precision: Precision
-    ranks: Ranks
-    micro_batch: int
+    ranks: Dist
+    micro_batch_size: int
     clip: float
 
 
-class Learned(NamedTuple):
+class StepMetrics(NamedTuple):
     """What an update tells of itself: the mean loss of its targets, the norm of the gradient."""
 
     loss: float
@@ -48,15 +48,15 @@ class Learned(NamedTuple):
 
 def seed_step(seed, step, rank=0):
     """Dropout follows from (seed, step), so that nothing about it need be saved."""
-    torch.manual_seed(int(key("step", seed, step, rank) >> 1))
+    torch.manual_seed(int(hash_seed("step", seed, step, rank) >> 1))
 
 
 def backward(asked, batch, count, way):
     """The gradient of the mean over `count` targets, those of all processes; micro-batch by micro-batch."""
     total = torch.zeros((), device=way.precision.device)
-    starts = range(0, len(batch.targets), way.micro_batch)
+    starts = range(0, len(batch.targets), way.micro_batch_size)
     for start in starts:
-        rows = batch.rows(start, start + way.micro_batch) if len(starts) > 1 else batch
+        rows = batch.rows(start, start + way.micro_batch_size) if len(starts) > 1 else batch
         with way.ranks.quiet(asked) if start != starts[-1] else nullcontext():
             with way.precision.autocast():
                 part = asked(rows.inputs, rows.targets, rows.count)
@@ -79,9 +79,9 @@ def update(asked, batch, factor, way):
     overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is left out
     for what, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
         if not math.isfinite(number):
-            raise NumbersError(f"the {what} is not finite ({number})")
+            raise NonFiniteError(f"the {what} is not finite ({number})")
     way.optimizer.step(factor, scaler, overflow)
-    return Learned(total / count, norm, overflow)
+    return StepMetrics(total / count, norm, overflow)
 
 
 @torch.no_grad()

@@ -5,17 +5,16 @@ family names its tensors, transposes and config keys once, for both directions. 
 needed.
 """
 
-from model.hub.bart import BART
-from model.hub.bert import BERT, ROBERTA
-from model.hub.deepseek import DEEPSEEK
-from model.hub.errors import HubError
-from model.hub.facts import config_of, facts_of
-from model.hub.family import facts_from, fit
-from model.hub.files import located, read_json
-from model.hub.gpt2 import GPT2
-from model.hub.llama import LLAMA, MISTRAL, QWEN3
-from model.hub.nanochat import NANOCHAT
-from model.hub.t5 import T5
+from configs.errors import HubError
+from model.hub.families.bart import BART
+from model.hub.families.bert import BERT, ROBERTA
+from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.gpt2 import GPT2
+from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
+from model.hub.families.t5 import T5
+from model.hub.family import match, spec_from_hf
+from model.hub.files import read_json, resolve_folder
+from model.hub.spec import config_from_spec, spec_from_config
 
 FAMILIES = {
     family.model_type: family
@@ -30,12 +29,12 @@ def family_of(theirs):
     return FAMILIES[kind]
 
 
-def described(folder):
+def read_hf_config(folder):
     """(family, config, config.json) of a folder."""
     theirs = read_json(folder / "config.json")
     family = family_of(theirs)
     try:
-        config = config_of(facts_from(family, theirs), family.init)
+        config = config_from_spec(spec_from_hf(family, theirs), family.init)
     except HubError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError, KeyError) as error:  # of another type
@@ -45,11 +44,11 @@ def described(folder):
     return family, config, theirs
 
 
-def fitting(facts, ids, kind=None):
+def best_match(facts, ids, kind=None):
     """How a model with these facts goes into the first family that takes it, or into the one asked for."""
     if kind not in (None, *FAMILIES):
         raise ValueError(f"the family is {kind!r}; choose one of: {', '.join(FAMILIES)}")
-    fits = [fit(family, facts, ids) for name, family in FAMILIES.items() if kind in (None, name)]
+    fits = [match(family, facts, ids) for name, family in FAMILIES.items() if kind in (None, name)]
     best = min(fits, key=lambda found: found.distance)
     if best.obstacles:
         more = f" (and {len(best.obstacles) - 1} more)" if len(best.obstacles) > 1 else ""
@@ -59,4 +58,13 @@ def fitting(facts, ids, kind=None):
     return best
 
 
-__all__ = ["FAMILIES", "HubError", "config_of", "described", "facts_of", "fitting", "located", "read_json"]
+__all__ = [
+    "FAMILIES",
+    "HubError",
+    "best_match",
+    "config_from_spec",
+    "read_hf_config",
+    "read_json",
+    "resolve_folder",
+    "spec_from_config",
+]

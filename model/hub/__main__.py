@@ -9,28 +9,26 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from model.hub.errors import HubError
-from training import checkpoint
-from training.command import command
-from training.config import OBJECTIVE, compose
-from training.folder import describe, versions
-from training.opening import open_run
-from training.pretrained import draft_of, export, read
-from training.run import Progress
-from training.stored import FORMAT, model_config
+from configs.cli import run_command
+from configs.compose import DEFAULT_OBJECTIVE, compose
+from configs.errors import HubError
+from model.checkpoint import save as checkpoint
+from model.checkpoint.files import FORMAT, TrainState, model_config
+from model.checkpoint.load import open_run
+from model.hub.convert import atomic_folder, export, load_hf
 
 
 def import_run(place, folder):
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder")
-    found = read(place)
+    found = load_hf(place)
     model = found.model()
-    usual = compose([f"objective={OBJECTIVE[found.config.kind]}", f"model.kind={found.config.kind}"])
+    usual = compose([f"objective={DEFAULT_OBJECTIVE[found.config.kind]}", f"model.kind={found.config.kind}"])
     config = replace(usual, model=found.config, tokenizer={"kind": "hub"})
-    with draft_of(folder) as draft:
-        said = [f"imported from {place}, a {found.family} model", versions()]
-        describe(draft, config, found.tokenizer, said)
-        state = {"format": FORMAT, **asdict(Progress()), "steps": 0, "micro_batch": None, "scaler": {}}
+    with atomic_folder(folder) as draft:
+        said = [f"imported from {place}, a {found.family} model", checkpoint.versions()]
+        checkpoint.write_metadata(draft, config, [], found.tokenizer, said)
+        state = {"format": FORMAT, **asdict(TrainState()), "steps": 0, "micro_batch_size": None, "scaler": {}}
         tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # it has not made a step here
         checkpoint.save(draft / "checkpoints", tensors, state)
     n = sum(p.numel() for p in model.parameters())
@@ -68,4 +66,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    sys.exit(command(main, sys.argv[1:]))
+    sys.exit(run_command(main, sys.argv[1:]))

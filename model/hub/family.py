@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from model.hub.errors import HubError
-from model.hub.facts import LIFTS
+from configs.errors import HubError
+from model.hub.spec import LOSSLESS_UPGRADES
 
 NOTHING = MappingProxyType({})
 # keys of config.json that no logit depends on
-UNREAD = set(
+IGNORED_KEYS = set(
     """
     architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path auto_map
     vocab_size use_cache use_return_dict return_dict output_attentions output_hidden_states output_past
@@ -31,12 +31,12 @@ UNREAD = set(
 
 
 # keys that no logit depends on as long as they say this
-SILENT = {
+IGNORED_IF = {
     "is_llama_config": True, "rope_interleaved": False, "is_decoder": False, "add_cross_attention": False,
     "tf_legacy_loss": False, "use_bfloat16": False, "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
-FRACTIONS = {"norm.eps", "head.softcap", "dropout"}
-WHOLE = set("d_model n_layers n_heads context width key_width value_width token_types buckets".split())  # noqa: SIM905
+FRACTIONS = {"norm.eps", "head.logit_softcap", "dropout"}
+WHOLE = set("d_model n_layers n_heads context width head_dim v_head_dim type_vocab_size buckets".split())  # noqa: SIM905
 
 
 class Family(NamedTuple):
@@ -92,7 +92,7 @@ def check_number(key, name, value):
         raise HubError(f"config.json: {key} is {value!r}; expected a number")
 
 
-def facts_from(family, theirs):
+def spec_from_hf(family, theirs):
     """config.json as facts. What matters and is not understood is refused by name."""
     facts, said_by = dict(family.facts), {}
     for key, understood in family.needs.items():
@@ -109,14 +109,16 @@ def facts_from(family, theirs):
             facts.setdefault(name, value)
             said_by[name] = key
     facts |= family.read(theirs, facts)
-    known = {*UNREAD, *family.keys, *family.needs, *family.unread}
-    spoken = {key: value for key, value in theirs.items() if value is not None and value != SILENT.get(key)}
+    known = {*IGNORED_KEYS, *family.keys, *family.needs, *family.unread}
+    spoken = {
+        key: value for key, value in theirs.items() if value is not None and value != IGNORED_IF.get(key)
+    }
     if odd := sorted(set(spoken) - known):
         raise HubError(f"config.json: {odd[0]} is {theirs[odd[0]]!r}, which this import does not understand")
     return facts
 
 
-class Fit(NamedTuple):
+class FamilyMatch(NamedTuple):
     """How a model goes into a family: its config.json, its facts there, and the options in the way."""
 
     family: Family
@@ -132,7 +134,7 @@ class Fit(NamedTuple):
         return sum(next(n for sign, n in weights.items() if sign in said) for said in self.obstacles)
 
 
-def spelled(family, facts, ids):
+def to_hf_config(family, facts, ids):
     """config.json for these facts, as far as it can say them."""
     theirs = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
     for key, names in family.keys.items():
@@ -145,25 +147,25 @@ def spelled(family, facts, ids):
     return theirs | family.write(facts, theirs)
 
 
-def fit(family, facts, ids):
+def match(family, facts, ids):
     """What is written is read back, so that nothing is lost unnoticed: a fact that comes back another one is
     lifted or stands in the way. `ids` are config.json's special tokens."""
     kinds = [name for name in family.facts if name.endswith("kind")]
-    odd = differing(facts, family.facts, [name for name in kinds if name in facts])
-    if odd := [*odd, *unsaid(family, facts)]:
-        return Fit(family, {}, facts, [obstacle(family, *found) for found in odd])
+    odd = diff(facts, family.facts, [name for name in kinds if name in facts])
+    if odd := [*odd, *inexpressible(family, facts)]:
+        return FamilyMatch(family, {}, facts, [mismatch(family, *found) for found in odd])
     try:
-        lifted = facts | lifts(facts, family.facts)
-        lifted |= lifts(lifted, facts_from(family, spelled(family, lifted, ids)))
-        theirs = spelled(family, lifted, ids)
-        wanted = facts_from(family, theirs)
-        odd = differing(lifted, wanted, {**lifted, **wanted})
+        lifted = facts | upgrades(facts, family.facts)
+        lifted |= upgrades(lifted, spec_from_hf(family, to_hf_config(family, lifted, ids)))
+        theirs = to_hf_config(family, lifted, ids)
+        wanted = spec_from_hf(family, theirs)
+        odd = diff(lifted, wanted, {**lifted, **wanted})
     except HubError as error:
-        return Fit(family, {}, facts, [str(error)])
-    return Fit(family, theirs, lifted, [obstacle(family, *found) for found in odd])
+        return FamilyMatch(family, {}, facts, [str(error)])
+    return FamilyMatch(family, theirs, lifted, [mismatch(family, *found) for found in odd])
 
 
-def unsaid(family, facts):
+def inexpressible(family, facts):
     """(name, fact, what there are words for) of each kind that config.json has no word for."""
     for key, words in family.words.items():
         known = dict.fromkeys(words.values())
@@ -173,18 +175,18 @@ def unsaid(family, facts):
         )
 
 
-def lifts(facts, wanted):
-    found = differing(facts, wanted, facts.keys() & wanted.keys())
-    return {name: new for name, old, new in found if LIFTS.get(name) == (old, new)}
+def upgrades(facts, wanted):
+    found = diff(facts, wanted, facts.keys() & wanted.keys())
+    return {name: new for name, old, new in found if LOSSLESS_UPGRADES.get(name) == (old, new)}
 
 
-def differing(facts, others, names):
+def diff(facts, others, names):
     """(name, fact, other), but for dropout, of which no logit knows."""
     each = ((name, facts.get(name), others.get(name)) for name in names if name != "dropout")
     return [(name, fact, other) for name, fact, other in each if fact != other]
 
 
-def obstacle(family, name, ours, theirs):
+def mismatch(family, name, ours, theirs):
     return f"model.{name} is {spell(ours)} and {family.architecture} has {spell(theirs)}"
 
 

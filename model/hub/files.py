@@ -4,13 +4,13 @@ import json
 import re
 from pathlib import Path
 
-from model.hub.errors import HubError
+from configs.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 WANTED = ["*.json", "*.safetensors", "*.txt"]
 
 
-def located(place):
+def resolve_folder(place):
     """The folder of that name; failing that, the model of the hub that is called so, fetched once."""
     folder = Path(place).expanduser()
     if folder.is_dir():

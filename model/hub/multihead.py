@@ -1,6 +1,6 @@
 """torch.nn.MultiheadAttention: its state_dict becomes that of our attention."""
 
-from model.hub.errors import HubError
+from configs.errors import HubError
 
 PARTS = ("query", "key", "value")
 

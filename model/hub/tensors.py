@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from model.hub.errors import HubError
+from configs.errors import HubError
 from model.hub.files import files_of
 
 
-class Map(NamedTuple):
+class TensorRule(NamedTuple):
     """A tensor of theirs and those of ours that it holds: `here` takes it apart, `there` puts it together."""
 
     ours: tuple
@@ -18,49 +18,51 @@ class Map(NamedTuple):
     there: Callable
 
 
-def same(name):
-    return Map((name,), lambda weight: [weight], lambda parts: parts[0])
+def rename(name):
+    return TensorRule((name,), lambda weight: [weight], lambda parts: parts[0])
 
 
-def each(name, change, back):
+def elementwise(name, change, back):
     """One tensor, changed; a bias likewise."""
-    return Map((name,), lambda weight: [change(weight)], lambda parts: back(parts[0]))
+    return TensorRule((name,), lambda weight: [change(weight)], lambda parts: back(parts[0]))
 
 
-def turned(weight):
+def transpose(weight):
     return weight.T if weight.ndim == 2 else weight
 
 
 def transposed(name):
-    return each(name, turned, turned)
+    return elementwise(name, transpose, transpose)
 
 
-def packed(*names):
+def packed_qkv(*names):
     """Side by side, and transposed."""
-    return Map(names, lambda weight: turned(weight).chunk(len(names)), lambda parts: turned(torch.cat(parts)))
+    return TensorRule(
+        names, lambda weight: transpose(weight).chunk(len(names)), lambda parts: transpose(torch.cat(parts))
+    )
 
 
-def behind(n, name):
+def skip_rows(n, name):
     """The first n rows of theirs are never read."""
-    return each(
+    return elementwise(
         name, lambda rows: rows[n:], lambda rows: torch.cat([rows.new_zeros(n, *rows.shape[1:]), rows])
     )
 
 
-class Place(NamedTuple):
+class ResolvedTensor(NamedTuple):
     """A tensor of theirs as a model needs it."""
 
-    way: Map
+    way: TensorRule
     ours: list[str]
     shape: tuple
 
 
-def places(table, tensors):
+def resolve(table, tensors):
     """{their name: Place} for each of a model's tensors. A * in the table is any layer, and a module stands
     for its weight and its bias."""
     found, taken = {}, set()
     for theirs, way in table.items():
-        way = same(way) if isinstance(way, str) else way
+        way = rename(way) if isinstance(way, str) else way
         for suffix in (".weight", ".bias", ""):
             pattern = re.escape(way.ours[0] + suffix).replace(r"\*", r"(\d+)")
             for layer in (match for name in tensors if (match := re.fullmatch(pattern, name))):
@@ -68,21 +70,21 @@ def places(table, tensors):
                 ours = [name.replace("*", number) + suffix for name in way.ours]
                 name = theirs.replace("*", number) + (suffix if way.ours[0] + suffix != theirs else "")
                 shape = tuple(way.there([torch.empty_like(tensors[o], device="meta") for o in ours]).shape)
-                found[name] = Place(way, ours, shape)
+                found[name] = ResolvedTensor(way, ours, shape)
                 taken |= set(ours)
     assert taken == set(tensors), f"no place for {sorted(set(tensors) - taken)}"
     return found
 
 
-def written(table, tensors):
+def to_hf_tensors(table, tensors):
     """{their name: tensor}"""
     return {
         name: place.way.there([tensors[o] for o in place.ours]).contiguous()
-        for name, place in places(table, tensors).items()
+        for name, place in resolve(table, tensors).items()
     }
 
 
-def called(family, files):
+def normalised_names(family, files):
     """{name as the family has it: name in the file}; older files lack the prefix, or say gamma and beta."""
     bare = family.prefix and not any(name.startswith(family.prefix) for name in files)
     names = {}
@@ -97,7 +99,7 @@ def read_tensors(family, table, folder, model):
     from safetensors import safe_open
 
     files = files_of(folder)
-    names = called(family, files)
+    names = normalised_names(family, files)
 
     def load(name):
         with safe_open(files[names[name]], "pt") as file:
@@ -106,7 +108,7 @@ def read_tensors(family, table, folder, model):
             raise HubError(f"{folder}: {name} is {weight.dtype}; only plain floating point weights are read")
         return weight.float()
 
-    wanted = places(table, model)
+    wanted = resolve(table, model)
     copies = {name: of for name, of in family.aliases.items() if name in names and name not in wanted}
     for name, instead in family.fallback.items():
         if name in wanted and name not in names and instead in names:

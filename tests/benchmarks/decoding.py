@@ -13,11 +13,11 @@ from statistics import median
 import torch
 import transformers as hf
 
+from configs.compose import compose
 from model import build_model
-from model.generate import generate
-from model.hub import facts_of, fitting
+from model.generate.decode import generate
+from model.hub import best_match, spec_from_config
 from tests.model.test_parity import IDS, copied
-from training.config import compose
 
 SIZES = {
     "10m": {"n_embd": 384, "n_layer": 6, "n_head": 6, "n_positions": 256, "vocab_size": 65},
@@ -34,10 +34,14 @@ def both(size):
     # no token ends a text: all are as long as was asked for
     theirs = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).eval()
     words = [f"model.d_model={sizes['n_embd']}", f"model.n_layers={sizes['n_layer']}"]
-    words += [f"model.n_heads={sizes['n_head']}", f"model.context={sizes['n_positions']}", "model.dropout=0"]
+    words += [
+        f"model.n_heads={sizes['n_head']}",
+        f"model.context_length={sizes['n_positions']}",
+        "model.dropout=0",
+    ]
     config = compose(["model=gpt2", *words]).model
     ours = build_model(config, sizes["vocab_size"]).eval()
-    found = fitting(facts_of(config, ours), IDS, "gpt2")
+    found = best_match(spec_from_config(config, ours), IDS, "gpt2")
     return copied(ours, theirs, found.family.tensors(found.facts, found.theirs)), theirs
 
 

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from model.head import Head
-from model.loss import IGNORE, loss
+from model.embedding import Head
+from model.loss import IGNORE_INDEX, loss
 
 POSITIONS, WIDTH, VOCABULARY = 8192, 768, 50304
 
 
 def plain(hidden, head, targets):
     logits = head(hidden).float()
-    return F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum"), None
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum"), None
 
 
 def peak():
@@ -33,7 +33,7 @@ def measure(form, keep, autocast, results):
     head = Head(WIDTH, VOCABULARY)
     hidden = torch.randn(POSITIONS, WIDTH, requires_grad=True)
     targets = torch.randint(VOCABULARY, (POSITIONS,))
-    targets[torch.rand(POSITIONS) >= keep] = IGNORE
+    targets[torch.rand(POSITIONS) >= keep] = IGNORE_INDEX
     hidden.grad, head.map.weight.grad = torch.zeros_like(hidden), torch.zeros_like(head.map.weight)
     before, start = peak(), time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

@@ -14,8 +14,8 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from data.files import library_files
-from data.preparation import prepare
+from data.files import stdlib_files
+from data.prepare import prepare
 from tests.data.corpora import source, vocabulary
 
 CORES = 2
@@ -65,7 +65,7 @@ def seconds(work, *words):
 
 def main(rounds):
     datasets.disable_progress_bars()
-    texts = [path.read_text("utf-8") for path in library_files()]
+    texts = [path.read_text("utf-8") for path in stdlib_files()]
     n_bytes = 2 * sum(len(text.encode()) for text in texts)
     tokenizer = vocabulary("gpt2").make(None, SPECIALS)
     found = {work: [] for work in (ours, by_batch, by_map)}

@@ -1,7 +1,7 @@
 """What the tests of data share: small corpora made on the spot."""
 
+from configs.registry import build
 from data import OBJECTIVES, SOURCES, TOKENIZERS, batches, prepare
-from model.build import build
 from tests.parts import part
 
 
@@ -21,8 +21,8 @@ def vocabulary(name="byte", **changes):
     return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes), {})
 
 
-def objective(name, context=16, topology="decoder", **changes):
-    shared = {"context": context, "topology": topology}
+def objective(name, context_length=16, topology="decoder", **changes):
+    shared = {"context_length": context_length, "topology": topology}
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 

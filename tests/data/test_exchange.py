@@ -5,9 +5,9 @@ import json
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from data.exchange import SAMPLE, from_hub, to_hub
-from data.tokenizer import BytePairTokenizer, HubTokenizer, from_state, library
-from data.vocabulary import PATTERN, trained
+from data.tokenizers.huggingface import SAMPLE, from_hf, to_hf
+from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, tokenizer_from_state, load_hf_tokenizer
+from data.tokenizers.train import PATTERN, train_bpe
 from tests.data.test_tokenizer import library as python_text
 from tests.data.test_tokenizer import make
 
@@ -66,37 +66,39 @@ def known(tokenizer):
 @pytest.mark.parametrize("name", ["byte", "char", "bpe"])
 def test_ours_give_the_same_ids_there(name):
     ours = make(name, python_text(60_000))
-    text, names = to_hub(ours)
-    theirs = library(text)
+    text, names = to_hf(ours)
+    theirs = load_hf_tokenizer(text)
     ids = ours.encode(known(ours)).tolist()
     assert theirs.encode(known(ours), add_special_tokens=False).ids == ids
     assert theirs.decode(ids) == known(ours)
     assert {name: theirs.token_to_id(there) for name, there in names.items()} == ours.specials
-    again = from_hub(text, ours.specials, ours.vocab_size)
+    again = from_hf(text, ours.specials, ours.vocab_size)
     assert again.encode(known(ours)).tolist() == ids and again.vocab_size == ours.vocab_size
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, CL100K])
 def test_each_pattern_means_the_same_there(pattern):
     """Possessive counts are written otherwise."""
-    ours = BytePairTokenizer(pattern, trained(iter([python_text(60_000)]), 500), {"end": 600})
-    text, _ = to_hub(ours)
+    ours = BytePairTokenizer(pattern, train_bpe(iter([python_text(60_000)]), 500), {"end": 600})
+    text, _ = to_hf(ours)
     for words in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
-        assert library(text).encode(words, add_special_tokens=False).ids == ours.encode(words).tolist()
+        assert (
+            load_hf_tokenizer(text).encode(words, add_special_tokens=False).ids == ours.encode(words).tolist()
+        )
 
 
 @pytest.mark.parametrize("pattern", [None, CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}")])
 def test_byte_pairs_become_ours(pattern):
     theirs = bytes_of_their_own(pattern)
-    ours = from_hub(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
+    ours = from_hf(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
     assert ours.kind == "bpe" and ours.vocab_size == 512
     assert ours.specials == {"end": 400, "start": 400, "pad": 401}, "as in GPT-2, one may serve twice"
     theirs.encode_special_tokens = True
     assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
-    again = from_state(json.loads(json.dumps(ours.state())))
+    again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
     assert again.vocab_size == 512 and again.state() == ours.state()
-    back, _ = to_hub(ours)
-    assert from_hub(back, ours.specials, 512).state() == ours.state()
+    back, _ = to_hf(ours)
+    assert from_hf(back, ours.specials, 512).state() == ours.state()
 
 
 def swapped(text):
@@ -118,21 +120,21 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_the_rest_is_kept_as_it_is(name):
     text = KEPT[name]()
-    ours, theirs = from_hub(text, {"end": 1, "start": 1}, 512), Tokenizer.from_str(text)
+    ours, theirs = from_hf(text, {"end": 1, "start": 1}, 512), Tokenizer.from_str(text)
     theirs.encode_special_tokens = True
     assert ours.kind == "hub" and ours.specials == {"end": 1, "start": 1} and ours.n_ordinary == 512
     ids = ours.encode(TEXT).tolist()
     assert ids == theirs.encode(TEXT, add_special_tokens=False).ids
     assert 1 not in ours.encode("<eos></s>[SEP]").tolist() or name in ("bert", "t5"), "text is text"
     assert ours.decode(ids) == theirs.decode(ids)
-    again = from_state(json.loads(json.dumps(ours.state())))
+    again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
     assert again.state() == ours.state() and again.encode(TEXT).tolist() == ids
-    assert to_hub(ours)[0] == text
+    assert to_hf(ours)[0] == text
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_stream_says_what_the_whole_says(name):
-    ours = from_hub(KEPT[name](), {"end": 1}, 512)
+    ours = from_hf(KEPT[name](), {"end": 1}, 512)
     ids = ours.encode("the cats the hat 東京 🙂 the cat").tolist()
     stream, shown = ours.stream(), ""
     for i in ids:
@@ -165,18 +167,18 @@ def test_a_stream_says_what_the_whole_says(name):
 def test_what_is_no_state_is_refused(changes, sentence):
     whole = HubTokenizer(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
     with pytest.raises(ValueError, match=sentence):
-        from_state(whole | changes)
+        tokenizer_from_state(whole | changes)
 
 
 def test_a_table_smaller_than_its_ids_is_refused():
-    state = from_hub(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
+    state = from_hf(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
     with pytest.raises(ValueError, match="its vocab_size is smaller than its ids"):
-        from_state(state | {"vocab_size": 400})
+        tokenizer_from_state(state | {"vocab_size": 400})
 
 
 def test_a_text_it_has_no_ids_for_is_told():
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
-    ours = from_hub(words, {"end": 1}, 2)
+    ours = from_hf(words, {"end": 1}, 2)
     assert ours.encode("a").tolist() == [0]
     with pytest.raises(ValueError, match="this tokenizer has no ids for 'b': .*UNK"):
         ours.encode("b")
@@ -215,13 +217,13 @@ def test_what_stands_around_a_text_comes_along(name, first):
     before, after = frame
     plain, whole = (theirs.encode("the cat", add_special_tokens=add).ids for add in (False, True))
     assert whole == [*before, *plain, *after]
-    ours = from_hub(theirs.to_str(), {"end": 400}, 512)
+    ours = from_hf(theirs.to_str(), {"end": 400}, 512)
     assert ours.kind == ("hub" if first else "bpe") and ours.frame == frame
     assert ours.encode("the cat").tolist() == plain, "batches have no frame"
-    assert from_state(json.loads(json.dumps(ours.state()))).frame == frame
-    back, _ = to_hub(ours)
+    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).frame == frame
+    back, _ = to_hf(ours)
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
-    assert from_hub(back, ours.specials, 512).state() == ours.state()
+    assert from_hf(back, ours.specials, 512).state() == ours.state()
 
 
 def test_a_post_processor_that_does_something_else_is_refused():
@@ -231,7 +233,7 @@ def test_a_post_processor_that_does_something_else_is_refused():
     for changes in ({"single": []}, {"special_tokens": {}}, {"single": whole["post_processor"]["pair"]}):
         odd = whole | {"post_processor": whole["post_processor"] | changes}
         with pytest.raises(ValueError, match="post-processor is none that sets known tokens around a text"):
-            from_hub(json.dumps(odd), {"end": 400}, 512)
+            from_hf(json.dumps(odd), {"end": 400}, 512)
 
 
 @pytest.mark.parametrize("decoder", ["metaspace", "bytes"])
@@ -261,7 +263,7 @@ def test_a_stream_goes_on_from_what_stands_before(decoder):
         )
     )
     theirs.add_special_tokens(["</s>"])
-    ours = from_hub(theirs.to_str(), {"end": 1}, 300)
+    ours = from_hf(theirs.to_str(), {"end": 1}, 300)
     text = "the cats" if decoder == "metaspace" else "the cats \u2603\U0001f642\u2603\U0001f642 the cat"
     ids = [*ours.encode(f"{text} the").tolist(), *[1] * 9, *ours.encode("the cat").tolist()]
     for cut in range(len(ids)):
@@ -274,7 +276,7 @@ def test_a_stream_goes_on_from_what_stands_before(decoder):
 
 
 def test_a_step_of_a_stream_decodes_few_ids(monkeypatch):
-    ours, lengths = from_hub(KEPT["t5"](), {"end": 0}, 512), []
+    ours, lengths = from_hf(KEPT["t5"](), {"end": 0}, 512), []
     usual = ours.decode
     monkeypatch.setattr(ours, "decode", lambda ids: lengths.append(len(ids)) or usual(ids))
     stream = ours.stream()

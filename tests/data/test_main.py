@@ -5,13 +5,13 @@ import re
 
 import pytest
 
+from configs.cli import run_command
+from configs.compose import compose
 from data.__main__ import main
-from data.batch import IGNORE
+from data.corpus import load
+from data.objectives import IGNORE_INDEX
 from model import build_model
 from model.loss import loss
-from training.command import command
-from training.config import compose
-from training.corpus import load
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
 PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range(90)]
@@ -25,7 +25,7 @@ def run(tmp_path, capsys, monkeypatch):
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
 
     def shown(*words):
-        code = command(main, ["size=tiny", "tokenizer=byte", *words])
+        code = run_command(main, ["size=tiny", "tokenizer=byte", *words])
         out, err = capsys.readouterr()
         return (code, err) if code else out
 
@@ -70,7 +70,7 @@ def test_a_batch_is_what_the_model_takes(run, words):
     streams = load(config)
     model, batch = build_model(config.model, streams.tokenizer.vocab_size), streams.train.batch(0)
     total, count = loss(model.hidden(**batch.inputs), model.head, batch.targets)
-    assert count == batch.count == (batch.targets != IGNORE).sum() and total > 0
+    assert count == batch.count == (batch.targets != IGNORE_INDEX).sum() and total > 0
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def test_a_batch_is_what_the_model_takes(run, words):
         (["data=text", "data.path="], 2, "data.path is empty"),
         (["data=text", "data.path=none.txt"], 3, "there is no file or folder none.txt"),
         (
-            ["data=text", "data.path=book.txt", "model.context=100000"],
+            ["data=text", "data.path=book.txt", "model.context_length=100000"],
             3,
             "train holds .* tokens and a window needs",
         ),
         ([*OF_PAIRS, "data.source=question"], 3, "has no field 'question'; its fields are: source, target"),
-        ([*OF_PAIRS, "objective.too_long=refuse", "model.context=8"], 3, "too many for a context of 8"),
-        ([*TEXTS, "data.validation=2"], 2, "data.validation is 2; expected a share between 0 and 1"),
-        ([*TEXTS, "data.validation=abc"], 2, "validation is 'abc'; expected a finite number"),
-        ([*TEXTS, "~data.validation"], 2, "data needs a value for validation"),
+        ([*OF_PAIRS, "objective.too_long=error", "model.context_length=8"], 3, "too many for a context of 8"),
+        ([*TEXTS, "data.val_fraction=2"], 2, "data.val_fraction is 2; expected a share between 0 and 1"),
+        ([*TEXTS, "data.val_fraction=abc"], 2, "validation is 'abc'; expected a finite number"),
+        ([*TEXTS, "~data.val_fraction"], 2, "data needs a value for validation"),
         ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
         ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
-        ([*TEXTS, "model.context=0"], 2, "model.context must be above 0 and is 0"),
-        ([*TEXTS, "data.documents=line"], 2, "there is no data.documents .did you mean data.document"),
-        ([*TEXTS, "data.document=5"], 2, "document is 5; expected a word"),
+        ([*TEXTS, "model.context_length=0"], 2, "model.context_length must be above 0 and is 0"),
+        ([*TEXTS, "data.documents=line"], 2, "there is no data.documents .did you mean data.split_on"),
+        ([*TEXTS, "data.split_on=5"], 2, "document is 5; expected a word"),
         (["data=txt"], 2, r"there is no data=txt \(did you mean text\?\)"),
         (
             ["tokenizer=bpe", "tokenizer.vocab_size=10", *TEXTS],

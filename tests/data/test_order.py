@@ -5,20 +5,20 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from data.order import draws, key, permuted, shuffled
+from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 4097])
 def test_a_permutation_reaches_everything_once(n):
     for seed in range(3):
-        assert sorted(permuted(np.arange(n), n, key(seed))) == list(range(n))
+        assert sorted(permutation(np.arange(n), n, hash_seed(seed))) == list(range(n))
 
 
 def test_golden_values():
     """What these keys give is part of the promise that a run can be continued: it may never change."""
-    assert permuted(np.arange(12), 12, key("order", 0, 0)).tolist() == GOLDEN_ORDER
-    assert permuted([0, 1, 10**12 - 1], 10**12, key("order", 7, 3)).tolist() == GOLDEN_FAR
-    assert draws(key("draw", 0, "asked"), [0, 5], 2).tolist() == GOLDEN_DRAWS
+    assert permutation(np.arange(12), 12, hash_seed("order", 0, 0)).tolist() == GOLDEN_ORDER
+    assert permutation([0, 1, 10**12 - 1], 10**12, hash_seed("order", 7, 3)).tolist() == GOLDEN_FAR
+    assert random_words(hash_seed("draw", 0, "asked"), [0, 5], 2).tolist() == GOLDEN_DRAWS
 
 
 GOLDEN_ORDER = [2, 10, 6, 8, 7, 3, 11, 1, 5, 9, 0, 4]
@@ -28,7 +28,7 @@ GOLDEN_DRAWS = [[174168134663440147, 8473262865698366815], [11801357452341805288
 
 def test_a_place_far_out_costs_no_memory():
     tracemalloc.start()
-    found = permuted(np.arange(64) + 10**11, 10**12, key("far"))
+    found = permutation(np.arange(64) + 10**11, 10**12, hash_seed("far"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(set(found)) == 64 and peak < 100_000
@@ -36,21 +36,21 @@ def test_a_place_far_out_costs_no_memory():
 
 def test_a_place_outside_is_refused():
     with pytest.raises(AssertionError, match="walk for ever"):
-        permuted([5], 5, key(0))
+        permutation([5], 5, hash_seed(0))
 
 
 def test_every_epoch_is_a_new_permutation():
     n = 101
-    stream = shuffled(np.arange(3 * n), n, seed=4)
+    stream = shuffled_ids(np.arange(3 * n), n, seed=4)
     epochs = [stream[i * n : (i + 1) * n].tolist() for i in range(3)]
     assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    assert shuffled(np.arange(n), n, seed=5).tolist() != epochs[0]
+    assert shuffled_ids(np.arange(n), n, seed=5).tolist() != epochs[0]
 
 
 def test_places_are_looked_up_one_by_one_as_together():
-    together = shuffled(np.arange(50, 250), 60, seed=1)
-    assert [shuffled(np.array([i]), 60, 1)[0] for i in range(50, 250)] == together.tolist()
+    together = shuffled_ids(np.arange(50, 250), 60, seed=1)
+    assert [shuffled_ids(np.array([i]), 60, 1)[0] for i in range(50, 250)] == together.tolist()
 
 
 def test_permutations_are_uniform():
@@ -58,27 +58,27 @@ def test_permutations_are_uniform():
     n, keys = 7, 3000
     counts = np.zeros((n, n))
     for seed in range(keys):
-        counts[np.arange(n), permuted(np.arange(n), n, key("chi", seed))] += 1
+        counts[np.arange(n), permutation(np.arange(n), n, hash_seed("chi", seed))] += 1
     expected = keys / n
     per_freedom = ((counts - expected) ** 2 / expected).sum() / (n - 1) ** 2
     assert 0.7 < per_freedom < 1.3
 
 
 def test_neighbours_are_sent_apart():
-    found = permuted(np.arange(100_000), 100_000, key("apart")).astype(float)
+    found = permutation(np.arange(100_000), 100_000, hash_seed("apart")).astype(float)
     assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.02
 
 
 def test_draws_belong_to_their_row():
-    word = key("draw", 3, "fate")
-    together = draws(word, [4, 9, 10**15], 5)
-    assert np.array_equal(draws(word, [9], 5)[0], together[1])
-    assert np.array_equal(draws(word, [4, 9, 10**15], 3), together[:, :3])
-    assert not np.array_equal(draws(key("draw", 3, "asked"), [9], 5)[0], together[1])
+    word = hash_seed("draw", 3, "fate")
+    together = random_words(word, [4, 9, 10**15], 5)
+    assert np.array_equal(random_words(word, [9], 5)[0], together[1])
+    assert np.array_equal(random_words(word, [4, 9, 10**15], 3), together[:, :3])
+    assert not np.array_equal(random_words(hash_seed("draw", 3, "asked"), [9], 5)[0], together[1])
 
 
 def test_draws_are_uniform():
-    words = draws(key("uniform"), np.arange(400), 500)
+    words = random_words(hash_seed("uniform"), np.arange(400), 500)
     for shift in (0, 30, 60):
         counts = np.bincount(((words >> np.uint64(shift)) & np.uint64(15)).ravel().astype(int), minlength=16)
         expected = words.size / 16
@@ -87,4 +87,4 @@ def test_draws_are_uniform():
 
 
 def test_keys_tell_orders_of_words_apart():
-    assert len({key(1, 2), key(2, 1), key("1", 2), key(12), key((1, 2))}) == 5
+    assert len({hash_seed(1, 2), hash_seed(2, 1), hash_seed("1", 2), hash_seed(12), hash_seed((1, 2))}) == 5

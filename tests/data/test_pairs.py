@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from data.errors import DataError
-from data.split import portions
+from configs.errors import DataError
+from data.prepare import split_chunks
 from tests.data.corpora import source
 from tests.data.test_sources import write_table
 
@@ -60,13 +60,13 @@ def test_parallel_files(tmp_path):
 def test_an_empty_side_is_placed(tmp_path, row, role):
     path = write_table(tmp_path / "pairs.jsonl", [*ROWS[:4], row])
     with pytest.raises(DataError, match=rf"pairs\.jsonl:5: the {role} is empty"):
-        list(portions(source("pairs", path=str(path), source="en", target="de"), 0.5))
+        list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
 def test_one_pair_is_too_few(tmp_path):
     path = write_table(tmp_path / "pairs.jsonl", ROWS[:1])
     with pytest.raises(DataError, match="pairs are needed to train and to validate; found 1"):
-        list(portions(source("pairs", path=str(path), source="en", target="de"), 0.5))
+        list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
 def test_docstrings_are_of_the_library():

@@ -9,9 +9,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from data import documents, preparation, store
-from data.errors import DataError
-from data.files import library_files
+from configs.errors import DataError
+from data import prepare as preparation
+from data import readers as documents
+from data import store
+from data.files import stdlib_files
 from tests.data.corpora import corpus, source, text_corpus
 from tests.parts import ROOT
 
@@ -49,7 +51,7 @@ def test_pairs_are_those_of_the_source(tmp_path):
 
 @pytest.mark.parametrize("words", ["bpe", "char"])
 def test_a_long_document_is_encoded_as_if_at_once(tmp_path, monkeypatch, words):
-    text = "".join(path.read_text("utf-8") for path in library_files()[::60])[:300_000]
+    text = "".join(path.read_text("utf-8") for path in stdlib_files()[::60])[:300_000]
     monkeypatch.setattr(documents, "PIECE", 5000)
     monkeypatch.setattr(preparation, "JOB", 9000)
     made = text_corpus(tmp_path, text, words=words)
@@ -106,21 +108,21 @@ def test_whatever_changes_is_made_anew(tmp_path, monkeypatch):
 
 
 def test_large_files_are_read_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
-    from data import fingerprint
+    from data import files as fingerprint
 
     monkeypatch.setattr(fingerprint, "LARGE", 10)
     path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
     path.write_text("a" * 20)
     os.utime(path, (1, 1))
-    fresh = fingerprint.Fingerprints(notes).of(path)
+    fresh = fingerprint.HashCache(notes).of(path)
     assert not notes.exists(), "a file just written may change again within the same tick"
     monkeypatch.setattr(fingerprint, "SETTLED", -1)
-    assert fingerprint.Fingerprints(notes).of(path) == fresh and notes.exists()
+    assert fingerprint.HashCache(notes).of(path) == fresh and notes.exists()
     monkeypatch.setattr(fingerprint, "digest", lambda path: "read again")
-    assert fingerprint.Fingerprints(notes).of(path) == fresh
+    assert fingerprint.HashCache(notes).of(path) == fresh
     path.write_text("b" * 20)
     os.utime(path, (1, 1))
-    assert fingerprint.Fingerprints(notes).of(path) == "read again"
+    assert fingerprint.HashCache(notes).of(path) == "read again"
 
 
 @pytest.mark.parametrize("broken", ["train.tokens", "validation.tokens", "index.json", "tokenizer.json"])
@@ -170,7 +172,7 @@ def test_text_that_changes_meanwhile_is_not_kept(tmp_path):
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan"), None, "0.1", [1], True])
 def test_a_share_that_is_none(tmp_path, share):
-    with pytest.raises(ValueError, match="data.validation is .*; expected a share between 0 and 1"):
+    with pytest.raises(ValueError, match="data.val_fraction is .*; expected a share between 0 and 1"):
         text_corpus(tmp_path, TEXT, validation=share)
 
 
@@ -178,7 +180,7 @@ def test_a_split_without_validation(tmp_path):
     rows = "\n".join(f"line {i}" for i in range(600))
     (tmp_path / "t.txt").write_text(rows)
     with pytest.raises(
-        DataError, match="no text falls to validation where data.validation is 1e-06; raise it"
+        DataError, match="no text falls to validation where data.val_fraction is 1e-06; raise it"
     ):
         corpus(tmp_path, source("text", path=str(tmp_path / "t.txt"), document="line"), validation=1e-6)
 
@@ -270,8 +272,9 @@ def in_a_process_of_its_own(code, folder):
 PREAMBLE = """
 import os, resource, signal, sys
 from pathlib import Path
-from data import preparation, store
-from data.errors import DataError
+from data import prepare as preparation
+from data import store
+from configs.errors import DataError
 from tests.data.corpora import corpus, source
 folder = Path(sys.argv[1])
 path = folder / "text.txt"
@@ -379,5 +382,5 @@ def test_the_index_tells_the_format(tmp_path):
 
 
 def test_entropy_of_single_tokens():
-    assert store.entropy(np.repeat(np.arange(8), 5)) == pytest.approx(np.log(8))
-    assert store.entropy(np.zeros(9, np.uint8)) == 0
+    assert store.unigram_entropy(np.repeat(np.arange(8), 5)) == pytest.approx(np.log(8))
+    assert store.unigram_entropy(np.zeros(9, np.uint8)) == 0

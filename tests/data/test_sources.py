@@ -6,11 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from data import documents as documents_module
-from data.documents import read_lines, recut
-from data.errors import DataError
-from data.files import NOT_LIBRARY, library_files
-from data.fingerprint import Fingerprints
+from configs.errors import DataError
+from data import readers as documents_module
+from data.files import NOT_LIBRARY, HashCache, stdlib_files
+from data.readers import read_lines, rechunk
 from data.sources import SHAKESPEARE_BYTES
 from tests.data.corpora import source
 
@@ -24,11 +23,11 @@ def text(path, **changes):
 
 
 def digest(found, tmp_path):
-    return found.digest(Fingerprints(tmp_path / "notes.json"))
+    return found.digest(HashCache(tmp_path / "notes.json"))
 
 
 def test_the_library_is_there_for_everyone():
-    files = library_files()
+    files = stdlib_files()
     assert files == sorted(files, key=lambda path: path.as_posix()) and len(files) > 300
     assert not NOT_LIBRARY & {part for path in files for part in path.parts[-3:]}
     found = source("python")
@@ -81,12 +80,12 @@ def test_a_piece_may_end_within_a_character(tmp_path, monkeypatch):
 def test_recutting_keeps_the_text_and_cuts_at_seams(monkeypatch):
     monkeypatch.setattr(documents_module, "PIECE", 50)
     content = "one two, three\n  four five-six don't 3.14\n\n" * 30
-    pieces = list(recut(iter([content[:333], content[333:700], content[700:]])))
+    pieces = list(rechunk(iter([content[:333], content[333:700], content[700:]])))
     assert "".join(pieces) == content and len(pieces) > 10
     assert max(map(len, pieces)) <= 100
     for before, after in pairwise(pieces):
         assert before[-1].isalnum() and after[0].isspace()
-    assert [len(piece) for piece in recut(iter(["x" * 490]))] == [100] * 4 + [90], "without a seam"
+    assert [len(piece) for piece in rechunk(iter(["x" * 490]))] == [100] * 4 + [90], "without a seam"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_the_hub_out_of_reach(tmp_path):
     found = source("tinystories")
     with pytest.raises(DataError, match="cannot get roneneldan/TinyStories from the Hugging Face Hub"):
         digest(found, tmp_path)
-    notes = Fingerprints(tmp_path / "notes.json")
+    notes = HashCache(tmp_path / "notes.json")
     notes.note("hub:roneneldan/TinyStories@None", "abc123")
     assert digest(source("hub", id="roneneldan/TinyStories"), tmp_path) == "abc123", "what it was last time"
 

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from data import documents
-from data.errors import DataError
-from data.split import TRAIN, VALIDATION, portions
+from configs.errors import DataError
+from data import readers as documents
+from data.prepare import TRAIN, VALIDATION, split_chunks
 from tests.data.corpora import corpus, source
 
 
 def lines(tmp_path, rows, share=0.2, document="line"):
     (tmp_path / "t.txt").write_text("\n".join(rows), encoding="utf-8")
-    found = list(portions(source("text", path=str(tmp_path / "t.txt"), document=document), share))
+    found = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), document=document), share))
     return {part: [item.texts[0] for item in found if item.part == part] for part in (TRAIN, VALIDATION)}
 
 
@@ -50,7 +50,7 @@ def test_of_a_few_documents_one_is_for_validation(tmp_path, n):
 def test_a_document_alone_is_cut_near_its_end(tmp_path):
     text = "é" * 999 + "東"
     (tmp_path / "t.txt").write_text(text)
-    found = list(portions(source("text", path=str(tmp_path / "t.txt")), 0.1))
+    found = list(split_chunks(source("text", path=str(tmp_path / "t.txt")), 0.1))
     assert [(item.part, item.texts[0], item.last, item.end) for item in found] == [
         (TRAIN, text[:900], True, False),
         (VALIDATION, text[900:], True, False),
@@ -62,7 +62,7 @@ def test_a_document_alone_may_be_long(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 64)
     text = " ".join(str(i) for i in range(5000))
     (tmp_path / "t.txt").write_text(text)
-    found = list(portions(source("text", path=str(tmp_path / "t.txt")), 0.25))
+    found = list(split_chunks(source("text", path=str(tmp_path / "t.txt")), 0.25))
     for part, expected in (
         (TRAIN, text[: int(len(text) * 0.75)]),
         (VALIDATION, text[int(len(text) * 0.75) :]),
@@ -75,7 +75,7 @@ def test_a_long_document_ends_once(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 64)
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"{name} word" * 200)
-    found = list(portions(source("text", path=str(tmp_path)), 0.5))
+    found = list(split_chunks(source("text", path=str(tmp_path)), 0.5))
     assert len(found) > 10 and sum(item.last for item in found) == sum(item.end for item in found) == 2
     for name in "ab":
         own = [item for item in found if item.name.endswith(f"{name}.txt")]
@@ -98,7 +98,7 @@ def test_half_a_character_is_named(tmp_path):
     with pytest.raises(
         DataError, match=r"t.jsonl:1 holds half a character, .* a surrogate without its other"
     ):
-        list(portions(source("table", path=str(tmp_path / "t.jsonl")), 0.5))
+        list(split_chunks(source("table", path=str(tmp_path / "t.jsonl")), 0.5))
 
 
 def test_texts_that_are_all_alike(tmp_path):
@@ -111,6 +111,6 @@ def test_texts_that_are_all_alike(tmp_path):
 def test_pairs_of_one_source_stay_together(tmp_path):
     rows = [{"source": f"s{i % 50}", "target": f"t{i}"} for i in range(400)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = list(portions(source("pairs", path=str(tmp_path / "t.jsonl")), 0.3))
+    found = list(split_chunks(source("pairs", path=str(tmp_path / "t.jsonl")), 0.3))
     sides = {part: {item.texts[0] for item in found if item.part == part} for part in (TRAIN, VALIDATION)}
     assert len(found) == 400 and all(sides.values()) and not sides[TRAIN] & sides[VALIDATION]

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 
-from data.errors import DataError
-from data.files import library_files
-from data.tokenizer import from_state
-from data.vocabulary import PATTERN, TOKENIZERS, letters, trained
+from configs.errors import DataError
+from data.files import stdlib_files
+from data.tokenizers.tokenizer import tokenizer_from_state
+from data.tokenizers.train import PATTERN, TOKENIZERS, bytes_to_unicode, train_bpe
 from tests.data.corpora import vocabulary
 
 TEXT = "Straße 東京 🙂 naïve e\u0301\n\tif x >= 10:  return '<|endoftext|>' # <mask> <pad>\r\n" * 3
@@ -67,7 +67,7 @@ def test_a_stream_ends_with_what_is_left_over():
 
 
 def test_the_state_is_the_tokenizer(tokenizer):
-    again = from_state(json.loads(json.dumps(tokenizer.state())))
+    again = tokenizer_from_state(json.loads(json.dumps(tokenizer.state())))
     assert again.state() == tokenizer.state()
     assert np.array_equal(again.encode(TEXT), tokenizer.encode(TEXT))
     assert again.specials == tokenizer.specials and again.vocab_size == tokenizer.vocab_size
@@ -85,7 +85,7 @@ def test_char_has_the_characters_in_order():
 
 
 def library(n_bytes):
-    return "".join(path.read_text("utf-8") for path in library_files()[::40])[:n_bytes]
+    return "".join(path.read_text("utf-8") for path in stdlib_files()[::40])[:n_bytes]
 
 
 def test_bpe_encodes_as_the_library_that_trained_it():
@@ -93,7 +93,7 @@ def test_bpe_encodes_as_the_library_that_trained_it():
 
     text = library(200_000)
     made = make("bpe", text)
-    letter = letters()
+    letter = bytes_to_unicode()
     names = ["".join(letter[b] for b in token) for token in made.ranks]
     vocab = {name: i for i, name in enumerate(names)}
     merges = []
@@ -129,7 +129,7 @@ def test_bpe_has_the_size_it_was_asked_for():
 
 def test_bpe_training_is_repeatable():
     text = library(100_000)
-    assert trained(iter([text]), 400) == trained(iter([text]), 400)
+    assert train_bpe(iter([text]), 400) == train_bpe(iter([text]), 400)
 
 
 def test_bpe_is_trained_as_far_as_it_was_asked():
@@ -205,4 +205,4 @@ def test_the_kinds_say_what_they_are():
 )
 def test_what_is_no_state_is_refused(state):
     with pytest.raises(ValueError, match="not the state|pecial tokens|characters|ranks|frame"):
-        from_state(state)
+        tokenizer_from_state(state)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from data import windows as windows_module
-from data.batch import IGNORE
-from data.errors import DataError
-from data.prefetch import prefetch
-from data.windows import GROUP, drawn, share_of
+from configs.errors import DataError
+from data import loader as windows_module
+from data.loader import GROUP, prefetch, rank_slice, row_rng
+from data.objectives import IGNORE_INDEX
 from tests.data.corpora import corpus, source, stream, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
@@ -55,7 +54,7 @@ def batched(request, tmp_path_factory):
         made.tokenizer,
         name,
         topology=topology,
-        context=40,
+        context_length=40,
         seed=seed,
         batch_size=batch_size,
     )
@@ -83,7 +82,7 @@ def test_ranks_share_one_batch(batched, world):
 def test_counts_are_those_of_the_targets(batched):
     for step in range(3):
         batch = batched().batch(step)
-        assert batch.count == int((batch.targets != IGNORE).sum()) > 0
+        assert batch.count == int((batch.targets != IGNORE_INDEX).sum()) > 0
         halves = batch.rows(0, 2), batch.rows(2, 4)
         assert sum(half.count for half in halves) == batch.count
         assert torch.equal(torch.cat([half.targets for half in halves]), batch.targets)
@@ -107,19 +106,21 @@ def test_no_window_is_wasted(tmp_path):
     """A masked window asks nothing of the token behind it."""
     made = text_corpus(tmp_path, TEXT[:800], validation=0.2)
     assert made.train.n_tokens == 640
-    assert stream(made.train, made.tokenizer, "masked", context=64, topology="encoder").n == 10
-    assert stream(made.train, made.tokenizer, context=64).n == 9
+    assert stream(made.train, made.tokenizer, "masked", context_length=64, topology="encoder").n == 10
+    assert stream(made.train, made.tokenizer, context_length=64).n == 9
 
 
 def test_draws_differ_by_seed_purpose_and_row():
-    found = [drawn(seed, [row])(purpose, 3).tolist() for seed in (0, 1) for purpose in "ab" for row in (0, 1)]
+    found = [
+        row_rng(seed, [row])(purpose, 3).tolist() for seed in (0, 1) for purpose in "ab" for row in (0, 1)
+    ]
     assert len({str(words) for words in found}) == 8
-    assert drawn(0, [7, 9])("a", 3)[1].tolist() == drawn(0, [9])("a", 3)[0].tolist()
+    assert row_rng(0, [7, 9])("a", 3)[1].tolist() == row_rng(0, [9])("a", 3)[0].tolist()
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 def test_ranks_share_every_row(world):
-    assert [row for rank in range(world) for row in range(10)[share_of(10, rank, world)]] == list(range(10))
+    assert [row for rank in range(world) for row in range(10)[rank_slice(10, rank, world)]] == list(range(10))
 
 
 def test_golden_batch(text):
@@ -158,7 +159,7 @@ def test_an_evaluation_ends_with_the_last_token(text):
 
 def test_too_little_text_is_said(text, tmp_path):
     with pytest.raises(DataError, match="train holds 900 tokens and a window needs 1001"):
-        stream(text.train, text.tokenizer, context=1000)
+        stream(text.train, text.tokenizer, context_length=1000)
 
 
 def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
@@ -171,7 +172,7 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
 
 def test_every_pair_comes_once_in_an_epoch(pairs):
     stream_ = stream(
-        pairs.train, pairs.tokenizer, "pairs", context=40, topology="encoder_decoder", batch_size=8
+        pairs.train, pairs.tokenizer, "pairs", context_length=40, topology="encoder_decoder", batch_size=8
     )
     steps = 3 * GROUP
     rows = [row for step in range(steps) for row in stream_.batch(step).inputs["source"].tolist()]
@@ -182,7 +183,7 @@ def test_every_pair_comes_once_in_an_epoch(pairs):
 
 def test_pairs_stand_beside_others_of_their_length(pairs):
     stream_ = stream(
-        pairs.train, pairs.tokenizer, "pairs", context=40, topology="encoder_decoder", batch_size=8
+        pairs.train, pairs.tokenizer, "pairs", context_length=40, topology="encoder_decoder", batch_size=8
     )
     batches = [stream_.batch(step) for step in range(GROUP)]
     padding = 1 - sum(b.inputs["source_visible"].sum() for b in batches) / sum(
@@ -195,14 +196,14 @@ def test_pairs_stand_beside_others_of_their_length(pairs):
 
 def test_ranks_share_the_width_of_the_whole_batch(pairs, monkeypatch):
     monkeypatch.setattr(windows_module, "GROUP", 1)  # so that a batch has rows of all lengths
-    options = {"context": 40, "topology": "encoder_decoder", "batch_size": 16}
+    options = {"context_length": 40, "topology": "encoder_decoder", "batch_size": 16}
     shares = [stream(pairs.train, pairs.tokenizer, "pairs", **options).batch(3, rank, 4) for rank in range(4)]
     assert len({share.inputs["source"].shape for share in shares}) == 1
     assert len({int(share.inputs["source_visible"].sum(1).max()) for share in shares}) > 1
 
 
 def test_batches_of_pairs_come_in_another_order_each_time(pairs):
-    options = {"context": 40, "topology": "encoder_decoder", "batch_size": 4}
+    options = {"context_length": 40, "topology": "encoder_decoder", "batch_size": 4}
 
     def lengths(seed, group):
         stream_ = stream(pairs.train, pairs.tokenizer, "pairs", seed=seed, **options)
@@ -215,15 +216,17 @@ def test_batches_of_pairs_come_in_another_order_each_time(pairs):
 
 
 def test_pairs_that_are_too_long(pairs):
-    made = {"topology": "encoder_decoder", "context": 10}
+    made = {"topology": "encoder_decoder", "context_length": 10}
     dropped = stream(pairs.train, pairs.tokenizer, "pairs", too_long="drop", **made)
     cut = stream(pairs.train, pairs.tokenizer, "pairs", too_long="cut", **made)
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
     assert cut.widths.max() == 10 >= dropped.widths.max()
-    with pytest.raises(DataError, match="too many for a context of 10; raise model.context, or choose"):
-        stream(pairs.train, pairs.tokenizer, "pairs", too_long="refuse", **made)
+    with pytest.raises(
+        DataError, match="too many for a context of 10; raise model.context_length, or choose"
+    ):
+        stream(pairs.train, pairs.tokenizer, "pairs", too_long="error", **made)
     with pytest.raises(DataError, match="none of the .* pairs of train fits into a context of 3 tokens"):
-        stream(pairs.train, pairs.tokenizer, "pairs", context=3, topology="encoder_decoder")
+        stream(pairs.train, pairs.tokenizer, "pairs", context_length=3, topology="encoder_decoder")
 
 
 def test_prefetched_batches_are_the_same(text):

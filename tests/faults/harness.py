@@ -15,14 +15,13 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import training.config
 import training.monitor
 import training.resume
+from configs.compose import compose
+from model.checkpoint.files import verify
 from tests.training.runs import TEXT
 from train import main
-from training.config import compose
-from training.launch import launch
-from training.stored import verify
+from training.sweep import launch
 
 STEPS = 4
 TIMES = {"seconds", "tokens_per_second", "mfu"}
@@ -40,9 +39,15 @@ def home():
     atexit.register(shutil.rmtree, room, ignore_errors=True)
     (room / "book.txt").write_text(TEXT)
     words = ["tokenizer=byte", "data=text", f"data.path={room}/book.txt", f"data.cache={room}/cache"]
-    words += ["size=tiny", "model.context=16", "model.d_model=16", "model.n_layers=1", "model.n_heads=2"]
-    words += ["train.batch_size=4", "train.micro_batch=2", "model.dropout=0.1", "precision=bf16"]
-    words += ["eval.windows=4", "eval.every=2", "show.every=3", "log.every=1", "checkpoint.every=1"]
+    words += [
+        "size=tiny",
+        "model.context_length=16",
+        "model.d_model=16",
+        "model.n_layers=1",
+        "model.n_heads=2",
+    ]
+    words += ["train.batch_size=4", "train.micro_batch_size=2", "model.dropout=0.1", "precision=bf16"]
+    words += ["eval.max_examples=4", "eval.every=2", "sample.every=3", "log.every=1", "checkpoint.every=1"]
     words += [f"train.steps={STEPS}", "name=run"]
     before = Path.cwd()
     os.chdir(room)

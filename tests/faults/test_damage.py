@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import CheckpointError
+from model.checkpoint.files import read_state, verify
 from tests.faults.harness import STEPS, child, complete, ended, equal, ran, reference, spread, words
 from tests.training.runs import rows
-from training.errors import CheckpointError
-from training.stored import read_state, verify
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 NEWEST = "step-00000004"
@@ -209,7 +209,11 @@ def test_no_memory_is_one_sentence(tmp_path):
         training.step.Asked.forward = greedy
 
     code, said = ran(tmp_path, words("eval.every=null"), act)
-    assert code == 6 and "no memory left for micro-batches of 2" in said and "lower train.micro_batch" in said
+    assert (
+        code == 6
+        and "no memory left for micro-batches of 2" in said
+        and "lower train.micro_batch_size" in said
+    )
     assert complete(tmp_path / "runs/run")
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import CheckpointError
 from data import disk
+from model.checkpoint.files import step_dir, verify
+from model.checkpoint.save import prune, save
 from tests.faults.harness import STEPS, complete, equal, ran, spread, words
 from tests.faults.shim import Shim, full, log, operations
-from training.checkpoint import keep_newest, save
-from training.errors import CheckpointError
-from training.stored import named, verify
 
 
 def full_at(operation, room):
@@ -44,7 +44,7 @@ def test_full_at_every_other_operation(tmp_path):
 
 def full_from(operation, room):
     """It stays full: three checkpoints fail, and the run ends; what was saved before is untouched."""
-    long = words("train.steps=9", "eval.every=null", "show.every=null", "checkpoint.keep=20")
+    long = words("train.steps=9", "eval.every=null", "sample.every=null", "checkpoint.keep=20")
     code, said = ran(room, long, Shim(operation, full, below="runs/run/", always=True))
     folder = room / "runs/run"
     assert code == 6 and "Traceback" not in said, said
@@ -73,7 +73,7 @@ def away(place):
 
 
 def test_a_folder_that_vanishes(tmp_path):
-    long = words("train.steps=12", "eval.every=null", "show.every=null")
+    long = words("train.steps=12", "eval.every=null", "sample.every=null")
     code, said = ran(tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True))
     assert code == 6 and said.count("error: 3 checkpoints in a row could not be saved") == 1, said
     assert said.count("warning: a checkpoint could not be saved") == 1
@@ -197,11 +197,11 @@ def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
     import torch
 
     seen = []
-    monkeypatch.setattr(disk, "discard", lambda path: seen.append((path.name, complete(tmp_path))))
+    monkeypatch.setattr(disk, "atomic_rmtree", lambda path: seen.append((path.name, complete(tmp_path))))
     for step in range(1, 6):
         save(tmp_path / "checkpoints", {"model": {"a": torch.ones(2)}, "optimizer": {}}, {"step": step})
-        keep_newest(tmp_path / "checkpoints", 2)
-    assert all(len([s for s in there if named(s) > gone]) >= 2 for gone, there in seen) and seen
+        prune(tmp_path / "checkpoints", 2)
+    assert all(len([s for s in there if step_dir(s) > gone]) >= 2 for gone, there in seen) and seen
 
 
 def test_a_copy_is_saved(tmp_path):
@@ -209,14 +209,14 @@ def test_a_copy_is_saved(tmp_path):
     import torch
     from safetensors.torch import load_file
 
-    from training.saver import Saver
+    from training.checkpointer import AsyncCheckpointer
 
-    saver, weight = Saver(tmp_path / "checkpoints", 2), torch.zeros(1000)
+    saver, weight = AsyncCheckpointer(tmp_path / "checkpoints", 2), torch.zeros(1000)
     for step in (1, 2, 3):
         weight.fill_(step)
         saver.save({"step": step}, lambda: {"model": {"a": weight}, "optimizer": {}})
         weight.fill_(-1)
     saver.wait()
     saver.close()
-    assert (load_file(tmp_path / f"checkpoints/{named(3)}/model.safetensors")["a"] == 3).all()
+    assert (load_file(tmp_path / f"checkpoints/{step_dir(3)}/model.safetensors")["a"] == 3).all()
     assert saver.count == STEPS - 1

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
+from configs.errors import CheckpointError
+from model.checkpoint.load import open_run
 from tests.faults.harness import child, ended, ran, words
 from tests.faults.test_damage import NEWEST, copied
-from training.errors import CheckpointError
-from training.monitor.record import rows
-from training.opening import open_run
+from training.monitor.metrics import rows
 
 FILES = ["config.yaml", "tokenizer.json", "metrics.jsonl", "samples.jsonl", "environment.txt", "curve.png"]
 FILES += ["lock", "owner.json", "checkpoints/latest", "checkpoints/best"]

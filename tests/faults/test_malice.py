@@ -16,16 +16,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from configs.compose import compose
+from configs.errors import CheckpointError
+from model.checkpoint.files import newest_run, read_config, read_state, read_tokenizer, verify
+from model.checkpoint.load import check_specs, iter_tensors, open_run
+from model.checkpoint.save import DTYPES, model_tensors
 from tests.faults.harness import ran, reference, spread, words
 from tests.faults.malice import rewritten, sealed
 from tests.faults.test_damage import NEWEST, copied
-from training.checkpoint import DTYPES, model_tensors
-from training.config import compose
-from training.errors import CheckpointError
-from training.opening import open_run
-from training.preflight import check_parts
-from training.stored import newest_run, read_config, read_state, read_tokenizer, verify
-from training.tensors import compare, stored_tensors
+from training.plan import check_parts
 
 MARKER = "marker"
 
@@ -223,7 +222,7 @@ STATES = [
     ("skipped", -5, "skipped is -5"),
     ("steps", -3, "steps is -3"),
     ("since_best", 10**40, "since_best is 1000"),
-    ("micro_batch", [], "micro_batch is"),
+    ("micro_batch_size", [], "micro_batch_size is"),
     ("scaler", "x", "scaler is 'x'"),
     ("data", None, "data is None"),
     ("scaler", {"x": 1}, "scale is None"),
@@ -327,8 +326,8 @@ def some_files(first, tmp_path, n=100):
             elif kind == 1:
                 read_state(target)
             else:
-                compare(target / "model.safetensors", model_tensors(mine), "model")
-                dict(stored_tensors(target / "model.safetensors"))
+                check_specs(target / "model.safetensors", model_tensors(mine), "model")
+                dict(iter_tensors(target / "model.safetensors"))
         except CheckpointError:
             refusals += 1
     assert refusals > 0.8 * n
@@ -381,7 +380,7 @@ def test_a_thousand_mutated_texts(tmp_path):
     spread(some_texts, range(0, 1000, 50), tmp_path)
 
 
-KEYS = ["train.steps", "seed", "model.d_model", "optimizer.rate", "debug", "name", "+new", "~seed", "++a.b"]
+KEYS = ["train.steps", "seed", "model.d_model", "optimizer.lr", "debug", "name", "+new", "~seed", "++a.b"]
 KEYS += [
     "model",
     "attention",
@@ -413,7 +412,20 @@ VALUES = [
 ]
 VALUES += ["[", "choice(1,2)", "range(1,3)", "9" * 40, "../x", "x=y", "\\", "int(3)", "sort(2,1)", "é", "()"]
 VALUES += ["!!python/name:os", "1e308", "1000000000", "-1e30", "2147483648"]
-SIZES = ["d_model", "n_heads", "context", "attention.key_width", "attention.value_width", "attention.window"]
-SIZES += ["attention.softcap", "attention.scale", "ffn.expand", "ffn.multiple_of", "ffn.width"]
-SIZES += ["head.softcap", "position.base", "position.fraction", "embedding.token_types", "dropout"]
+SIZES = [
+    "d_model",
+    "n_heads",
+    "context_length",
+    "attention.head_dim",
+    "attention.v_head_dim",
+    "attention.sliding_window",
+]
+SIZES += ["attention.logit_softcap", "attention.scale", "ffn.expansion", "ffn.multiple_of", "ffn.d_ff"]
+SIZES += [
+    "head.logit_softcap",
+    "position.rope_theta",
+    "position.rotary_fraction",
+    "embedding.type_vocab_size",
+    "dropout",
+]
 KEYS += [f"model.{size}" for size in SIZES] + ["optimizer.eps", "schedule.warmup", "size", "ffn", "position"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from model.checkpoint.files import verify
 from tests.parts import ROOT
 from tests.training.runs import TEXT, USUAL
-from training.stored import verify
 
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-LONG = ["train.steps=100000", "checkpoint.every=5", "eval.every=null", "show.every=null", "name=two"]
+LONG = ["train.steps=100000", "checkpoint.every=5", "eval.every=null", "sample.every=null", "name=two"]
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import signal
 import pytest
 
 import training.step
-from model.decoder import Decoder
+from model.transformer import Decoder
 from tests.faults.harness import STEPS, child, complete, ended, equal, ran, spread, words
 from tests.faults.shim import Shim
 from tests.training.runs import rows
-from training import signals
+from training import distributed as signals
 
 CALLS = 150  # of a model in such a run, about: in its rehearsal, steps, evaluations and samples
 
@@ -55,7 +55,7 @@ def stops_and_goes_on(item, room):
 
 def moments(n, seed):
     draw = random.Random(seed)
-    return [(draw.randrange(1, CALLS), draw.choice(signals.ASKING)) for _ in range(n)]
+    return [(draw.randrange(1, CALLS), draw.choice(signals.STOP_SIGNALS)) for _ in range(n)]
 
 
 def test_smoke(tmp_path):
@@ -94,10 +94,10 @@ def test_a_second_signal_leaves_at_once(tmp_path):
 
 
 def test_handlers_are_given_back():
-    before = [signal.getsignal(number) for number in signals.ASKING]
-    with signals.listening():
-        assert all(signal.getsignal(number) is signals.hear for number in signals.ASKING)
-    assert [signal.getsignal(number) for number in signals.ASKING] == before
+    before = [signal.getsignal(number) for number in signals.STOP_SIGNALS]
+    with signals.catching_signals():
+        assert all(signal.getsignal(number) is signals.on_signal for number in signals.STOP_SIGNALS)
+    assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
 
 
 def kills_at_call(number, room):

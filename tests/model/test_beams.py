@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from model.beams import Answer, best_answer, hopeful
-from model.generate import generate
+from model.generate.beams import Hypothesis, beam_search, can_still_win
+from model.generate.decode import generate
 from tests.model.test_generate import SOURCES, finish, talkative
 from tests.parts import alive, names, part, tiny
 
@@ -14,7 +14,7 @@ FEW, END = 6, 5
 
 
 def few_words(**changes):
-    return alive(tiny("encoder_decoder", norm=part("norm", "rmsnorm_plain"), **changes), vocabulary=FEW)
+    return alive(tiny("encoder_decoder", norm=part("norm", "rmsnorm_no_weight"), **changes), vocabulary=FEW)
 
 
 @torch.no_grad()
@@ -25,7 +25,7 @@ def exhaustive(net, source, length_penalty, most):
     found = []
     for ids in whole:
         logprobs = net(torch.tensor([source]), torch.tensor([[1, *ids[:-1]]]))[0].log_softmax(-1)
-        found.append(Answer(ids, [logprobs[t, i].item() for t, i in enumerate(ids)]))
+        found.append(Hypothesis(ids, [logprobs[t, i].item() for t, i in enumerate(ids)]))
     return max(found, key=lambda answer: sum(answer.logprobs) / len(answer.ids) ** length_penalty)
 
 
@@ -35,7 +35,7 @@ def test_wide_beams_find_the_best(position, length_penalty):
     net, source = few_words(position=part("position", position)), [1, 4, 2]
     best = exhaustive(net, source, length_penalty, most=3)
     # there are never more beginnings than this, so that none is forgotten
-    found = best_answer(
+    found = beam_search(
         net, source, [1], beams=FEW**3, length_penalty=length_penalty, max_new_tokens=3, stop=END
     )
     assert found.ids == best.ids
@@ -47,7 +47,7 @@ def test_wide_beams_find_the_best(position, length_penalty):
 def test_one_beam_is_greedy(source, position):
     net = talkative("encoder_decoder", position=part("position", position))
     [greedy] = finish(generate(net, [[1]], sources=[source], max_new_tokens=20, stop=3))  # past the context
-    found = best_answer(net, source, [1], beams=1, length_penalty=0.0, max_new_tokens=20, stop=3)
+    found = beam_search(net, source, [1], beams=1, length_penalty=0.0, max_new_tokens=20, stop=3)
     assert found.ids == greedy
 
 
@@ -56,7 +56,7 @@ def test_an_answer_knows_how_likely_it_is():
     """Beams change places on the way; every cache moves with them."""
     net = talkative("encoder_decoder", attention=part("attention", "mla"), position=part("position", "rope"))
     for source in SOURCES:
-        found = best_answer(net, source, [1], beams=4, length_penalty=1.0, max_new_tokens=12)
+        found = beam_search(net, source, [1], beams=4, length_penalty=1.0, max_new_tokens=12)
         row = torch.tensor([[1, *found.ids]])
         logprobs = net(torch.tensor([source]), row[:, :-1])[0].log_softmax(-1)
         expected = logprobs.gather(-1, row[0, 1:, None])[:, 0].tolist()
@@ -69,7 +69,7 @@ def test_past_the_context(plain, monkeypatch):
     """The source is read anew for the beams that go on, each with the newer half of its own text."""
     monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, v: plain)
     net = talkative("encoder_decoder")
-    found = best_answer(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=24)
+    found = beam_search(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=24)
     row, expected = [1], []
     for i in found.ids:
         row = row[-8:] if len(row) > 16 else row
@@ -80,16 +80,16 @@ def test_past_the_context(plain, monkeypatch):
 
 
 def test_hope_reaches_to_the_longest_answer_where_length_is_favoured():
-    going, best = Answer([1], [-2.0]), Answer([1, END], [-0.5, -0.5])
-    assert hopeful(going, best, 1.0, most=10) and not hopeful(going, best, 1.0, most=3)
-    assert not hopeful(going, best, 0.0, most=10)
-    assert hopeful(Answer([1], [-0.6]), best, -1.0, most=10)  # -1.2 at once against -2
+    going, best = Hypothesis([1], [-2.0]), Hypothesis([1, END], [-0.5, -0.5])
+    assert can_still_win(going, best, 1.0, most=10) and not can_still_win(going, best, 1.0, most=3)
+    assert not can_still_win(going, best, 0.0, most=10)
+    assert can_still_win(Hypothesis([1], [-0.6]), best, -1.0, most=10)  # -1.2 at once against -2
 
 
 def test_more_beams_are_not_worse():
     net = talkative("encoder_decoder")
     sums = [
-        sum(best_answer(net, SOURCES[0], [1], beams=n, length_penalty=0.0, max_new_tokens=8).logprobs)
+        sum(beam_search(net, SOURCES[0], [1], beams=n, length_penalty=0.0, max_new_tokens=8).logprobs)
         for n in (1, 4, 16)
     ]
     assert sums == sorted(sums) and sums[0] < sums[-1]
@@ -98,7 +98,7 @@ def test_more_beams_are_not_worse():
 def test_a_source_is_encoded_once():
     net, calls = talkative("encoder_decoder"), []
     net.encoder.register_forward_pre_hook(lambda module, given: calls.append(given[0].shape[:2]))
-    best_answer(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=8)
+    beam_search(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=8)
     assert calls == [(1, 7)]
 
 
@@ -121,4 +121,4 @@ def test_a_source_is_encoded_once():
 def test_errors(kind, given, sentence):
     usual = {"source": [1], "prompt": [1], "beams": 2, "length_penalty": 1.0, "max_new_tokens": 2}
     with pytest.raises(ValueError, match=sentence):
-        best_answer(alive(tiny(kind)), **usual | given)
+        beam_search(alive(tiny(kind)), **usual | given)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from configs.schema import EncoderSizes
 from model import build_model
-from model.config import EncoderSizes
 from tests.parts import alive, part, tiny, tokens
 
 
@@ -19,23 +19,26 @@ from tests.parts import alive, part, tiny, tokens
         ),
         ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
         (
-            {"attention": part("attention", "mla", window=4)},
-            r"model.attention \(mla\) takes no option 'window'; its options are: query_rank, latent_width",
+            {"attention": part("attention", "mla", sliding_window=4)},
+            r"model.attention \(mla\) takes no option 'window'; its options are: q_lora_rank, kv_lora_rank",
         ),
         (
-            {"attention": part("attention", "mha", group=2)},
+            {"attention": part("attention", "mha", queries_per_kv=2)},
             r"model.attention \(mha\) takes no option 'group'",
         ),
         (
-            {"attention": part("attention", "gqa", group=3)},
+            {"attention": part("attention", "gqa", queries_per_kv=3)},
             r"model.attention \(gqa\): n_heads \(4\) must be a",
         ),
         (
-            {"attention": part("attention", "gqa", window="far")},
-            "window is 'far'; expected a whole number or null",
+            {"attention": part("attention", "gqa", sliding_window="far")},
+            "sliding_window is 'far'; expected a whole number or null",
         ),
         ({"attention": part("attention", "gqa", bias=2)}, "bias is 2; expected true or false"),
-        ({"attention": part("attention", "gqa", window=True)}, "window is True; expected a whole number"),
+        (
+            {"attention": part("attention", "gqa", sliding_window=True)},
+            "sliding_window is True; expected a whole number",
+        ),
         ({"norm": part("norm", "rmsnorm", eps=math.nan)}, "eps is nan; expected a finite number"),
         (
             {"norm": part("norm", "rmsnorm", eps=0.0)},
@@ -44,14 +47,14 @@ from tests.parts import alive, part, tiny, tokens
         ({"block": part("block", "pre", final=True)}, "takes no option 'final'; its options are: none"),
         ({"ffn": part("ffn", "relu", activation="gelu")}, "takes no option 'activation'"),
         (
-            {"head": {"tied": True, "shared": True}},
+            {"head": {"tie_weights": True, "shared": True}},
             "model.head takes no option 'shared'; its options are: tied",
         ),
         ({"embedding": {"scaled": 1}}, "model.embedding: scaled is 1; expected true or false"),
         ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_decoder"),
         ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
         ({"n_layers": 0}, "model.n_layers must be above 0 and is 0"),
-        ({"context": -1}, "model.context must be above 0 and is -1"),
+        ({"context_length": -1}, "model.context_length must be above 0 and is -1"),
         ({"dropout": 1.0}, "model.dropout must be from 0 to below 1 and is 1.0"),
         ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
         ({"cross_attention": part("attention", "mha")}, "a decoder has no memory to look at"),
@@ -60,8 +63,8 @@ from tests.parts import alive, part, tiny, tokens
             "model.encoder sets sizes of an encoder_decoder's encoder",
         ),
         (
-            {"embedding": {"token_types": 2}},
-            "token_types tells an encoder's texts apart; model.kind is decoder",
+            {"embedding": {"type_vocab_size": 2}},
+            "type_vocab_size tells an encoder's texts apart; model.kind is decoder",
         ),
         ({"d_model": 20, "position": part("position", "rope")}, "fraction .1.0. of 5 is 5"),
         ({"attention": {"kind": ["mha"]}}, "model.attention.kind is .'mha'.; choose one of: mha, gqa"),
@@ -75,18 +78,18 @@ from tests.parts import alive, part, tiny, tokens
             r"^model.norm \(rmsnorm\): eps must be above 0",
         ),
         (
-            {"kind": "encoder", "embedding": {"token_types": -3}},
-            "model.embedding: token_types must be at least 0 and is -3",
+            {"kind": "encoder", "embedding": {"type_vocab_size": -3}},
+            "model.embedding: type_vocab_size must be at least 0 and is -3",
         ),
         (
             {"position": part("position", "rope"), "embedding": {"scaled": True}, "embedding_norm": True},
-            "model.embedding.scaled is undone by model.embedding_norm",
+            "model.embedding.scale_by_sqrt_d is undone by model.embedding_norm",
         ),
-        ({"head": {"transform": ""}}, "model.head: transform is ''; choose one of: relu"),
+        ({"head": {"mlm_transform": ""}}, "model.head: transform is ''; choose one of: relu"),
         ({"ffn": part("ffn", "swiglu", width=64)}, r"either expand \(2.6667\) or width \(64\) must be null"),
-        ({"ffn": part("ffn", "swiglu", expand=None)}, r"either expand \(None\) or width \(None\)"),
+        ({"ffn": part("ffn", "swiglu", expansion=None)}, r"either expand \(None\) or width \(None\)"),
         (
-            {"ffn": part("ffn", "swiglu", expand=None, width=7)},
+            {"ffn": part("ffn", "swiglu", expansion=None, width=7)},
             r"width \(7\) must be a multiple of multiple_of \(32\)",
         ),
     ],
@@ -104,7 +107,10 @@ def test_errors(changes, sentence):
             {"cross_attention": part("attention", "mla")},
             "'mla', which takes no memory; choose one of: mha, gqa, mqa",
         ),
-        ({"cross_attention": part("attention", "mha", window=4)}, "window is a distance within one text"),
+        (
+            {"cross_attention": part("attention", "mha", sliding_window=4)},
+            "sliding_window is a distance within one text",
+        ),
         ({"encoder": EncoderSizes(None, None, 0)}, "model.encoder.n_heads must be above 0 and is 0"),
         ({"encoder": EncoderSizes(None, -1, None)}, "model.encoder.n_layers must be above 0 and is -1"),
         (
@@ -146,7 +152,7 @@ def test_a_memory_goes_where_it_is_looked_at():
 
 
 def test_whole_numbers_pass_for_any_number():
-    build_model(tiny(attention=part("attention", "gqa", softcap=30)), 23)
+    build_model(tiny(attention=part("attention", "gqa", logit_softcap=30)), 23)
 
 
 def test_the_encoder_has_sizes_of_its_own():
@@ -167,7 +173,7 @@ def test_source_and_target_share_a_table_of_one_width():
 
 
 def test_tied_weights_stay_tied():
-    net = build_model(tiny(head={"tied": True}), 23)
+    net = build_model(tiny(head={"tie_weights": True}), 23)
     net = net.double()
     net.load_state_dict(net.state_dict())
     assert net.head.map.weight is net.embedding.table.weight

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from model.attention import Latent
-from model.generate import generate
-from model.sampling import GREEDY, choose, draw
+from model.attention import MultiHeadLatentAttention
+from model.generate.decode import generate
+from model.generate.sampling import GREEDY, sample_next, uniform
 from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
 
 def talkative(kind="decoder", **changes):
     """A model whose likeliest word changes with every token, for want of a bias that always wins."""
-    return alive(tiny(kind, norm=part("norm", "rmsnorm_plain"), ffn=part("ffn", "swiglu"), **changes))
+    return alive(tiny(kind, norm=part("norm", "rmsnorm_no_weight"), ffn=part("ffn", "swiglu"), **changes))
 
 
 def finish(steps):
@@ -25,12 +25,12 @@ def slowly(net, prompt, count, source=None, sampling=GREEDY, number=0):
     """The same by forward passes without a cache; past the context, the newer half goes on."""
     row, written = list(prompt), list(prompt)
     for step in range(count):
-        if len(row) > net.context:
-            row = row[-(net.context // 2) :]
+        if len(row) > net.context_length:
+            row = row[-(net.context_length // 2) :]
         text = torch.tensor([row])
         logits = net(text) if source is None else net(torch.tensor([source]), text)
         seen = torch.zeros(1, VOCABULARY, dtype=torch.bool).index_fill(1, torch.tensor(written), True)
-        chosen = choose(logits[:, -1], seen, [draw(sampling.seed, number, step)], sampling).item()
+        chosen = sample_next(logits[:, -1], seen, [uniform(sampling.seed, number, step)], sampling).item()
         row.append(chosen)
         written.append(chosen)
     return written[len(prompt) :]
@@ -78,7 +78,7 @@ def test_a_prompt_in_chunks_is_the_prompt(attention):
 def test_latent_attention_writes_the_same_in_both_forms(absorb, monkeypatch):
     net = talkative(attention=part("attention", "mla"), position=part("position", "rope"))
     expected = finish(generate(net, PROMPTS, max_new_tokens=20))
-    monkeypatch.setattr(Latent, "absorbing_is_cheaper", lambda *a: absorb)
+    monkeypatch.setattr(MultiHeadLatentAttention, "absorbing_is_cheaper", lambda *a: absorb)
     assert finish(generate(net, PROMPTS, max_new_tokens=20)) == expected
 
 

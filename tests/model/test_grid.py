@@ -7,9 +7,9 @@ import model.attend
 from tests.parts import alive, names, part, tiny, tokens
 
 VARIANTS = {
-    "window": {"window": 3},
-    "softcap": {"softcap": 2.0},
-    "widths": {"key_width": 6, "value_width": 10},
+    "sliding_window": {"sliding_window": 3},
+    "logit_softcap": {"logit_softcap": 2.0},
+    "widths": {"head_dim": 6, "v_head_dim": 10},
     "full_norm": {"qk_norm": "full"},
     "one_scale": {"scale": 1.0},
 }
@@ -51,14 +51,14 @@ def check(config):
         sees_both_sides(net)
         padding_changes_nothing(net, net.hidden)
     elif config.kind == "decoder":
-        sees_only_the_past(net.embedding, net.stack, config.attention.get("window"))
+        sees_only_the_past(net.embedding, net.stack, config.attention.get("sliding_window"))
         cached_is_full(net.hidden, net.new_caches)
         rows_stand_alone(net.hidden, net.new_caches)
     else:
         source = tokens(1, SOURCE, seed=5)
         memory = net.encode(source).detach()
         sees_only_the_past(
-            net.embedding, lambda x: net.decoder(x, memory=memory), config.attention.get("window")
+            net.embedding, lambda x: net.decoder(x, memory=memory), config.attention.get("sliding_window")
         )
         cached_is_full(lambda t, **rest: net.decode(t, memory, **rest), net.new_caches)
         rows_stand_alone(
@@ -78,19 +78,19 @@ def influence(embedding, stack):
     )
 
 
-def sees_only_the_past(embedding, stack, window):
+def sees_only_the_past(embedding, stack, sliding_window):
     dependence = influence(embedding, stack)
     assert (dependence.triu(1) == 0).all(), "a position depends on a later one"
     # two layers of a window reach twice as far back, less the position they share
-    reach = LENGTH if window is None else 2 * window - 1
+    reach = LENGTH if sliding_window is None else 2 * sliding_window - 1
     seen = torch.ones_like(dependence).tril().triu(1 - reach).bool()
     assert (dependence[seen] > 0).all(), "a position is blind to an earlier one"
     assert (dependence[~seen] == 0).all(), "a position sees beyond its window"
 
 
 def sees_both_sides(net):
-    window = net.stack.window
-    reach = LENGTH if window is None else 2 * (window // 2)
+    sliding_window = net.stack.sliding_window
+    reach = LENGTH if sliding_window is None else 2 * (sliding_window // 2)
     dependence = influence(net.embedding, net.stack)
     seen = torch.ones_like(dependence).triu(-reach).tril(reach).bool()
     assert (dependence[seen] > 0).all()

@@ -12,16 +12,16 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from model.generate import generate
+from configs.cli import run_command
+from configs.errors import CheckpointError
+from model.checkpoint.files import read_state
+from model.checkpoint.load import open_run
+from model.generate.decode import generate
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
+from model.hub.convert import load_hf
 from model.loss import loss
 from tests.model.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
-from training.command import command
-from training.errors import CheckpointError
-from training.opening import open_run
-from training.pretrained import read
-from training.stored import read_state
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -53,7 +53,7 @@ def texts():
 
 
 def opened(folder):
-    return read(folder).model().eval()
+    return load_hf(folder).model().eval()
 
 
 def near(ours, theirs, most=1e-5):
@@ -286,7 +286,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "wrong", "sentence"), WRONG)
 def test_what_is_wrong_is_said(name, wrong, sentence, copy, tmp_path, capsys):
     wrong(copy(name))
-    assert command(main, ["import", "--from", str(tmp_path / "copy"), "--to", str(tmp_path / "run")]) == 4
+    assert run_command(main, ["import", "--from", str(tmp_path / "copy"), "--to", str(tmp_path / "run")]) == 4
     said = capsys.readouterr().err
     with pytest.raises(HubError, match=sentence):
         raise HubError(said.removeprefix("error: ").strip())
@@ -309,7 +309,7 @@ def test_what_is_wrong_is_said(name, wrong, sentence, copy, tmp_path, capsys):
 )
 def test_what_is_not_there_is_said(words, code, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert command(main, words) == code
+    assert run_command(main, words) == code
     with pytest.raises(ValueError, match=sentence):
         raise ValueError(capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
@@ -329,7 +329,7 @@ def test_a_folder_in_several_files(there, tmp_path):
     index = folder / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00001-of", "../model-00001-of"))
     with pytest.raises(HubError, match="is no index of the files beside it"):
-        read(folder)
+        load_hf(folder)
 
 
 def test_one_file_is_read_before_several(there, copy):
@@ -345,7 +345,7 @@ def test_a_pipe_is_not_waited_for(copy):
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     with pytest.raises(HubError, match="has no config.json"):
-        read(folder)
+        load_hf(folder)
 
 
 def test_keys_that_say_nothing_stand_in_no_way(there, copy):
@@ -462,7 +462,7 @@ def test_another_kind_of_tokenizer_goes_along(copy, tmp_path, capsys):
     assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
     assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')  # as BERT was published
-    assert read(folder).tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
+    assert load_hf(folder).tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
 
 
 def test_the_sentinels_of_t5_have_our_names(copy):
@@ -470,5 +470,5 @@ def test_the_sentinels_of_t5_have_our_names(copy):
     words = byte_pairs()
     words.add_special_tokens(["<extra_id_0>", "<extra_id_1>"])
     words.save(str(folder / "tokenizer.json"))
-    specials = read(folder).tokenizer.specials
+    specials = load_hf(folder).tokenizer.specials
     assert specials == {"end": END, "start": PAD, "pad": PAD, "sentinel_0": PAD + 1, "sentinel_1": PAD + 2}

@@ -7,18 +7,18 @@ import pytest
 import torch
 import transformers as hf
 
-from data.vocabulary import TOKENIZERS
+from configs.compose import compose
+from configs.registry import build
+from data.tokenizers.train import TOKENIZERS
 from model import build_model
-from model.build import build
 from model.hub import HubError
+from model.hub import convert as pretrained
+from model.hub.convert import export, load_hf
 from tests.model.hub_models import logits
 from tests.parts import part
-from training import pretrained
-from training.config import compose
-from training.pretrained import export, read
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
-SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context=64"]
+SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 
@@ -37,31 +37,31 @@ def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
 
 GIVEN = {  # what is built, with which tokenizer, and what it becomes
     "model=modern": ("bpe", "NanoChatForCausalLM"),
-    "model=modern model.head.softcap=null": ("byte", "NanoChatForCausalLM"),
-    "model=modern model.head.tied=true attention=gqa model.attention.qk_norm=head": (
+    "model=modern model.head.logit_softcap=null": ("byte", "NanoChatForCausalLM"),
+    "model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head": (
         "char",
         "NanoChatForCausalLM",
     ),
-    "model=modern model.head.softcap=15": ("byte", "NanoChatForCausalLM"),
+    "model=modern model.head.logit_softcap=15": ("byte", "NanoChatForCausalLM"),
     "model=gpt2": ("bpe", "GPT2LMHeadModel"),
     "model=gpt2 model.norm.eps=1": ("byte", "GPT2LMHeadModel"),
     "model=gpt2 attention=mha_nobias ffn=relu2 norm=layernorm model.norm.bias=false": (
         "byte",
         "GPT2LMHeadModel",
     ),
-    "model=llama attention=mqa norm=rmsnorm_plain ffn=geglu model.attention.bias=true": (
+    "model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true": (
         "char",
         "LlamaForCausalLM",
     ),
     "model=llama position=rope_llama3": ("bpe", "LlamaForCausalLM"),
-    "model=llama model.attention.window=5": ("bpe", "MistralForCausalLM"),
-    "model=llama attention=mha_qknorm model.attention.window=7": ("bpe", "Qwen3ForCausalLM"),
-    "model=deepseek position=rope_yarn norm=rmsnorm_plain": ("bpe", "DeepseekV3ForCausalLM"),
-    "model=bert model.embedding.token_types=0": ("byte", "RobertaForMaskedLM"),
+    "model=llama model.attention.sliding_window=5": ("bpe", "MistralForCausalLM"),
+    "model=llama attention=mha_qknorm model.attention.sliding_window=7": ("bpe", "Qwen3ForCausalLM"),
+    "model=deepseek position=rope_yarn norm=rmsnorm_no_weight": ("bpe", "DeepseekV3ForCausalLM"),
+    "model=bert model.embedding.type_vocab_size=0": ("byte", "RobertaForMaskedLM"),
     "model=bert": ("bpe", "BertForMaskedLM"),
     "model=roberta norm=layernorm_bert": ("bpe", "RobertaForMaskedLM"),
     "model=t5": ("bpe", "T5ForConditionalGeneration"),
-    "model=t5 model.head.scaled=false": ("char", "T5ForConditionalGeneration"),
+    "model=t5 model.head.scale_by_inv_sqrt_d=false": ("char", "T5ForConditionalGeneration"),
     "model=flan_t5 model.encoder.n_layers=3": ("byte", "T5ForConditionalGeneration"),
     "model=bart ffn=relu attention=mha_nobias": ("bpe", "BartForConditionalGeneration"),
 }
@@ -96,10 +96,13 @@ def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
         ),
         ("model=llama block=sandwich", "model.block.kind is sandwich and LlamaForCausalLM has pre; that one"),
         (
-            "model=llama model.attention.softcap=9",
-            "model.attention.softcap is 9 and LlamaForCausalLM has null",
+            "model=llama model.attention.logit_softcap=9",
+            "model.attention.logit_softcap is 9 and LlamaForCausalLM has null",
         ),
-        ("model=gpt2 attention=gqa", "model.attention.group is 2 and GPT2LMHeadModel has 1; that one comes"),
+        (
+            "model=gpt2 attention=gqa",
+            "model.attention.queries_per_kv is 2 and GPT2LMHeadModel has 1; that one comes",
+        ),
         ("model=modern ffn=gelu norm=rmsnorm", "model.norm.weight is true and NanoChatForCausalLM has false"),
         (
             "model=deepseek norm=rmsnorm model.norm.eps=0.1",
@@ -109,7 +112,7 @@ def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
             "model=llama ffn=geglu norm=layernorm",
             "model.norm.kind is layernorm and LlamaForCausalLM has rmsnorm",
         ),
-        ("model=bert ffn=gelu_tanh", "model.head.transform is gelu and BertForMaskedLM has gelu_tanh"),
+        ("model=bert ffn=gelu_tanh", "model.head.mlm_transform is gelu and BertForMaskedLM has gelu_tanh"),
         ("model=vaswani", "position.kind is sinusoidal and BartForConditionalGeneration has learned"),
         ("model=t5 model.encoder.d_model=64", "model.encoder.d_model is another one and T5ForConditional"),
     ],
@@ -170,11 +173,11 @@ def test_what_is_written_can_be_read_by_people(tmp_path):
     assert (config.model_type, config.num_key_value_heads, config.vocab_size) == ("llama", 2, 260)
     assert config.rope_scaling["rope_type"] == "llama3" and config.rope_theta == 10000.0
     assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (256, 257, 258)
-    assert read(tmp_path / "out").config.position == compose(["position=rope_llama3"]).model.position
+    assert load_hf(tmp_path / "out").config.position == compose(["position=rope_llama3"]).model.position
 
 
 def test_special_tokens_keep_their_names(tmp_path):
     names = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
     model = opened("model=t5", "bpe", names)
     export(model, tmp_path / "out")
-    assert read(tmp_path / "out").tokenizer.specials == model[1].specials
+    assert load_hf(tmp_path / "out").tokenizer.specials == model[1].specials

@@ -54,7 +54,7 @@ FAN_IN, HALF, XAVIER, DEPTH = 1 / 16, 1 / 32, math.sqrt(2 / 512), 0.02 / math.sq
 
 
 @pytest.mark.parametrize(
-    ("scheme", "embedding", "tied", "hidden", "out", "head"),
+    ("scheme", "embedding", "tie_weights", "hidden", "out", "head"),
     [
         ("gpt2", 0.02, 0.02, 0.02, DEPTH, 0.02),
         ("bert", 0.02, 0.02, 0.02, 0.02, 0.02),
@@ -69,14 +69,14 @@ def test_the_table(scheme, embedding, tied, hidden, out, head):
     assert std(apart.embedding.table.weight) == embedding and std(apart.head.map.weight) == head
     attention = apart.stack.blocks[1].attention
     assert std(attention.key.weight) == hidden and std(attention.out.weight) == out
-    one = build_model(tiny(**WIDE, init=scheme, head={"tied": True}), 500)
+    one = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": True}), 500)
     assert std(one.embedding.table.weight) == tied
-    divided = build_model(tiny(**WIDE, init=scheme, head={"tied": True, "scaled": True}), 500)
+    divided = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": True, "scaled": True}), 500)
     assert std(divided.embedding.table.weight) == embedding
 
 
 def test_only_the_table_that_is_the_head_is_drawn_as_one():
-    net = build_model(tiny("encoder_decoder", **WIDE, init="modern", head={"tied": True}), 500)
+    net = build_model(tiny("encoder_decoder", **WIDE, init="modern", head={"tie_weights": True}), 500)
     assert std(net.embedding.table.weight) == 0.02 and std(net.source_embedding.table.weight) == 1.0
 
 
@@ -86,9 +86,9 @@ def test_vaswani_draws_by_both_sides():
 
 
 @pytest.mark.parametrize("scheme", ["gpt2", "bert", "t5", "vaswani", "modern"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tie_weights", [True, False])
 def test_the_first_guess_is_near_an_even_one(scheme, tied):
-    net = build_model(tiny(**WIDE, init=scheme, head={"tied": tied}), 500).eval()
+    net = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": tied}), 500).eval()
     text = torch.randint(0, 500, (8, 17), generator=torch.Generator().manual_seed(0))
     loss = F.cross_entropy(net(text[:, :16]).flatten(0, 1), text[:, 1:].flatten()).item()
     assert abs(loss - math.log(500)) < 0.7

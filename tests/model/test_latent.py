@@ -10,14 +10,14 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
 )
 
 from model.attend import Mask, make_mask
-from model.attention import Latent
-from model.cache import Cache
+from model.attention import MultiHeadLatentAttention
+from model.cache import KVCache
 from model.norm import RMSNorm
 from model.position import Rope
 from tests.parts import alive, part, tiny, tokens
 
 B, T = 2, 6
-WIDTHS = {"latent_width": 20, "plain_width": 6, "rotary_width": 4, "value_width": 10}
+WIDTHS = {"kv_lora_rank": 20, "qk_nope_head_dim": 6, "rotary_dim": 4, "v_head_dim": 10}
 
 
 def randn(*shape, seed=0):
@@ -25,7 +25,7 @@ def randn(*shape, seed=0):
 
 
 def drawn(**options):
-    attention = Latent(24, 4, **WIDTHS, **options).double().eval()
+    attention = MultiHeadLatentAttention(24, 4, **WIDTHS, **options).double().eval()
     for i, parameter in enumerate(attention.parameters()):
         parameter.data = randn(*parameter.shape, seed=i) / 4
     return attention
@@ -37,13 +37,13 @@ def halves(rows):
     return torch.cat([rows[0::2], rows[1::2]])
 
 
-@pytest.mark.parametrize("query_rank", [None, 12])
-def test_equals_deepseek(query_rank):
+@pytest.mark.parametrize("q_lora_rank", [None, 12])
+def test_equals_deepseek(q_lora_rank):
     config = DeepseekV3Config(
         hidden_size=24,
         num_attention_heads=4,
         num_key_value_heads=4,
-        q_lora_rank=query_rank,
+        q_lora_rank=q_lora_rank,
         kv_lora_rank=20,
         qk_nope_head_dim=6,
         qk_rope_head_dim=4,
@@ -55,7 +55,9 @@ def test_equals_deepseek(query_rank):
     theirs = DeepseekV3Attention(config, layer_idx=0).double().eval()
     for i, parameter in enumerate(theirs.parameters()):
         parameter.data = randn(*parameter.shape, seed=i) / 4
-    ours = Latent(24, 4, query_rank=query_rank, **WIDTHS, norm=lambda width: RMSNorm(width, eps=1e-6))
+    ours = MultiHeadLatentAttention(
+        24, 4, q_lora_rank=q_lora_rank, **WIDTHS, norm=lambda width: RMSNorm(width, eps=1e-6)
+    )
     ours = ours.double().eval()
 
     def per_head(weight, *sizes):
@@ -64,7 +66,7 @@ def test_equals_deepseek(query_rank):
     def queries(weight):
         return torch.cat([torch.cat([p, halves(r)]) for p, r in zip(*per_head(weight, 6, 4), strict=True)])
 
-    if query_rank is None:
+    if q_lora_rank is None:
         ours.query.weight.data = queries(theirs.q_proj.weight)
     else:
         ours.query[0].weight.data = theirs.q_a_proj.weight.data
@@ -79,19 +81,21 @@ def test_equals_deepseek(query_rank):
 
     x, pos = randn(B, T, 24, seed=99), torch.arange(T)[None]
     rotary = DeepseekV3RotaryEmbedding(config)(x, pos)
-    ahead = make_mask(pos, pos, causal=True, window=T).bias.double()
+    ahead = make_mask(pos, pos, causal=True, sliding_window=T).bias.double()
     expected = theirs(x, position_embeddings=rotary, attention_mask=ahead)[0]
     # the reference makes its angles in float32
     rotate = Rope(4).rotation(x.float(), pos)
     torch.testing.assert_close(ours(x, mask=Mask(causal=True), rotate=rotate), expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("query_rank", [None, 12])
-def test_absorbed_is_expanded(query_rank, monkeypatch):
-    attention, x = drawn(query_rank=query_rank), randn(B, T, 24, seed=99)
+@pytest.mark.parametrize("q_lora_rank", [None, 12])
+def test_absorbed_is_expanded(q_lora_rank, monkeypatch):
+    attention, x = drawn(q_lora_rank=q_lora_rank), randn(B, T, 24, seed=99)
     outcomes = []
     for absorb in (True, False):
-        monkeypatch.setattr(Latent, "absorbing_is_cheaper", lambda *a, absorb=absorb: absorb)
+        monkeypatch.setattr(
+            MultiHeadLatentAttention, "absorbing_is_cheaper", lambda *a, absorb=absorb: absorb
+        )
         outcomes.append(
             attention(x, mask=Mask(causal=True), rotate=Rope(4).rotation(x, torch.arange(T)[None]))
         )
@@ -99,8 +103,8 @@ def test_absorbed_is_expanded(query_rank, monkeypatch):
 
 
 def test_a_step_is_absorbed_and_a_whole_text_expanded():
-    attention = Latent(512, 8)
-    remembered = torch.empty(1, 1, 300, attention.latent_width + attention.rotary_width)
+    attention = MultiHeadLatentAttention(512, 8)
+    remembered = torch.empty(1, 1, 300, attention.kv_lora_rank + attention.rotary_dim)
     assert attention.absorbing_is_cheaper(torch.empty(1, 1, 512), remembered)
     assert not attention.absorbing_is_cheaper(torch.empty(1, 300, 512), remembered)
 
@@ -108,8 +112,10 @@ def test_a_step_is_absorbed_and_a_whole_text_expanded():
 def test_decoding_takes_the_absorbed_form(monkeypatch):
     net, taken = alive(tiny(attention=part("attention", "mla"), position=part("position", "rope"))), []
     for form in ("absorbed", "expanded"):
-        original = getattr(Latent, form)
-        monkeypatch.setattr(Latent, form, lambda *a, o=original, f=form: taken.append(f) or o(*a))
+        original = getattr(MultiHeadLatentAttention, form)
+        monkeypatch.setattr(
+            MultiHeadLatentAttention, form, lambda *a, o=original, f=form: taken.append(f) or o(*a)
+        )
     caches, text = net.new_caches(9), tokens(1, 9)
     net.hidden(text[:, :8], caches=caches)
     net.hidden(text[:, 8:], caches=caches)
@@ -128,14 +134,14 @@ def cached_bytes(kind, **changes):
 def test_bytes_of_cache_per_token():
     """Keys and values of each head; latent attention keeps one latent and one rotary key for all heads."""
     assert cached_bytes("mha") == 4 * 2 * 768
-    assert cached_bytes("gqa", group=4) == 4 * 2 * 768 / 4
+    assert cached_bytes("gqa", queries_per_kv=4) == 4 * 2 * 768 / 4
     assert cached_bytes("mqa") == 4 * 2 * 64
     assert cached_bytes("mla") == 4 * (4 * 64 + 32)
-    assert cached_bytes("mla", latent_width=128) < cached_bytes("gqa", group=4)
+    assert cached_bytes("mla", kv_lora_rank=128) < cached_bytes("gqa", queries_per_kv=4)
 
 
 def test_the_cache_holds_latent_and_rotary_key_and_nothing_else():
-    attention, x, cache = drawn(), randn(B, T, 24, seed=99), Cache(T)
+    attention, x, cache = drawn(), randn(B, T, 24, seed=99), KVCache(T)
     rotate = Rope(4).rotation(x, torch.arange(T)[None])
     attention(x, mask=Mask(causal=True), rotate=rotate, cache=cache)
     [remembered] = cache.read()

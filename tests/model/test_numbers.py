@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from configs.compose import compose
 from model import build_model
-from model.generate import generate
+from model.generate.decode import generate
 from model.loss import loss
 from tests.parts import names, tokens
-from training.config import compose
 
 SOURCE, TEXT = tokens(2, 9, seed=1), tokens(2, 7)
 

@@ -4,25 +4,25 @@ import pytest
 import torch
 import transformers as hf
 
+from configs.compose import compose
 from model import build_model
-from model.hub import FAMILIES, config_of, facts_of, fitting
-from model.hub.tensors import places
+from model.hub import FAMILIES, best_match, config_from_spec, spec_from_config
+from model.hub.tensors import resolve
 from tests.parts import VOCABULARY, tokens
-from training.config import compose
 
 ROUGH = 1e-5  # theirs makes its angles, or its norms, in float32
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context=64"]
-LATENT = "model=deepseek model.attention.latent_width=16 model.attention.rotary_width=4 "
-LATENT += "model.attention.plain_width=10 model.attention.value_width=6 model.attention.query_rank="
-RELATIVE = "model.position.buckets=16 model.position.max_distance=40"
+SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
+LATENT = "model=deepseek model.attention.kv_lora_rank=16 model.attention.rotary_dim=4 "
+LATENT += "model.attention.qk_nope_head_dim=10 model.attention.v_head_dim=6 model.attention.q_lora_rank="
+RELATIVE = "model.position.num_buckets=16 model.position.max_distance=40"
 PRESETS = {  # what is built, the family that it is, and how near it comes
     "model=gpt2": ("gpt2", 1e-10),
     "model=llama": ("llama", ROUGH),
-    "model=llama position=rope_llama3 model.position.scaling.original_context=32": ("llama", ROUGH),
+    "model=llama position=rope_llama3 model.position.scaling.original_max_position=32": ("llama", ROUGH),
     "model=llama position=rope_linear": ("llama", ROUGH),
-    "model=llama position=rope_yarn model.position.scaling.original_context=16": ("llama", ROUGH),
-    "model=llama model.attention.window=5": ("mistral", ROUGH),
+    "model=llama position=rope_yarn model.position.scaling.original_max_position=16": ("llama", ROUGH),
+    "model=llama model.attention.sliding_window=5": ("mistral", ROUGH),
     "model=llama model.attention.qk_norm=head": ("qwen3", ROUGH),
     "model=modern": ("nanochat", ROUGH),
     f"{LATENT}null": ("deepseek_v3", ROUGH),
@@ -47,7 +47,7 @@ def drawn(model):
 def copied(ours, theirs, tensors):
     """Ours with their weights."""
     weights = theirs.state_dict()
-    for name, place in places(tensors, dict(ours.named_parameters())).items():
+    for name, place in resolve(tensors, dict(ours.named_parameters())).items():
         for our_name, piece in zip(place.ours, place.way.here(weights[name]), strict=True):
             ours.get_parameter(our_name).data = piece.clone()
     return ours
@@ -56,15 +56,15 @@ def copied(ours, theirs, tensors):
 def both(words):
     """Ours, and theirs as the hub describes it, with the same weights."""
     config = compose([*words.split(), *SIZES]).model
-    facts = facts_of(config, build_model(config, VOCABULARY))
-    found = fitting(facts, IDS)
+    facts = spec_from_config(config, build_model(config, VOCABULARY))
+    found = best_match(facts, IDS)
     facts = found.facts
     theirs = found.theirs | {"vocab_size": VOCABULARY}
     whole = getattr(hf, found.family.architecture)
     options = whole.config_class.from_dict(theirs)
     options._attn_implementation = "eager"
     model = drawn(whole(options))
-    config = config_of(facts, found.family.init)
+    config = config_from_spec(facts, found.family.init)
     ours = build_model(config, VOCABULARY).double().eval()
     return found.family, model, copied(ours, model, found.family.tensors(facts, theirs))
 

@@ -10,10 +10,19 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.position import POSITIONS, Alibi, Learned, Position, Relative, Rope, Sinusoidal, pair_rates
+from model.position import (
+    POSITIONS,
+    Alibi,
+    LearnedPosition,
+    Position,
+    Relative,
+    Rope,
+    Sinusoidal,
+    inv_frequencies,
+)
 from tests.parts import alive, names, part, tiny, tokens
 
-YARN = {"kind": "yarn", "factor": 4.0, "original_context": 512, "beta_fast": 32.0, "beta_slow": 1.0}
+YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 512, "beta_fast": 32.0, "beta_slow": 1.0}
 POS = torch.arange(12)[None]
 
 
@@ -52,7 +61,7 @@ def test_rope_keeps_lengths():
 
 def test_rope_turns_as_llama_does():
     x = randn(1, 2, 12, 8)
-    angle = POS[0, :, None] * pair_rates(8, 10000.0, x)
+    angle = POS[0, :, None] * inv_frequencies(8, 10000.0, x)
     cos, sin = torch.cat([angle, angle], -1).cos()[None], torch.cat([angle, angle], -1).sin()[None]
     expected, _ = apply_rotary_pos_emb(x, x, cos, sin)
     torch.testing.assert_close(Rope(8).rotation(x, POS)(x), expected)
@@ -69,7 +78,7 @@ def test_rope_turns_as_llama_does():
                 "factor": 8.0,
                 "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0,
-                "original_context": 512,
+                "original_max_position": 512,
             },
             {
                 "rope_type": "llama3",
@@ -84,11 +93,12 @@ def test_rope_turns_as_llama_does():
             {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
         ),
         (
-            YARN | {"original_context": 131072},
+            YARN | {"original_max_position": 131072},
             {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 131072},
         ),
         (
-            YARN | {"factor": 40.0, "original_context": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
+            YARN
+            | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
             {
                 "rope_type": "yarn",
                 "factor": 40.0,
@@ -109,7 +119,7 @@ def test_rope_scaling_equals_its_reference(scaling, theirs, base):
     )
     expected, growth = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, "cpu")
     rope = Rope(64, base=base, scaling=scaling)
-    rate, ours = rope.scaling(pair_rates(64, base, torch.zeros(())), base)
+    rate, ours = rope.scaling(inv_frequencies(64, base, torch.zeros(())), base)
     torch.testing.assert_close(rate, expected, rtol=1e-5, atol=0)
     assert ours == pytest.approx(growth)
     turned = rope.rotation(torch.zeros(()), POS)(torch.ones(1, 1, 12, 64))
@@ -195,7 +205,7 @@ def test_no_position_leaves_everything_as_it_is():
 def test_learned_positions_end():
     net = alive(tiny())
     with pytest.raises(
-        ValueError, match=r"17 positions, but model.context is 16 and its learned positions end"
+        ValueError, match=r"17 positions, but model.context_length is 16 and its learned positions end"
     ):
         net(tokens(1, 17))
     caches = net.new_caches(32)
@@ -245,10 +255,10 @@ def test_errors(make, sentence):
 
 
 def test_learned_positions_begin_at_the_first_row():
-    learned, x = Learned(16, 8).double(), randn(1, 12, 8)
+    learned, x = LearnedPosition(16, 8).double(), randn(1, 12, 8)
     torch.testing.assert_close(learned.embed(x, POS), x + learned.table.weight[:12])
     torch.testing.assert_close(learned.embed(x[:, :3], POS[:, :3] - 2), x[:, :3] + learned.table.weight[:1])
 
 
 def test_learned_positions_are_as_many_as_the_context():
-    assert Learned(16, 8).table.weight.shape == (16, 8)
+    assert LearnedPosition(16, 8).table.weight.shape == (16, 8)

@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 import torch
 
+from configs.compose import compose
+from configs.registry import signature
 from model import build_model
 from model.attention import ATTENTIONS
-from model.build import signature
 from tests.parts import names, part, tokens
-from training.config import compose
 
 PARTS = ["attention", "position", "norm", "ffn", "block"]
 
@@ -89,13 +89,13 @@ PUBLISHED = {
         "model.d_model=4096",
         "model.n_layers=32",
         "model.n_heads=32",
-        "model.ffn.width=11008",
-        "model.ffn.expand=null",
+        "model.ffn.d_ff=11008",
+        "model.ffn.expansion=null",
     ): (32000, 6_738_415_616),
     # bert-base-uncased with its masked-word head
-    ("model=bert", "size=124m", "model.context=512"): (30522, 109_514_298),
+    ("model=bert", "size=124m", "model.context_length=512"): (30522, 109_514_298),
     # roberta-base, less the two rows of positions that its library never reads and its one token type
-    ("model=roberta", "size=124m", "model.context=512"): (50265, 124_697_433 - 3 * 768),
+    ("model=roberta", "size=124m", "model.context_length=512"): (50265, 124_697_433 - 3 * 768),
     # t5-base and google/t5-v1_1-base
     ("model=t5", "size=124m"): (32128, 222_903_552),
     ("model=flan_t5", "size=124m"): (32128, 247_577_856),
@@ -120,7 +120,7 @@ def test_every_size_of_every_preset(preset, size):
     if (preset, size) == ("llama", "1558m"):
         with pytest.raises(ValueError, match=r"n_heads \(25\) must be a multiple of group \(2\)"):
             built(*words)
-        words.append("model.attention.group=5")
+        words.append("model.attention.queries_per_kv=5")
     with torch.device("meta"):
         built(*words)
 
@@ -137,7 +137,7 @@ def test_every_size_of_every_preset(preset, size):
         (["model.n_layers=many"], "model.n_layers is 'many'; expected a whole number"),
         (["~model.n_layers"], "model.n_layers has no value: it cannot be left out"),
         (["~attention"], "~attention takes out what a run needs; attention=... chooses another"),
-        (["model=t5", "model.attention.windw=3"], r"\(did you mean model.attention.window\?\)"),
+        (["model=t5", "model.attention.windw=3"], r"\(did you mean model.attention.sliding_window\?\)"),
         (["attn=gqa"], r"there is no attn \(did you mean attention\?\)"),
         (["llama"], "'llama' is not understood; write group=kind or key=value"),
         (["model=llama attention=mla"], "is not understood; write .*, each a word of its own"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import model.attend
-from model.attend import recorded
+from model.attend import record_attention
 from model.attention import ATTENTIONS
 from tests.parts import alive, names, part, tiny, tokens
 
@@ -41,7 +41,7 @@ def test_a_decoder(attention, position, monkeypatch):
     fused(monkeypatch)
     text = tokens(2, 9)
     expected = net(text)
-    with recorded() as maps:
+    with record_attention() as maps:
         logits = net(text)
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
     assert [tuple(weights.shape) for weights in maps] == [(2, 4, 9, 9)] * 2
@@ -57,7 +57,7 @@ def test_the_weights_are_those_of_the_fused_kernel(monkeypatch):
     values = torch.eye(9, dtype=torch.float64).expand(2, 4, -1, -1)
     fused(monkeypatch)
     kernel = model.attend.attend(q, k, values, model.attend.Mask(causal=True))
-    with recorded() as maps:
+    with record_attention() as maps:
         model.attend.attend(q, k, values, model.attend.Mask(causal=True))
     torch.testing.assert_close(maps[0], kernel, rtol=0, atol=1e-12)
 
@@ -66,7 +66,7 @@ def test_the_weights_are_those_of_the_fused_kernel(monkeypatch):
 def test_an_encoder_decoder():
     """The layers of the encoder, then each layer of the decoder: its own text, then the source."""
     net = alive(tiny("encoder_decoder"))
-    with recorded() as maps:
+    with record_attention() as maps:
         net(tokens(1, 7), tokens(1, 5, seed=1))
     shapes = [(1, 2, 7, 7)] * 3 + [(1, 4, 5, 5), (1, 4, 5, 7)] * 2
     assert [tuple(weights.shape) for weights in maps] == shapes
@@ -74,6 +74,6 @@ def test_an_encoder_decoder():
 
 
 def test_records_close_with_an_error():
-    with pytest.raises(ZeroDivisionError), recorded():
+    with pytest.raises(ZeroDivisionError), record_attention():
         raise ZeroDivisionError
     assert model.attend.RECORDS == []

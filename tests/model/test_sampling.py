@@ -6,8 +6,15 @@ import random
 import pytest
 import torch
 
-from model.generate import generate, steps
-from model.sampling import GREEDY, Sampling, choose, draw, likely, penalised
+from model.generate.decode import decode, generate
+from model.generate.sampling import (
+    GREEDY,
+    Sampling,
+    apply_repetition_penalty,
+    filter_logits,
+    sample_next,
+    uniform,
+)
 from tests.model.test_generate import PROMPTS, SOURCES, finish, slowly, talkative
 from tests.parts import VOCABULARY, alive, names, part, tiny
 
@@ -16,7 +23,7 @@ SCORES = torch.randn(3, 40, generator=torch.Generator().manual_seed(3), dtype=to
 
 def allowed(**options):
     """The words that may be drawn from each row of SCORES."""
-    kept = likely(SCORES, Sampling(1.0, **options))
+    kept = filter_logits(SCORES, Sampling(1.0, **options))
     assert torch.equal(kept[kept > -math.inf], SCORES[kept > -math.inf])
     return [set(row.isfinite().nonzero()[:, 0].tolist()) for row in kept]
 
@@ -58,7 +65,7 @@ def test_one_after_another():
 def test_the_penalty_lowers_what_is_there():
     written = torch.zeros_like(SCORES, dtype=torch.bool)
     written[0, [1, 2, 3]] = True
-    lower = penalised(SCORES, written, 2.0)
+    lower = apply_repetition_penalty(SCORES, written, 2.0)
     for i in (1, 2, 3):
         score = SCORES[0, i]
         assert lower[0, i] == (score / 2 if score > 0 else score * 2)
@@ -69,8 +76,8 @@ def test_words_are_drawn_as_often_as_they_are_likely():
     """20,000 draws of fixed seeds, at each temperature: no word is off by more than four deviations."""
     scores, n = SCORES[:1, :8].expand(20_000, -1), 20_000
     for temperature in (0.5, 1.0, 2.0):
-        draws = [draw(0, number, 5) for number in range(n)]
-        found = choose(scores, None, draws, Sampling(temperature)).bincount(minlength=8)
+        draws = [uniform(0, number, 5) for number in range(n)]
+        found = sample_next(scores, None, draws, Sampling(temperature)).bincount(minlength=8)
         shares = (SCORES[0, :8] / temperature).softmax(-1)
         assert ((found - n * shares).abs() < 4 * (n * shares * (1 - shares)).sqrt() + 1).all()
 
@@ -78,19 +85,19 @@ def test_words_are_drawn_as_often_as_they_are_likely():
 def test_what_is_cut_off_is_never_drawn():
     scores, edges = SCORES[:1].expand(4, -1), [0.0, 1 - 2**-53, 0.5, 1e-300]
     for seldom in (Sampling(1.0, top_k=3), Sampling(3.0, top_p=0.5), Sampling(1.0, min_p=0.5)):
-        kept = likely(scores / seldom.temperature, seldom)
+        kept = filter_logits(scores / seldom.temperature, seldom)
         for words in (scores, scores.float(), scores.bfloat16()):
-            chosen = choose(words, None, edges, seldom)
+            chosen = sample_next(words, None, edges, seldom)
             assert (kept.gather(1, chosen[:, None]) > -math.inf).all()
     last = torch.tensor([[0.0, 0.0, -math.inf]])  # a share of zero at the end
-    assert choose(last, None, [1 - 2**-53], Sampling(1.0)).tolist() == [1]
+    assert sample_next(last, None, [1 - 2**-53], Sampling(1.0)).tolist() == [1]
 
 
 def test_a_draw_follows_from_seed_row_and_step():
-    draws = {draw(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)}
+    draws = {uniform(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)}
     assert len(draws) == 1000 and all(0 <= d < 1 for d in draws)
     random.seed(1)
-    assert draw(1, 2, 3) == 0.531301946682319, "pinned: the texts of old seeds hold"
+    assert uniform(1, 2, 3) == 0.531301946682319, "pinned: the texts of old seeds hold"
 
 
 BOLD = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=7)
@@ -144,9 +151,9 @@ EDGES = [
 def test_at_the_edge_of_what_is_allowed_lies_the_limit(dtype):
     scores, draws = SCORES.to(dtype), [0.0, 0.5, 1 - 2**-53]
     for edge in EDGES:
-        chosen = choose(scores, None, draws, edge)
+        chosen = sample_next(scores, None, draws, edge)
         assert torch.equal(scores.gather(1, chosen[:, None])[:, 0], scores.amax(-1)), edge
-    hottest = [choose(scores, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)]
+    hottest = [sample_next(scores, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)]
     assert hottest == [[0] * 3, [20] * 3, [39] * 3], "all are alike"
 
 
@@ -160,15 +167,15 @@ def test_the_strongest_penalty_too(dtype):
     for sampling in (Sampling(), Sampling(1.0), Sampling(1e-40)):
         for penalty in (5e-324, 1e-40, 1e-5):
             again = sampling._replace(repetition_penalty=penalty)
-            assert choose(scores, written, [0.5], again).item() == 1
-            assert choose(scores, everywhere, [0.5], again).item() == 3
+            assert sample_next(scores, written, [0.5], again).item() == 1
+            assert sample_next(scores, everywhere, [0.5], again).item() == 3
         for penalty in (1e9, 1e308):
             never = sampling._replace(repetition_penalty=penalty)
-            assert choose(scores, written, [0.5], never).item() == 3
-            assert choose(-scores.abs(), everywhere, [0.5], never).item() == 4
+            assert sample_next(scores, written, [0.5], never).item() == 3
+            assert sample_next(-scores.abs(), everywhere, [0.5], never).item() == 4
     largest = torch.finfo(dtype).max
     for penalty in (5e-324, 1e308):
-        mended = penalised(
+        mended = apply_repetition_penalty(
             torch.tensor([[largest, -largest]], dtype=dtype).float(), everywhere[:, :2], penalty
         )
         assert mended.isfinite().all()
@@ -176,8 +183,8 @@ def test_the_strongest_penalty_too(dtype):
 
 def test_all_of_the_probability_is_every_word():
     scores = torch.randn(1, 50_000, generator=torch.Generator().manual_seed(0)) * 3
-    assert likely(scores, Sampling(1.0, top_p=1.0)).isfinite().all()
-    assert likely(scores, Sampling(1.0, top_k=9, top_p=1.0)).isfinite().sum() == 9
+    assert filter_logits(scores, Sampling(1.0, top_p=1.0)).isfinite().all()
+    assert filter_logits(scores, Sampling(1.0, top_k=9, top_p=1.0)).isfinite().sum() == 9
 
 
 def test_a_high_penalty_repeats_nothing():
@@ -190,7 +197,7 @@ def test_a_high_penalty_repeats_nothing():
 def test_logprobs_are_the_models_own():
     net = talkative()
     for sampling in (GREEDY, BOLD):
-        told = list(steps(net, [PROMPTS[0]], max_new_tokens=6, sampling=sampling))
+        told = list(decode(net, [PROMPTS[0]], max_new_tokens=6, sampling=sampling))
         row = PROMPTS[0] + [step.ids[0] for step in told]
         shares = net(torch.tensor([row]))[0].log_softmax(-1)
         expected = [shares[t - 1, row[t]].item() for t in range(len(PROMPTS[0]), len(row))]

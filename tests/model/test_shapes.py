@@ -7,23 +7,23 @@ from functools import partial
 import pytest
 import torch
 
+from configs.compose import compose
+from configs.schema import EncoderSizes
 from model import LEGEND, build_model
-from model.config import EncoderSizes
-from model.generate import generate
-from model.loss import ROWS, loss
-from model.shapes import Tracer, axis_sizes, broken, promised, walk
+from model.generate.decode import generate
+from model.loss import CHUNK, loss
+from model.shapes import Tracer, axes_of, axis_sizes, trace_forward, violations
 from tests.parts import ROOT, alive, names, part, tiny, tokens
-from training.config import compose
 
 
 def apart(kind, attention, **changes):
     """A config whose sizes all differ, so that no axis can pass for another."""
-    widths = {"key_width": 8, "value_width": 9, "plain_width": 10, "rotary_width": 4, "latent_width": 22}
+    widths = {"head_dim": 8, "v_head_dim": 9, "qk_nope_head_dim": 10, "rotary_dim": 4, "kv_lora_rank": 22}
     options = part("attention", attention)
     options |= {width: n for width, n in widths.items() if width in options}
     changes |= {"d_model": 60, "n_heads": 6, "attention": options}
     if kind == "encoder_decoder":
-        cross = part("attention", "gqa", key_width=8, value_width=9)
+        cross = part("attention", "gqa", head_dim=8, v_head_dim=9)
         changes |= {"cross_attention": cross, "encoder": EncoderSizes(72, 1, None)}
     return tiny(kind, **changes)
 
@@ -32,7 +32,7 @@ def traced(net, action, *, T, S, B=2, N=()):
     with Tracer(net) as tracer:
         action()
     assert tracer.sightings
-    assert broken(tracer.sightings, axis_sizes(net, T=T, S=S, B=[B], N=N)) == []
+    assert violations(tracer.sightings, axis_sizes(net, T=T, S=S, B=[B], N=N)) == []
     return {s.name for s in tracer.sightings}
 
 
@@ -90,9 +90,9 @@ def test_every_step_of_an_answer():
 
 def test_the_loss():
     net = alive(tiny())
-    hidden, targets = net.hidden(tokens(2 * ROWS // 16 + 2, 16)), tokens(2 * ROWS // 16 + 2, 16, seed=1)
+    hidden, targets = net.hidden(tokens(2 * CHUNK // 16 + 2, 16)), tokens(2 * CHUNK // 16 + 2, 16, seed=1)
     rows = targets.numel()
-    chunks = [rows, ROWS, rows % ROWS]
+    chunks = [rows, CHUNK, rows % CHUNK]
     assert "logits_NV" in traced(net, lambda: loss(hidden, net.head, targets), T=[], S=[], N=chunks)
 
 
@@ -103,22 +103,22 @@ def test_a_lie_is_found(monkeypatch):
     with Tracer(net) as tracer, pytest.raises(RuntimeError):
         net(tokens(2, 7))
     given = {"B": [2], "T": [7], "S": [7]}
-    lies = broken(tracer.sightings, axis_sizes(net, **given))
+    lies = violations(tracer.sightings, axis_sizes(net, **given))
     assert any("attention.py" in lie and "q_BHTD is (2, 7, 4, 8)" in lie for lie in lies)
     sight = next(s for s in tracer.sightings if s.axes == "BTC")
     other = sight._replace(tensor=torch.empty(2, 9, 32))
-    assert len(broken([sight, other], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
-    assert len(broken([sight._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
+    assert len(violations([sight, other], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
+    assert len(violations([sight._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
 
 
 def test_what_a_name_promises():
-    assert (promised("q_BHTD"), promised("x"), promised("k_B1SR")) == ("BHTD", "BTC", "B1SR")
-    assert (promised("ROWS"), promised("q"), promised("self"), promised("a_Bx")) == (None,) * 4
+    assert (axes_of("q_BHTD"), axes_of("x"), axes_of("k_B1SR")) == ("BHTD", "BTC", "B1SR")
+    assert (axes_of("ROWS"), axes_of("q"), axes_of("self"), axes_of("a_Bx")) == (None,) * 4
 
 
 def test_the_walk_goes_from_tokens_to_logits():
     net = build_model(compose(["model=t5", "size=tiny"]).model, 23).double()
-    steps = walk(net, {"source": tokens(2, 9), "tokens": tokens(2, 6)})
+    steps = trace_forward(net, {"source": tokens(2, 9), "tokens": tokens(2, 6)})
     across = [s.name for s in steps if s.module == "decoder.blocks.0.cross"]
     assert across == [
         *("q_BHTD", "k_BGSD", "v_BGSE", "scores_BGJS", "scores_BHTS", "weights_BHTS"),

@@ -5,11 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from model import build_model
-from model.block import BLOCKS, Sight
-from model.cache import Cache
-from model.embedding import Embedding
+from model.block import BLOCKS, AttentionContext
+from model.cache import KVCache
+from model.embedding import Embedding, Head
 from model.feedforward import FFNS
-from model.head import Head
 from model.norm import LayerNorm, RMSNorm
 from tests.parts import alive, part, tiny, tokens
 
@@ -63,19 +62,19 @@ GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": lambda h: F.gelu(h, ap
 
 @pytest.mark.parametrize("kind", FFNS)
 def test_feed_forwards(kind):
-    x, ffn = randn(2, 3, 8), drawn(FFNS[kind](8, expand=3.0, bias=True))
+    x, ffn = randn(2, 3, 8), drawn(FFNS[kind](8, expansion=3.0, bias=True))
     up = x @ ffn.up.weight.T + ffn.up.bias
     inside = PLAIN[kind](up) if kind in PLAIN else GATED[kind](x @ ffn.gate.weight.T + ffn.gate.bias) * up
     same(ffn(x), inside @ ffn.out.weight.T + ffn.out.bias)
 
 
 def test_feed_forward_widths():
-    assert FFNS["swiglu"](96, expand=8 / 3, multiple_of=32).ffn_width == 256
-    assert FFNS["swiglu"](100, expand=8 / 3, multiple_of=32).ffn_width == 256  # of 266.7
-    assert FFNS["swiglu"](128, expand=8 / 3, multiple_of=32).ffn_width == 352  # of 341.3: the nearest
-    assert FFNS["swiglu"](4096, width=11008).ffn_width == 11008
+    assert FFNS["swiglu"](96, expansion=8 / 3, multiple_of=32).d_ff == 256
+    assert FFNS["swiglu"](100, expansion=8 / 3, multiple_of=32).d_ff == 256  # of 266.7
+    assert FFNS["swiglu"](128, expansion=8 / 3, multiple_of=32).d_ff == 352  # of 341.3: the nearest
+    assert FFNS["swiglu"](4096, width=11008).d_ff == 11008
     with pytest.raises(ValueError, match="expand must be above 0"):
-        FFNS["relu"](8, expand=0.0)
+        FFNS["relu"](8, expansion=0.0)
 
 
 def make_block(kind, cross):
@@ -103,7 +102,7 @@ class Map(torch.nn.Module):
 def test_where_the_norms_stand(kind, cross):
     block, a, c, f = make_block(kind, cross)
     x, norms = randn(2, 3, 8), dict(block.named_children())
-    ours = block(x, Sight(mask=None, memory=x if cross else None))
+    ours = block(x, AttentionContext(mask=None, memory=x if cross else None))
     layers = {"attention": a} | ({"cross": c} if cross else {}) | {"ffn": f}
     if kind == "parallel":
         same(ours, x + sum(layer(norms[f"{name}_norm"](x)) for name, layer in layers.items()))
@@ -133,7 +132,7 @@ def test_dropout_stands_on_what_each_sub_layer_adds():
         block, *_ = make_block(kind, cross=True)
         block.drop.p = 1.0
         x = randn(2, 3, 8)
-        ours = block.train()(x, Sight(mask=None, memory=x))
+        ours = block.train()(x, AttentionContext(mask=None, memory=x))
         same(ours, block.ffn_norm(block.cross_norm(block.attention_norm(x))) if kind == "post" else x)
 
 
@@ -159,10 +158,10 @@ def test_embedding():
     same(plain(ids), plain.table.weight[ids])
     scaled = drawn(Embedding(5, 9, scaled=True))
     same(scaled(ids), 3 * scaled.table.weight[ids])
-    typed = drawn(Embedding(5, 9, token_types=2))
+    typed = drawn(Embedding(5, 9, type_vocab_size=2))
     same(typed(ids, types), typed.table.weight[ids] + typed.types.weight[types])
     same(typed(ids), typed(ids, torch.zeros_like(types)))
-    with pytest.raises(ValueError, match="types tell texts apart, but model.embedding.token_types is 0"):
+    with pytest.raises(ValueError, match="types tell texts apart, but model.embedding.type_vocab_size is 0"):
         plain(ids, types)
 
 
@@ -171,7 +170,7 @@ def test_head():
     plain = drawn(Head(9, 5, bias=True))
     logits = x @ plain.map.weight.T + plain.map.bias
     same(plain(x), logits)
-    scaled = drawn(Head(9, 5, scaled=True, softcap=2.0))
+    scaled = drawn(Head(9, 5, scaled=True, logit_softcap=2.0))
     same(scaled(x), 2 * ((x / 3) @ scaled.map.weight.T / 2).tanh())
     full = drawn(Head(9, 5, transform="gelu"))
     inside = F.gelu(x @ full.transform.dense.weight.T + full.transform.dense.bias)
@@ -181,7 +180,7 @@ def test_head():
 
 
 def test_cache_remembers_in_order_and_copies_nothing():
-    cache, parts = Cache(6), [randn(1, 2, n, 3, seed=n) for n in (2, 1, 3)]
+    cache, parts = KVCache(6), [randn(1, 2, n, 3, seed=n) for n in (2, 1, 3)]
     for new in parts:
         [all_so_far] = cache.append(new)
     assert torch.equal(all_so_far, torch.cat(parts, -2))
@@ -191,7 +190,7 @@ def test_cache_remembers_in_order_and_copies_nothing():
 
 
 def test_cache_holds_the_rows_it_began_with():
-    cache = Cache(6)
+    cache = KVCache(6)
     cache.append(randn(3, 2, 4, 3))
     with pytest.raises(ValueError, match="the cache holds 3 rows and cannot take 1"):
         cache.append(randn(1, 2, 1, 3))
@@ -200,7 +199,7 @@ def test_cache_holds_the_rows_it_began_with():
 
 
 def test_cache_without_a_size_holds_one_append():
-    cache, memory = Cache(), randn(1, 2, 4, 3)
+    cache, memory = KVCache(), randn(1, 2, 4, 3)
     cache.append(memory)
     assert torch.equal(cache.read()[0], memory)
     with pytest.raises(ValueError, match="the cache holds 4 positions"):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.training.runs import TEXT, with_usual
 from train import asked_for, main
-from training.launch import launch
+from training.sweep import launch
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import json
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 USUAL = [
     "size=tiny",
-    "model.context=32",
+    "model.context_length=32",
     "tokenizer=byte",
     "data=text",
     "data.path=book.txt",
     "train.steps=4",
 ]
-USUAL += ["train.batch_size=4", "eval.windows=4", "precision=fp32"]
+USUAL += ["train.batch_size=4", "eval.max_examples=4", "precision=fp32"]
 
 
 def with_usual(words):

@@ -8,11 +8,10 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from configs.compose import LEAST, PATHS, combinations, compose, composed, leaves, typed, with_objective
 from data import SOURCES
 from tests.parts import ROOT, names
-from training.config import LEAST, compose, leaves, typed, with_objective
-from training.preflight import check_parts
-from training.words import PATHS, combinations, composed
+from training.plan import check_parts
 
 SENTENCES = [
     ("train.stepz=5", r"there is no train.stepz \(did you mean train.steps\?\)"),
@@ -29,8 +28,8 @@ SENTENCES = [
     ("~train.steps", "train.steps has no value: it cannot be left out"),
     ("~schedule", "~schedule takes out what a run needs; schedule=... chooses another"),
     ("schedule=", "schedule= names no kind; choose one of: constant, cosine"),
-    ("lr=1", r"there is no lr \(did you mean optimizer.rate\?\)"),
-    ("data.pth=x", "there is no data.pth; there are data.cache, data.validation, data.kind"),
+    ("lr=1", r"there is no lr \(did you mean optimizer.lr\?\)"),
+    ("data.pth=x", "there is no data.pth; there are data.cache, data.val_fraction, data.kind"),
     ("train.steps", "'train.steps' is not understood; write group=kind or key=value"),
     ("train.steps=1.5", "train.steps is 1.5; expected a whole number or null"),
     ("train.steps=abc", "train.steps is 'abc'; expected a whole"),
@@ -41,13 +40,13 @@ SENTENCES = [
     ("train.minutes=nan", "train.minutes is nan; expected a finite number"),
     ("train.tokens=0", "train.tokens must be from 1"),
     ("train.batch_size=0", "train.batch_size must be from 1"),
-    ("train.micro_batch=0", "train.micro_batch is 0; expected auto or a number of rows"),
-    ("train.micro_batch=all", "train.micro_batch is 'all'; expected auto or a number of rows"),
+    ("train.micro_batch_size=0", "train.micro_batch_size is 0; expected auto or a number of rows"),
+    ("train.micro_batch_size=all", "train.micro_batch_size is 'all'; expected auto or a number of rows"),
     ("train.grad_clip=-1", "train.grad_clip must be from 0"),
     ("train.grad_clip=inf", "train.grad_clip is inf; expected a finite number"),
     ("train.patience=0", "train.patience must be from 1"),
     ("eval.every=0", "eval.every must be from 1"),
-    ("eval.windows=0", "eval.windows must be from 1"),
+    ("eval.max_examples=0", "eval.max_examples must be from 1"),
     ("checkpoint.keep=0", "checkpoint.keep must be from 1"),
     ("log.every=0", "log.every must be from 1"),
     ("seed=-1", "seed must be from 0"),
@@ -76,8 +75,13 @@ def test_patience_needs_evaluations():
 
 
 NUMBERS = [key for key, value in leaves(compose()) if type(value) in (int, float)]
-NUMBERS += ["model.attention.key_width", "model.attention.value_width", "model.attention.window"]
-NUMBERS += ["model.attention.softcap", "model.head.softcap", "model.position.base", "model.ffn.width"]
+NUMBERS += ["model.attention.head_dim", "model.attention.v_head_dim", "model.attention.sliding_window"]
+NUMBERS += [
+    "model.attention.logit_softcap",
+    "model.head.logit_softcap",
+    "model.position.rope_theta",
+    "model.ffn.d_ff",
+]
 
 
 @pytest.mark.parametrize("number", [10**40, 10**9, 1e308, -1e308])

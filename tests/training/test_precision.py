@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.precision import choose_device
+from model.precision import choose_device
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_what_is_no_device_is_refused(name):
 
 
 def test_only_a_gpu_that_is_there_has_a_number(monkeypatch):
-    with monkeypatch.context() as there:
+    with monkeypatch.context_length() as there:
         there.setattr(torch.cuda, "is_available", lambda: True)
         there.setattr(torch.cuda, "device_count", lambda: 2)
         assert choose_device("cuda:1") == torch.device("cuda", 1)

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from tokenizers.normalizers import Lowercase
 
+from configs.compose import compose
+from data.corpus import load
+from model.checkpoint.load import open_run
 from tests.model.hub_models import byte_pairs, made, save
 from tests.training.runs import rows
 from train import main
-from training.config import compose
-from training.corpus import load
-from training.launch import launch
-from training.opening import open_run
+from training.sweep import launch
 
 WORDS = ["init_from=theirs", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
 
@@ -52,7 +52,7 @@ def test_a_tokenizer_of_another_kind_learns_too(room):
     words.add_special_tokens(["<mask>"])
     words.save("theirs/tokenizer.json")
     Path("theirs/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
-    assert launch(main, compose, [*WORDS, "train.steps=2", "show.every=1", "name=tuned"]) == 0
+    assert launch(main, compose, [*WORDS, "train.steps=2", "sample.every=1", "name=tuned"]) == 0
     run = open_run(room / "runs/tuned")
     assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == words.token_to_id("<mask>")
     samples = [json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()]

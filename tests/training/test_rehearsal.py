@@ -4,13 +4,12 @@ import pytest
 import torch
 
 import train
+from configs.compose import compose
 from tests.training.runs import with_usual
-from training.config import compose
-from training.distributed import leave
-from training.preflight import plan, sizes
-from training.rehearsal import rehearse
+from training.distributed import shut_down
+from training.plan import plan, profile_step, sizes
 from training.run import check_division
-from training.step import Asked, seed_step, update
+from training.step import LossModule, seed_step, update
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def prepared(room):
         return train.prepare(compose(with_usual(words)), room / "runs")
 
     yield made
-    leave()
+    shut_down()
 
 
 @pytest.mark.parametrize("words", [["model=modern"], ["model=t5", "model.dropout=0.1"], ["precision=fp16"]])
@@ -28,7 +27,7 @@ def test_nothing_is_left_of_it(prepared, words):
     states = []
     for rehearsed in (True, False):
         run = prepared(*words)
-        _, cost = rehearse(run)
+        _, cost = profile_step(run)
         if not rehearsed:
             again = prepared(*words)
             again.settle(cost)
@@ -37,34 +36,34 @@ def test_nothing_is_left_of_it(prepared, words):
             run.settle(cost)
         assert not run.optimizer.tensors() and all(p.grad is None for p in run.model.parameters())
         seed_step(0, 0)
-        update(Asked(run.model), run.streams.train.batch(0), 1.0, run.way)
+        update(LossModule(run.model), run.streams.train.batch(0), 1.0, run.way)
         states.append({**run.model.state_dict(), **run.optimizer.tensors()})
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-@pytest.mark.parametrize("context", [32, 600])  # beyond 512 targets the loss goes in chunks
-def test_operations_are_those_of_the_formula(prepared, context):
+@pytest.mark.parametrize("context_length", [32, 600])  # beyond 512 targets the loss goes in chunks
+def test_operations_are_those_of_the_formula(prepared, context_length):
     """Forward and backward, of a token: six for each weight of a linear map, and attention's products."""
-    run = prepared("model=gpt2", "train.batch_size=6", f"model.context={context}")
-    _, cost = rehearse(run)
+    run = prepared("model=gpt2", "train.batch_size=6", f"model.context_length={context_length}")
+    _, cost = profile_step(run)
     linear = sum(m.weight.numel() for m in run.model.modules() if isinstance(m, torch.nn.Linear))
     config = run.config.model
-    tokens = 6 * config.context
-    products = 12 * config.n_layers * config.context * config.d_model
+    tokens = 6 * config.context_length
+    products = 12 * config.n_layers * config.context_length * config.d_model
     assert cost.flops == pytest.approx(tokens * (6 * linear + products), rel=0.02)
 
 
 def test_memory_of_a_wider_batch_is_more(prepared):
-    small, large = (rehearse(prepared(f"train.batch_size={n}"))[1] for n in (2, 8))
+    small, large = (profile_step(prepared(f"train.batch_size={n}"))[1] for n in (2, 8))
     assert large.activations == pytest.approx(4 * small.activations, rel=0.01)
     assert large.remembered == small.remembered > 0
 
 
 def test_micro_batches_on_a_cpu_follow_a_rule(prepared):
-    assert rehearse(prepared("train.batch_size=8"))[1].micro_batch == 8
-    wide = rehearse(prepared("train.batch_size=1026"))[1].micro_batch
+    assert profile_step(prepared("train.batch_size=8"))[1].micro_batch_size == 8
+    wide = profile_step(prepared("train.batch_size=1026"))[1].micro_batch_size
     assert wide == 342, "a divisor of the rows that stays within 2**14 tokens"
-    assert rehearse(prepared("train.batch_size=6", "train.micro_batch=2"))[1].micro_batch == 2
+    assert profile_step(prepared("train.batch_size=6", "train.micro_batch_size=2"))[1].micro_batch_size == 2
 
 
 def test_a_compiler_that_fails_costs_a_line(prepared, monkeypatch, capsys):
@@ -75,14 +74,14 @@ def test_a_compiler_that_fails_costs_a_line(prepared, monkeypatch, capsys):
         return asked
 
     monkeypatch.setattr(torch, "compile", broken)
-    asked, _ = rehearse(prepared("compile=true"))
-    assert type(asked) is Asked
+    asked, _ = profile_step(prepared("compile=true"))
+    assert type(asked) is LossModule
     assert capsys.readouterr().err.endswith("warning: not compiled (no compiler here)\n")
 
 
 def test_the_plan_counts(prepared):
     run = prepared("model=gpt2")
-    _, cost = rehearse(run)
+    _, cost = profile_step(run)
     run.settle(cost)
     said = plan(run, cost)
     assert f"{sum(p.numel() for p in run.model.parameters()):,} parameters" in said

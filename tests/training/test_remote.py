@@ -4,7 +4,7 @@ import json
 import struct
 import time
 
-from training.monitor import remote
+from training.monitor import wandb_log as remote
 
 BLOCK = 1 << 15
 
@@ -39,7 +39,7 @@ def history(folder):
 
 
 def test_offline_keeps_all_that_a_run_tells(run):
-    folder = run("wandb.mode=offline", "log.every=1", "show.every=2", "eval.every=2")
+    folder = run("wandb.mode=offline", "log.every=1", "sample.every=2", "eval.every=2")
     told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     sent = history(folder)
     for field in ("loss", "val_loss", "val_bpb", "lr"):  # of rows of one step, wandb keeps the last
@@ -55,7 +55,7 @@ def test_a_resumed_run_keeps_its_id(run, monkeypatch):
     begun = []
     folder = run("wandb.mode=offline")
     monkeypatch.setattr("wandb.init", lambda **settings: begun.append(settings))
-    remote.Remote(type("Wandb", (), {"mode": "offline", "project": "x"}), folder, {}).close()
+    remote.WandbLogger(type("Wandb", (), {"mode": "offline", "project": "x"}), folder, {}).close()
     assert (
         begun[0]["id"] in str(next(folder.glob("wandb/offline-run-*/*.wandb")))
         and begun[0]["resume"] == "allow"
@@ -71,7 +71,7 @@ def test_no_key_costs_one_warning(start, monkeypatch):
 
 def test_a_server_that_hangs_never_delays_a_step(start, monkeypatch):
     """Rows are offered and go on; the end waits for a while and no longer."""
-    monkeypatch.setattr(remote.Remote, "begin", lambda self: time.sleep(30))
+    monkeypatch.setattr(remote.WandbLogger, "begin", lambda self: time.sleep(30))
     monkeypatch.setattr(remote, "PATIENCE", 0.1)
     began = time.perf_counter()
     code, _, said = start("wandb.mode=online", "train.steps=2", "log.every=1")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from configs.compose import compose
 from tests.faults.harness import equal
 from tests.training.runs import rows
-from training.config import compose
-from training.resume import class_of, continued, flat
+from training.resume import class_of, flat, resolve_config
 
 EXACT = [
     ["model=modern", "precision=bf16"],
@@ -23,7 +23,7 @@ KEPT = [
     "checkpoint.every=1",
     "checkpoint.keep=9",
     "log.every=1",
-    "show.every=2",
+    "sample.every=2",
     "eval.every=2",
     "name=whole",
 ]
@@ -45,7 +45,7 @@ def stopped_after(step, whole, name="part"):
 
 @pytest.mark.parametrize("words", EXACT, ids=lambda words: words[0])
 def test_from_every_step_to_the_same_bytes(run, start, words):
-    whole = run(*KEPT, "model.dropout=0.1", "train.micro_batch=2", *words)
+    whole = run(*KEPT, "model.dropout=0.1", "train.micro_batch_size=2", *words)
     for step in (1, 2, 3, 4):
         part = stopped_after(step, whole)
         code, said, wrong = start.plainly("name=part", "resume=true")
@@ -97,27 +97,27 @@ CHANGES = [
     ("model.d_model=32", "model.d_model was 64 in this run and is now 32"),
     ("attention=gqa", "model.attention"),
     ("model=llama", "model.attention"),
-    ("size=small", "model.d_model was 64|model.context"),
+    ("size=small", "model.d_model was 64|model.context_length"),
     ("tokenizer=char", "tokenizer.kind was byte in this run and is now char"),
     ("optimizer=adamw", "optimizer.kind was muon in this run and is now adamw; a run goes on with what"),
     ("train.batch_size=2", "train.batch_size was 4 in this run and is now 2"),
     ("init_from=runs/other", "init_from was null"),
-    ("optimizer.rate=0.01", r"optimizer.rate was 0.02 .* say resume_allow=\[optimizer.rate\]"),
-    ("schedule=cosine", r"schedule.decay was .* resume_allow=\[schedule\] if that is meant"),
-    ("data=python", r"data.document was .* resume_allow=\[data\] if that is meant"),
+    ("optimizer.lr=0.01", r"optimizer.lr was 0.02 .* say resume_allow=\[optimizer.lr\]"),
+    ("schedule=cosine", r"schedule.decay_ratio was .* resume_allow=\[schedule\] if that is meant"),
+    ("data=python", r"data.split_on was .* resume_allow=\[data\] if that is meant"),
     ("experiment=reverse", "a run goes on with what it began with"),
     ("resume_allow=[seed]", "resume_allow names seed, which stays as the run began with it; leave it out"),
     ("resume_allow=[schedule,model]", "resume_allow names model, which stays as the run began with it"),
     ("resume_allow=[log.every]", "resume_allow names log.every, which may change without; leave it out"),
     ("train.grad_clip=2.0", "train.grad_clip was 1.0"),
-    ("train.micro_batch=2", "train.micro_batch was auto"),
+    ("train.micro_batch_size=2", "train.micro_batch_size was auto"),
     ("precision=bf16", "precision was fp32"),
     ("compile=false", "compile was auto"),
-    ("data.validation=0.2", "data.validation was 0.05"),
+    ("data.val_fraction=0.2", "data.val_fraction was 0.05"),
     ("eval.every=3", None),
-    ("eval.windows=2", None),
+    ("eval.max_examples=2", None),
     ("log.every=1", None),
-    ("show.every=null", None),
+    ("sample.every=null", None),
     ("checkpoint.keep=5", None),
     ("checkpoint.every=2", None),
     ("train.patience=7", None),
@@ -131,7 +131,7 @@ CHANGES = [
     ("~train.steps", "adds or takes out"),
     ("train.steps=1,2", "lists several values"),
     ("log.every=${seed}", "a value is plain data and refers to nothing else"),
-    ("resume_allow=[optimizer.rat]", r"there is no such setting \(did you mean optimizer.rate\?\)"),
+    ("resume_allow=[optimizer.rat]", r"there is no such setting \(did you mean optimizer.lr\?\)"),
 ]
 
 
@@ -139,7 +139,7 @@ def test_settings_on_the_way(run, start):
     run("name=mine")
 
     def once(*words):
-        return continued(["name=mine", "resume=true", *words], Path("runs"))
+        return resolve_config(["name=mine", "resume=true", *words], Path("runs"))
 
     for word, sentence in CHANGES:
         if sentence is None:
@@ -148,8 +148,8 @@ def test_settings_on_the_way(run, start):
         with pytest.raises(ValueError) as refused:
             once(word)
         assert re.search(sentence, str(refused.value)), f"{word}: {refused.value}"
-    assert once("optimizer.rate=0.01", "resume_allow=[optimizer.rate]").optimizer["rate"] == 0.01
-    assert once("optimizer.rate=0.01", "resume_allow=[optimizer]").optimizer["rate"] == 0.01
+    assert once("optimizer.lr=0.01", "resume_allow=[optimizer.lr]").optimizer["rate"] == 0.01
+    assert once("optimizer.lr=0.01", "resume_allow=[optimizer]").optimizer["rate"] == 0.01
     code, _, said = start.plainly("name=mine", "resume=true", "seed=1", "resume_allow=[seed]")
     assert code == 2 and said.count("error: ") == 1 and "Traceback" not in said
 
@@ -181,7 +181,7 @@ def test_the_best_stays_the_best(run, start, every):
     """What was judged after it was saved is judged again: a longer run that gets worse keeps it."""
     folder = run("name=mine", "train.steps=3", f"eval.every={every}", "checkpoint.keep=1")
     assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
-    worse = ["train.steps=6", "optimizer.rate=9", "optimizer.adamw_rate=9", "resume_allow=[optimizer]"]
+    worse = ["train.steps=6", "optimizer.lr=9", "optimizer.adamw_lr_ratio=9", "resume_allow=[optimizer]"]
     code, _, said = start.plainly("name=mine", "resume=true", *worse)
     losses = {step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step}
     assert code == 0 and min(losses, key=losses.get) == 3 < max(losses), said

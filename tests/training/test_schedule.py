@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.build import build
+from configs.registry import build
 from tests.parts import part
 from training.schedule import SCHEDULES
 

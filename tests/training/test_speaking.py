@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from data.tokenizer import ByteTokenizer, placed
-from training.speaking import Voice, harmless
+from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
+from model.generate.stream import TextStream, escape_control
 
-TOKENIZER = ByteTokenizer(placed(["end", "start", "sentinel_0", "sentinel_1"], 256))
+TOKENIZER = ByteTokenizer(assign_ids(["end", "start", "sentinel_0", "sentinel_1"], 256))
 TEXT = "naïve ☃ aaab 🙂 abaab\n漢字 ab"
 
 
 def spoken(ids, stops=()):
-    voice, told = Voice(TOKENIZER, stops), []
+    voice, told = TextStream(TOKENIZER, stops), []
     for i in ids:
         told.append(voice.hear(i))
         if voice.stop:
@@ -80,4 +80,4 @@ def test_fillings_are_told_apart():
     ],
 )
 def test_control_characters_are_harmless(text, shown):
-    assert harmless(text) == shown
+    assert escape_control(text) == shown

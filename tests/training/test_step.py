@@ -5,16 +5,16 @@ import math
 import pytest
 import torch
 
-from data.batch import IGNORE, Batch
+from configs.errors import NonFiniteError
+from configs.registry import build
+from data.objectives import IGNORE_INDEX, Batch
 from model import build_model
-from model.build import build
+from model.precision import Precision
 from tests.parts import VOCABULARY, part, tiny, tokens
-from training import muon
-from training.distributed import Ranks
-from training.errors import NumbersError
+from training import optimizer as muon
+from training.distributed import Dist
 from training.optimizer import OPTIMIZERS, hidden_matrices
-from training.precision import Precision
-from training.step import Asked, Way, backward, seed_step, update
+from training.step import LossModule, Way, backward, seed_step, update
 
 CPU = torch.device("cpu")
 
@@ -26,11 +26,11 @@ def precision(dtype=torch.float32):
 def batch(kind="decoder", rows=6, length=9, seed=0):
     """Rows with unequal numbers of targets."""
     text, targets = tokens(rows, length, seed=seed), tokens(rows, length, seed=seed + 1)
-    targets[torch.arange(length) >= torch.arange(2, 2 + rows)[:, None]] = IGNORE
+    targets[torch.arange(length) >= torch.arange(2, 2 + rows)[:, None]] = IGNORE_INDEX
     inputs = {"tokens": text}
     if kind == "encoder_decoder":
         inputs["source"] = tokens(rows, 5, seed=seed + 2)
-    return Batch(inputs, targets, int((targets != IGNORE).sum()))
+    return Batch(inputs, targets, int((targets != IGNORE_INDEX).sum()))
 
 
 def model(kind="decoder", **changes):
@@ -45,26 +45,26 @@ def scaler(dtype=torch.float32):
     return precision(dtype).scaler()
 
 
-def way(rule=None, dtype=torch.float32, clip=0.0, micro_batch=6, grow=None):
-    return Way(rule, grow or scaler(dtype), precision(dtype), Ranks(), micro_batch, clip)
+def way(rule=None, dtype=torch.float32, clip=0.0, micro_batch_size=6, grow=None):
+    return Way(rule, grow or scaler(dtype), precision(dtype), Dist(), micro_batch_size, clip)
 
 
 def step(of, rule, given, factor=1.0, **how):
-    return update(Asked(of), given, factor, way(rule, **how))
+    return update(LossModule(of), given, factor, way(rule, **how))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
-@pytest.mark.parametrize("micro_batch", [1, 2, 3, 4])
-def test_micro_batches_give_the_gradient_of_the_whole(kind, micro_batch):
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 4])
+def test_micro_batches_give_the_gradient_of_the_whole(kind, micro_batch_size):
     of, given = model(kind).double(), batch(kind)
 
     def gradient(micro):
         of.zero_grad()
-        total = backward(Asked(of), given, given.count, way(micro_batch=micro))
+        total = backward(LossModule(of), given, given.count, way(micro_batch_size=micro))
         return total / given.count, [p.grad.clone() for p in of.parameters() if p.grad is not None]
 
     whole, gradients = gradient(6)
-    parts, summed = gradient(micro_batch)
+    parts, summed = gradient(micro_batch_size)
     assert parts == pytest.approx(float(whole), rel=1e-6)
     for a, b in zip(summed, gradients, strict=True):
         assert torch.allclose(a, b, rtol=1e-10, atol=1e-14)
@@ -73,7 +73,9 @@ def test_micro_batches_give_the_gradient_of_the_whole(kind, micro_batch):
 def test_the_loss_is_the_mean_over_targets():
     of, given = model().eval(), batch()
     logits = of(**given.inputs).flatten(0, 1)
-    expected = torch.nn.functional.cross_entropy(logits, given.targets.flatten(), ignore_index=IGNORE).item()
+    expected = torch.nn.functional.cross_entropy(
+        logits, given.targets.flatten(), ignore_index=IGNORE_INDEX
+    ).item()
     assert step(of, optimizer("adamw", of), given).loss == pytest.approx(expected, rel=1e-5)
 
 
@@ -93,7 +95,7 @@ def test_adamw_is_adamw():
     rule = optimizer("adamw", of, rate=0.01, weight_decay=0.1)
     before = {n: p.detach().clone() for n, p in of.named_parameters()}
     seed_step(0, 0)
-    total = backward(Asked(of), given, given.count, way())
+    total = backward(LossModule(of), given, given.count, way())
     grads = {n: p.grad.clone() for n, p in of.named_parameters()}
     assert total > 0
     rule.step(0.5, scaler())
@@ -168,7 +170,7 @@ def test_the_factor_scales_every_rate():
 def test_a_gradient_is_clipped_and_its_norm_told():
     of, given = model(), batch()
     free = step(of, optimizer("adamw", of, rate=1e-12), given)
-    asked = Asked(of)
+    asked = LossModule(of)
     backward(asked, given, given.count, way())
     norm = math.sqrt(sum(float((p.grad**2).sum()) for p in of.parameters()))
     assert free.norm == pytest.approx(norm, rel=1e-4)
@@ -186,7 +188,7 @@ def test_what_is_not_finite_never_reaches_the_weights(what):
         weights["embedding.table.weight"][5] = table.data[5] = math.nan
     else:
         table.register_hook(lambda grad: grad * math.inf)
-    with pytest.raises(NumbersError, match=f"the {what} is not finite"):
+    with pytest.raises(NonFiniteError, match=f"the {what} is not finite"):
         step(of, rule, given)
     for name, tensor in {**of.state_dict(), **rule.tensors()}.items():
         assert torch.equal(tensor.nan_to_num(7), {**weights, **memory}[name].nan_to_num(7)), name
@@ -240,7 +242,7 @@ def test_dropout_follows_from_the_step():
 
     def total(seed, at):
         seed_step(seed, at)
-        return Asked(of)(given.inputs, given.targets, given.count).item()
+        return LossModule(of)(given.inputs, given.targets, given.count).item()
 
     assert total(0, 3) == total(0, 3) != total(0, 4) != total(1, 3)
 
@@ -253,7 +255,7 @@ def test_dropout_follows_from_the_step():
         ("adamw", {"beta2": 1.0}, "beta2 must be from 0 to below 1 and is 1"),
         ("adamw", {"weight_decay": -0.1}, "weight_decay must be 0 or more and is -0.1"),
         ("muon", {"momentum": 1.0}, "momentum must be from 0 to below 1 and is 1"),
-        ("muon", {"adamw_rate": -1.0}, "adamw_rate must be above 0"),
+        ("muon", {"adamw_lr_ratio": -1.0}, "adamw_lr_ratio must be above 0"),
     ],
 )
 def test_what_cannot_be(name, changes, sentence):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from configs.cli import run_command
 from tests.training.runs import rows
-from training.command import command
 from training.compare import main as compare
 
 
@@ -16,9 +16,7 @@ def table(text):
 
 
 def test_a_sweep_ends_with_a_comparison(start):
-    code, said, _ = start(
-        "-m", "model=gpt2,modern", "optimizer.rate=0.01,0.02", "train.steps=2", "log.every=1"
-    )
+    code, said, _ = start("-m", "model=gpt2,modern", "optimizer.lr=0.01,0.02", "train.steps=2", "log.every=1")
     [home] = Path("runs").iterdir()
     names = {f"model-{model}_optimizer.rate-{rate}" for model in ("gpt2", "modern") for rate in (0.01, 0.02)}
     assert code == 0 and {path.name for path in home.iterdir()} == names | {"comparison.md", "comparison.png"}
@@ -30,14 +28,12 @@ def test_a_sweep_ends_with_a_comparison(start):
         shown = dict(zip(head, row, strict=True))
         last = rows(home / row[0], "val_loss")[-1][0]
         assert shown["validation"] == f"{last:.3f}" and shown["steps"] == "2"
-        assert shown["optimizer.rate"] == row[0][-4:]
+        assert shown["optimizer.lr"] == row[0][-4:]
     assert (home / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_failed_run_does_not_end_a_sweep(start):
-    code, _, said = start(
-        "-m", "seed=0,1", "optimizer=adamw", "optimizer.rate=1e30,1e-3", "train.grad_clip=0"
-    )
+    code, _, said = start("-m", "seed=0,1", "optimizer=adamw", "optimizer.lr=1e30,1e-3", "train.grad_clip=0")
     [home] = Path("runs").iterdir()
     finished = [path.name for path in home.iterdir() if (path / "checkpoints/step-00000004").exists()]
     assert code == 5 and said.count("error: step") == 2 and len(finished) == 2
@@ -47,7 +43,7 @@ def test_a_failed_run_does_not_end_a_sweep(start):
 
 
 def test_what_only_a_part_refuses_is_said_before_the_first_run(start):
-    code, said, error = start("-m", "optimizer.rate=1e-3,nan")
+    code, said, error = start("-m", "optimizer.lr=1e-3,nan")
     assert code == 2 and "rate is nan" in error and "1 of 2" not in said and not Path("runs").exists()
 
 
@@ -79,7 +75,7 @@ def test_a_sweep_of_plans_makes_nothing(start):
 def test_any_runs_can_be_compared(run, capsys):
     folders = [str(run(f"seed={seed}", f"name=seed{seed}")) for seed in (1, 2)]
     capsys.readouterr()
-    assert command(compare, folders) == 0
+    assert run_command(compare, folders) == 0
     head, _, *body = table(capsys.readouterr().out)
     assert [row[head.index("seed")] for row in body] in (["1", "2"], ["2", "1"])
     assert Path("comparison.md").exists() and Path("comparison.png").exists()
@@ -93,7 +89,7 @@ def test_any_runs_can_be_compared(run, capsys):
     ],
 )
 def test_what_is_no_run_is_told(room, capsys, words, sentence):
-    assert command(compare, words) == 2
+    assert run_command(compare, words) == 2
     assert capsys.readouterr().err.startswith(sentence)
 
 
@@ -101,6 +97,6 @@ def test_a_torn_last_line_is_left_out(run, capsys):
     folder = run("name=torn", "log.every=1")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
-    assert command(compare, [str(folder)]) == 0
+    assert run_command(compare, [str(folder)]) == 0
     [_, _, row] = table(capsys.readouterr().out)
     assert row[0] == "torn" and row[1] == "4"

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from configs.compose import compose
+from data.corpus import load
 from tests.parts import ROOT, names
 from tests.training.runs import USUAL, rows, weights, with_usual
 from train import main
-from training.config import compose
-from training.corpus import load
-from training.launch import launch
+from training.sweep import launch
 
 FAMILIES = [
     ["model=modern"],
@@ -32,7 +32,7 @@ FAMILIES = [
 
 @pytest.mark.parametrize("words", FAMILIES, ids=lambda words: words[0])
 def test_every_family_trains_by_the_same_command(run, words):
-    folder = run(*words, "log.every=1", "show.every=2", "eval.every=2")
+    folder = run(*words, "log.every=1", "sample.every=2", "eval.every=2")
     assert [step for step, _ in rows(folder, "step", "loss")] == [1, 2, 3, 4]
     judged = rows(folder, "step", "val_loss", "full")
     assert [(step, full) for step, _, full in judged] == [(0, False), (2, False), (4, False), (4, True)]
@@ -65,16 +65,16 @@ def test_a_checkpoint_lists_what_it_holds(run):
 # what looks on, in twelve ways; none of them may move a bit of the weights
 LOOKING_ON = [
     ["eval.every=1"],
-    ["eval.every=3", "eval.windows=1"],
+    ["eval.every=3", "eval.max_examples=1"],
     ["eval.every=null"],
     ["log.every=1"],
     ["log.every=100"],
-    ["show.every=1"],
-    ["show.every=null"],
+    ["sample.every=1"],
+    ["sample.every=null"],
     ["checkpoint.every=1", "checkpoint.keep=1"],
     ["checkpoint.every=null"],
     ["train.patience=9", "eval.every=1"],
-    ["wandb.mode=offline", "log.every=1", "show.every=1"],
+    ["wandb.mode=offline", "log.every=1", "sample.every=1"],
     ["debug=true", "name=other"],
 ]
 
@@ -86,27 +86,34 @@ def reference():
 
 @pytest.mark.parametrize("looking", LOOKING_ON, ids=lambda words: words[0])
 def test_whoever_looks_on_changes_no_weight(run, reference, looking):
-    usual = ["model.dropout=0.1", "train.micro_batch=2"]
+    usual = ["model.dropout=0.1", "train.micro_batch_size=2"]
     if not reference:
         reference["weights"] = weights(run(*usual))
     assert weights(run(*usual, *looking)) == reference["weights"]
 
 
 def test_the_same_words_give_the_same_bytes(run):
-    usual = ["model.dropout=0.1", "precision=bf16", "train.micro_batch=2"]
-    assert weights(run(*usual)) == weights(run(*usual, "eval.every=1", "show.every=1"))
+    usual = ["model.dropout=0.1", "precision=bf16", "train.micro_batch_size=2"]
+    assert weights(run(*usual)) == weights(run(*usual, "eval.every=1", "sample.every=1"))
     assert weights(run(*usual, "seed=1")) != weights(run(*usual))
 
 
 def test_processes_share_a_run(run, tmp_path):
-    words = ["size=tiny", "model.context=32", "tokenizer=byte", "data=text", "data.path=book.txt", "name=two"]
+    words = [
+        "size=tiny",
+        "model.context_length=32",
+        "tokenizer=byte",
+        "data=text",
+        "data.path=book.txt",
+        "name=two",
+    ]
     words += ["train.steps=4", "train.batch_size=4", "precision=fp32", "optimizer=adamw", "log.every=1"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
         [*launch, str(ROOT / "train.py"), *words], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    alone = run("optimizer=adamw", "log.every=1", "eval.windows=100")
+    alone = run("optimizer=adamw", "log.every=1", "eval.max_examples=100")
     for wanted in (("step", "loss"), ("step", "val_loss", "val_tokens")):
         for one, two in zip(rows(alone, *wanted), rows(tmp_path / "runs/two", *wanted), strict=True):
             assert one == pytest.approx(two, rel=1e-5)
@@ -116,10 +123,10 @@ def test_processes_share_a_run(run, tmp_path):
     ("words", "code", "sentence"),
     [
         (["name=a/b"], 2, "name is 'a/b'; use letters, digits"),
-        (["train.micro_batch=3"], 2, "train.micro_batch is 3; expected a divisor of 4"),
+        (["train.micro_batch_size=3"], 2, "train.micro_batch_size is 3; expected a divisor of 4"),
         (["schedule.warmup=9"], 2, "warmup is 9 steps and the run has 4; lower warmup"),
-        (["optimizer.rate=nan"], 2, "rate is nan; expected a finite number"),
-        (["optimizer.rate=-1"], 2, "rate must be above 0 and is -1"),
+        (["optimizer.lr=nan"], 2, "rate is nan; expected a finite number"),
+        (["optimizer.lr=-1"], 2, "rate must be above 0 and is -1"),
         (["device=tpu"], 2, "device is 'tpu'; choose one of: auto, cpu, cuda, mps"),
         (["precision=fp8"], 2, "precision is 'fp8'; choose one of: auto, fp32, bf16, fp16"),
         (["model.init=none"], 2, "model.init is 'none'; choose one of"),
@@ -148,7 +155,7 @@ def test_a_run_says_what_it_ran_on_and_what_it_did_not_learn(start):
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     told = Path("runs/short/environment.txt").read_text()
     assert f"torch {torch.__version__}" in told and git.stdout.strip() in told
-    code, said, _ = start("train.steps=40", "optimizer=adamw", "optimizer.rate=0.01")
+    code, said, _ = start("train.steps=40", "optimizer=adamw", "optimizer.lr=0.01")
     assert code == 0 and "warning" not in said
 
 
@@ -158,7 +165,7 @@ def test_debug_shows_where_an_error_came_from(start):
 
 
 def test_numbers_that_go_wrong_are_told_with_step_and_batch(start):
-    words = ["optimizer=adamw", "optimizer.rate=1e30", "train.grad_clip=0", "checkpoint.every=1", "name=lost"]
+    words = ["optimizer=adamw", "optimizer.lr=1e30", "train.grad_clip=0", "checkpoint.every=1", "name=lost"]
     code, _, said = start(*words)
     found = re.search(
         r"error: step (\d+): the (loss|gradient) is not finite \(.*\), on windows (.*) \.\.\. of", said
@@ -181,7 +188,7 @@ def test_a_folder_belongs_to_one_run(run, start):
 
 
 # a rate that soon is far too high
-WORSE = ["eval.every=2", "optimizer=adamw", "optimizer.rate=1", "schedule=constant", "schedule.warmup=0.9"]
+WORSE = ["eval.every=2", "optimizer=adamw", "optimizer.lr=1", "schedule=constant", "schedule.warmup=0.9"]
 
 
 def test_the_best_is_kept(run):
@@ -257,5 +264,5 @@ def test_every_experiment_runs_shrunk(run, name):
     of_pairs = name in ("reverse", "t5_docstrings")
     data = ["data=synthetic", "data.size=100"] if of_pairs else ["data=text", "data.path=book.txt"]
     folder = run(f"experiment={name}", *data, "tokenizer=byte", "train.steps=2", "train.batch_size=2",
-                 "schedule.warmup=0", "model.context=32")  # fmt: skip
+                 "schedule.warmup=0", "model.context_length=32")  # fmt: skip
     assert (folder / "checkpoints/latest").read_text() == "step-00000002\n"

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from training.errors import CheckpointError
-from training.monitor.curve import draw_run
-from training.monitor.record import Record, rows
-from training.monitor.remote import Remote
+from configs.errors import CheckpointError
+from training.monitor.metrics import JsonlLog, rows
+from training.monitor.plot import draw_run
+from training.monitor.wandb_log import WandbLogger
 
 
-class Silence:
+class NullMonitor:
     """The monitor of a process that neither writes nor shows."""
 
     def __enter__(self):
@@ -33,7 +33,7 @@ class Silence:
         pass
 
 
-class Monitor(Silence):
+class Monitor(NullMonitor):
     """metrics.jsonl, samples.jsonl, curve.png; a bar on a terminal, lines elsewhere; wandb, if asked for."""
 
     def __init__(self, run):
@@ -47,7 +47,7 @@ class Monitor(Silence):
     def __enter__(self):
         self.stack = ExitStack()
         self.metrics, self.samples = (
-            Record(self.run.folder / name) for name in ("metrics.jsonl", "samples.jsonl")
+            JsonlLog(self.run.folder / name) for name in ("metrics.jsonl", "samples.jsonl")
         )
         for record in (self.metrics, self.samples):
             self.stack.callback(record.write)  # rows that wait for a disk have a last chance
@@ -55,7 +55,7 @@ class Monitor(Silence):
         self.began -= max((row.get("seconds", 0) for row in before), default=0)
         wandb = self.run.config.wandb
         if wandb.mode != "disabled":
-            self.remote = Remote(wandb, self.run.folder, asdict(self.run.config))
+            self.remote = WandbLogger(wandb, self.run.folder, asdict(self.run.config))
             self.stack.callback(self.remote.close)
         self.bar = Progress(
             TextColumn("{task.description}"),

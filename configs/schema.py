@@ -1,0 +1,108 @@
+"""Schema: the config as typed data. Defaults live in the YAML files alone; a part is a dict with its kind."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from configs.registry import Bounds, Count, Decay, NonNegative
+
+IGNORE_INDEX = -100  # a target that is not predicted
+MAX_INT = 10**12
+Layers = Annotated[int, Bounds(least=1, most=10_000)]
+Size = Annotated[int, Bounds(least=1, most=2**31)]
+Seed = Annotated[int, Bounds(least=0, most=2**64 - 1)]
+
+
+@dataclass
+class EncoderSizes:
+    """The encoder of an encoder-decoder, where it differs from the decoder."""
+
+    d_model: Size | None
+    n_layers: Layers | None
+    n_heads: Size | None
+
+
+@dataclass
+class ModelConfig:
+    kind: str
+    d_model: Size
+    n_layers: Layers
+    n_heads: Size
+    context_length: Size
+    dropout: Decay
+    embedding: dict[str, Any]
+    embedding_norm: bool
+    position: dict[str, Any]
+    block: dict[str, Any]
+    norm: dict[str, Any]
+    attention: dict[str, Any]
+    cross_attention: dict[str, Any] | None
+    ffn: dict[str, Any]
+    head: dict[str, Any]
+    encoder: EncoderSizes
+    init: str
+
+
+@dataclass
+class TrainConfig:
+    steps: Annotated[int, Bounds(least=0, most=MAX_INT)] | None
+    tokens: Annotated[int, Bounds(least=1, most=MAX_INT)] | None
+    epochs: Annotated[float, Bounds(above=0, most=1e6)] | None
+    minutes: Annotated[float, Bounds(above=0, most=1e7)] | None
+    batch_size: Annotated[int, Bounds(least=1, most=1 << 20)]
+    micro_batch_size: Count | Annotated[str, ("auto",)]
+    grad_clip: NonNegative
+    patience: Count | None
+
+
+@dataclass
+class EvalConfig:
+    every: Count | None
+    max_examples: Count
+
+
+@dataclass
+class CheckpointConfig:
+    every: Count | None
+    keep: Annotated[int, Bounds(least=1, most=MAX_INT)]
+
+
+@dataclass
+class LogConfig:
+    every: Count
+
+
+@dataclass
+class SampleConfig:
+    every: Count | None
+
+
+@dataclass
+class WandbConfig:
+    mode: Annotated[str, ("disabled", "offline", "online")]
+    project: str
+
+
+@dataclass
+class Config:
+    name: str | None
+    resume: bool | Annotated[str, ("auto",)]
+    resume_allow: list[str]
+    init_from: str | None
+    seed: Seed
+    device: str
+    precision: str
+    compile: bool | Annotated[str, ("auto",)]
+    dry_run: bool
+    debug: bool
+    model: ModelConfig
+    data: dict[str, Any]
+    tokenizer: dict[str, Any]
+    objective: dict[str, Any]
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
+    train: TrainConfig
+    eval: EvalConfig
+    checkpoint: CheckpointConfig
+    log: LogConfig
+    sample: SampleConfig
+    wandb: WandbConfig

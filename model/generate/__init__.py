@@ -1,0 +1,3 @@
+from model.generate.decode import generate
+
+__all__ = ["generate"]
