@@ -18,7 +18,7 @@ from configs.cli import run_command
 from data.tokenizers.tokenizer import NO_TEMPLATE, Tokenizer
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint.files import RUNS_DIR, newest_run
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from model.generate.beams import beam_search, check_search
 from model.generate.decode import check_request, decode
 from model.generate.options import (
@@ -46,7 +46,7 @@ class Sampler(NamedTuple):
     tokenizer: Tokenizer
     options: Namespace
     answers: bool  # whether it has learned to answer texts, not to go on from them
-    frame: list  # ids that it has learned to see before and after a text
+    template: list  # ids that it has learned to see before and after a text
 
     def sampling(self):
         given = {name: getattr(self.options, name) for name in Sampling._fields}
@@ -57,7 +57,9 @@ class Sampler(NamedTuple):
         return LENGTH if self.options.max_new_tokens is None else self.options.max_new_tokens
 
     def encode(self, text):
-        return encode_prompt(text, self.tokenizer, self.model.context_length, self.options.slide, self.frame)
+        return encode_prompt(
+            text, self.tokenizer, self.model.context_length, self.options.slide, self.template
+        )
 
     def ids(self, text):
         """(prompt, source)"""
@@ -106,10 +108,10 @@ def drawn(told, with_logprobs):
                 yield row, i, logprob
 
 
-def frame_of(opened, answers):
+def prompt_template(opened, answers):
     """What goes on learning here learns texts without a frame. A decoder goes on from the text itself, or
     answers it after a start token."""
-    before, after = NO_TEMPLATE if opened.config.get("init_from") else opened.tokenizer.frame
+    before, after = NO_TEMPLATE if opened.config.get("init_from") else opened.tokenizer.template
     if opened.model.kind == "decoder":
         after = [opened.tokenizer.specials["start"]] if answers else []
     return [before, after]
@@ -117,12 +119,12 @@ def frame_of(opened, answers):
 
 def open_sampler(options):
     folder = newest_run(RUNS_DIR) if options.run is None else Path(options.run)
-    opened = open_run(folder, options.checkpoint)
+    opened = load_run(folder, options.checkpoint)
     model, objective = opened.model, opened.config.get("objective")
     check_options(options, model.kind)
     pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
     answers = pairs or model.kind == "encoder_decoder"
-    sampler = Sampler(model, opened.tokenizer, options, answers, frame_of(opened, answers))
+    sampler = Sampler(model, opened.tokenizer, options, answers, prompt_template(opened, answers))
     sampler.check()
     precision = choose_precision(choose_device(options.device), options.precision)
     model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
@@ -185,20 +187,22 @@ def guess(sampler, texts):
     batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
     found = (filled for batch in batches for filled in fill_masks(sampler.model, batch, mask))
     for text, filled in zip(texts, found, strict=True):
-        likeliest, ids = [best[0] for best in filled.guesses], unframed(filled.ids, sampler.frame)
+        likeliest, ids = [best[0] for best in filled.guesses], strip_template(filled.ids, sampler.template)
         if sampler.options.json:
             show_json(text, tokenizer.decode(ids), *map(list, zip(*likeliest, strict=True)), None)
             continue
-        show(f"{tokenizer.show(ids)}\n")
+        show(f"{tokenizer.decode_with_specials(ids)}\n")
         for number, best in enumerate(filled.guesses, 1):
-            words = (f"{tokenizer.show([i])!r} {math.exp(logprob):.3f}" for i, logprob in best)
+            words = (
+                f"{tokenizer.decode_with_specials([i])!r} {math.exp(logprob):.3f}" for i, logprob in best
+            )
             show(f"  {MASK} {number}: {', '.join(words)}\n")
     if sampler.options.attention_map:
         look(sampler, {"tokens": rows[0]})
 
 
-def unframed(ids, frame):
-    before, after = map(len, frame)
+def strip_template(ids, template):
+    before, after = map(len, template)
     return ids[before : len(ids) - after]
 
 

@@ -28,32 +28,32 @@ def prepare(config, overrides, home):
     """Everything a run needs before its first step; what can be wrong is said before any text is read."""
     check_name(config.name, home, config.resume)
     check_parts(config)
-    ranks, device = init_distributed(choose_device(config.device))
+    dist, device = init_distributed(choose_device(config.device))
     tune_malloc()
-    check_division(config, ranks)
+    check_division(config, dist)
     precision = choose_precision(device, config.precision)
-    stored = latest_whole(home / config.name, ranks, device) if config.resume else None
+    stored = latest_whole(home / config.name, dist, device) if config.resume else None
     model, tokenizer = init_model(config.init_from) if config.init_from and not stored else (None, None)
     with tokenizing_progress() as report:
-        streams = reload_data(config, stored, report) if stored else load(config, tokenizer, report)
-    model = model or build_model(config.model, streams.tokenizer.vocab_size, config.seed)
+        loaders = reload_data(config, stored, report) if stored else load(config, tokenizer, report)
+    model = model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     model = model.to(device)
     optimizer = make_optimizer(config, model)
-    return Run(config, overrides, ranks, precision, streams, model, optimizer, stored)
+    return Run(config, overrides, dist, precision, loaders, model, optimizer, stored)
 
 
 def train(run, asked, monitor):
     """The loop. Whatever changes a weight follows from (seed, step); the monitor only looks on."""
-    config, ranks, device = run.config, run.ranks, run.precision.device
-    asked, way, steps = ranks.wrap(asked), run.way, range(run.progress.step, run.steps)
-    batches = prefetch(lambda step: run.streams.train.batch(step, *ranks), steps, pin=device.type == "cuda")
+    config, dist, device = run.config, run.dist, run.precision.device
+    asked, way, steps = dist.wrap(asked), run.way, range(run.state.step, run.steps)
+    batches = prefetch(lambda step: run.loaders.train.batch(step, *dist), steps, pin=device.type == "cuda")
     for step, batch in zip(steps, batches, strict=False):
         show(run, monitor)
         asks = due(step, config.eval.every) or run.forgets(step)
         if asks and judge(run, monitor).out_of(config.train.patience):
             run.save()
             break
-        seed_step(config.seed, step, ranks.rank)
+        seed_step(config.seed, step, dist.rank)
         factor = run.schedule(step)
         with run.naming(step):
             learned = update(asked, batch.to(device), factor, way)
@@ -64,11 +64,11 @@ def train(run, asked, monitor):
         run.heed()
     else:
         show(run, monitor)
-        if run.progress.step:
+        if run.state.step:
             run.save()
             judge(run, monitor)
     found = evaluate_run(run)
-    monitor.evaluation(run.progress.step, found, full=True)
+    monitor.evaluation(run.state.step, found, full=True)
     return found
 
 
@@ -78,18 +78,18 @@ def due(step, every):
 
 def show(run, monitor):
     """What the model says by now. As all that looks at a step, it comes again where a run goes on from it."""
-    if run.progress.step and due(run.progress.step, run.config.sample.every):
-        monitor.example(run.progress.step, sample_validation(run))
+    if run.state.step and due(run.state.step, run.config.sample.every):
+        monitor.example(run.state.step, sample_validation(run))
 
 
 def judge(run, monitor):
     """Part of validation, the same part each time. The best so far is kept."""
     found = evaluate_run(run, run.config.eval.max_examples)
-    monitor.evaluation(run.progress.step, found, full=False)
-    if found["val_loss"] < run.progress.best and run.progress.step:
+    monitor.evaluation(run.state.step, found, full=False)
+    if found["val_loss"] < run.state.best and run.state.step:
         run.save(best=True)
-    run.progress.judge(found["val_loss"])
-    return run.progress
+    run.state.judge(found["val_loss"])
+    return run.state
 
 
 def asked_for(words):
@@ -108,17 +108,17 @@ def main(words, home):
             run.settle(cost)
             if run.stored:
                 restore(run)
-            if run.ranks.first:
+            if run.dist.is_main:
                 print(plan(run, cost))
             if config.dry_run:
                 return
             with (
                 catching_signals(),
                 run.begun(home),
-                Monitor(run) if run.ranks.first else NullMonitor() as monitor,
+                Monitor(run) if run.dist.is_main else NullMonitor() as monitor,
             ):
                 found = train(run, asked, monitor)
-            if run.ranks.first:
+            if run.dist.is_main:
                 print(summarize(run, found))
     finally:
         shut_down()

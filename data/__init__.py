@@ -39,5 +39,5 @@ __all__ = [
 
 def batches(part, objective, tokenizer, *, batch_size, seed):
     """The stream of batches of one part of a corpus."""
-    kind = PairLoader if objective.reads == "pairs" else TokenLoader
+    kind = PairLoader if objective.input_kind == "pairs" else TokenLoader
     return kind(part, objective, tokenizer, batch_size=batch_size, seed=seed)

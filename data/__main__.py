@@ -16,24 +16,24 @@ ROWS = 4  # of the first batch
 
 def show(config):
     with tokenizing_progress() as report:
-        streams = load(config, report=report)
-    of_pairs = streams.train.objective.reads == "pairs"
+        loaders = load(config, report=report)
+    of_pairs = loaders.train.objective.input_kind == "pairs"
     names = ["", "pairs" if of_pairs else "documents", "bytes", "tokens", "used" if of_pairs else "windows"]
     print("{:<12}{:>12}{:>15}{:>15}{:>12}".format(*names))
-    for name, stream in (("train", streams.train), ("validation", streams.validation)):
+    for name, stream in (("train", loaders.train), ("validation", loaders.validation)):
         part = stream.part
         print(f"{name:<12}{part.n_items:>12,}{part.n_bytes:>15,}{part.n_tokens:>15,}{stream.n:>12,}")
-    part, size = streams.train.part, config.train.batch_size
+    part, size = loaders.train.part, config.train.batch_size
     print(
-        f"\ntokenizer   {config.tokenizer['kind']}, {streams.tokenizer.vocab_size:,} words in its vocabulary"
+        f"\ntokenizer   {config.tokenizer['kind']}, {loaders.tokenizer.vocab_size:,} words in its vocabulary"
     )
     print(f"            {part.n_bytes / part.n_tokens:.2f} bytes in a token of training")
     print(f"objective   {config.objective['kind']}")
-    print(f"batch       {size}, so {streams.train.n / size:,.1f} steps an epoch")
-    if of_pairs and (n := streams.train.n_too_long):
+    print(f"batch       {size}, so {loaders.train.n / size:,.1f} steps an epoch")
+    if of_pairs and (n := loaders.train.n_too_long):
         print(f"too long    {n:,} pairs of training exceed the context ({config.objective['too_long']})")
     print(f"kept in     {part.path.parent}\n")
-    show_batch(streams.train.batch(0), streams.tokenizer)
+    show_batch(loaders.train.batch(0), loaders.tokenizer)
 
 
 def show_batch(batch, tokenizer):
@@ -43,9 +43,9 @@ def show_batch(batch, tokenizer):
         print()
         for name, tensor in batch.inputs.items():
             if not name.endswith("visible"):
-                print(f"{name:<12}{tokenizer.show(tensor[row].tolist())!r}")
+                print(f"{name:<12}{tokenizer.decode_with_specials(tensor[row].tolist())!r}")
         asked = [i for i in batch.targets[row].tolist() if i != IGNORE_INDEX]
-        print(f"{'targets':<12}{tokenizer.show(asked)!r}")
+        print(f"{'targets':<12}{tokenizer.decode_with_specials(asked)!r}")
 
 
 def main(words):

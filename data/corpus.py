@@ -1,4 +1,4 @@
-"""Corpus: the data, tokenizer and objective of a config become streams of batches."""
+"""Corpus: the data, tokenizer and objective of a config become loaders of batches."""
 
 import sys
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def load(config, tokenizer=None, report=None):
     cache = check_value("data.cache", options.pop("cache"), str)
     val_fraction = check_value("data.val_fraction", options.pop("val_fraction"), Ratio)
     source = build("data", SOURCES, options, {"cache": cache})
-    shared = {"context_length": config.model.context_length, "topology": config.model.kind}
+    shared = {"context_length": config.model.context_length, "architecture": config.model.kind}
     check(config.objective["kind"], source, config)
     objective = build("objective", OBJECTIVES, config.objective, shared)
     if tokenizer is None:
@@ -52,17 +52,23 @@ def check(kind, source, config):
     """Whether this objective can be asked of this source and this model."""
     if kind not in list(OBJECTIVES):
         return  # build says so better
-    objective, topology = OBJECTIVES[kind], config.model.kind
-    if objective.reads != source.reads:
+    objective, architecture = OBJECTIVES[kind], config.model.kind
+    if objective.input_kind != source.input_kind:
         raise ValueError(
-            f"objective={kind} reads {objective.reads} and data={config.data['kind']} gives {source.reads}; "
+            f"objective={kind} reads {objective.input_kind} and data={config.data['kind']} gives {source.input_kind}; "
             "objective=auto chooses the one that fits"
         )
-    if topology not in objective.topologies:
-        fitting = [k for k, o in OBJECTIVES.items() if o.reads == source.reads and topology in o.topologies]
+    if architecture not in objective.architectures:
+        fitting = [
+            k
+            for k, o in OBJECTIVES.items()
+            if o.input_kind == source.input_kind and architecture in o.architectures
+        ]
         way_out = f"use objective={fitting[0]}" if fitting else "use data of plain text, such as data=text"
-        able = " or ".join(objective.topologies)
-        raise ValueError(f"objective={kind} needs a model whose kind is {able}, not {topology}; {way_out}")
+        able = " or ".join(objective.architectures)
+        raise ValueError(
+            f"objective={kind} needs a model whose kind is {able}, not {architecture}; {way_out}"
+        )
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def resolve_paths(path, cache):
 class FileSource:
     """Files: what they hold, and how they are called, is all there is to know about them."""
 
-    reads, max_tokens = "text", None
+    input_kind, max_tokens = "text", None
 
     def digest(self, fingerprints):
         files = self.files()

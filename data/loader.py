@@ -36,12 +36,12 @@ class TokenLoader:
     def __init__(self, part, objective, tokenizer, *, batch_size, seed):
         self.part, self.objective, self.tokenizer = part, objective, tokenizer
         self.batch_size, self.seed = batch_size, seed
-        self.tokens_per_example = objective.window
-        self.n = (part.n_tokens - objective.ahead) // objective.window
+        self.tokens_per_example = objective.seq_len
+        self.n = (part.n_tokens - objective.lookahead) // objective.seq_len
         if self.n < 1:
             raise DataError(
                 f"{part.path.stem} holds {part.n_tokens} tokens and a window needs "
-                f"{objective.window + objective.ahead}; give more text or lower model.context_length"
+                f"{objective.seq_len + objective.lookahead}; give more text or lower model.context_length"
             )
 
     def batch(self, step, rank=0, world=1):
@@ -52,17 +52,17 @@ class TokenLoader:
         """Of the rows of a batch in the stream."""
         return step * self.batch_size + np.arange(self.batch_size)
 
-    def numbers(self, step):
+    def example_ids(self, step):
         """Which windows a batch holds."""
         return shuffled_ids(self.places(step), self.n, self.seed)
 
-    def width(self, step):
+    def seq_len(self, step):
         """Of a batch, in tokens a row: windows are all alike."""
         return self.tokens_per_example
 
     def rows(self, numbers, draw):
-        length = self.objective.window
-        rows = self.part.windows(numbers * length, length + self.objective.ahead)
+        length = self.objective.seq_len
+        rows = self.part.windows(numbers * length, length + self.objective.lookahead)
         return self.objective.batch(rows, draw, self.tokenizer)
 
     def evaluation(self, limit=None, rank=0, world=1):
@@ -73,7 +73,7 @@ class TokenLoader:
         for start in starts[rank::world]:
             batch = numbers[start : start + self.batch_size]
             yield self.rows(batch, row_rng("evaluation", batch))
-        end = self.n * self.objective.window
+        end = self.n * self.objective.seq_len
         left = self.part.n_tokens - end
         if len(numbers) == self.n and left > 1 and len(starts) % world == rank:
             row = self.part.windows(np.array([end]), left)
@@ -110,17 +110,17 @@ class PairLoader:
             )
 
     def batch(self, step, rank=0, world=1):
-        return self.rows(self.numbers(step), rank_slice(self.batch_size, rank, world))
+        return self.rows(self.example_ids(step), rank_slice(self.batch_size, rank, world))
 
-    def numbers(self, step):
+    def example_ids(self, step):
         """Which pairs a batch holds: those due in GROUP steps are sorted; then their batches are shuffled."""
         group, turn = divmod(step, GROUP)
         [turn] = permutation([turn], GROUP, hash_seed("turns", self.seed, group))
         return self.due(group)[turn * self.batch_size : (turn + 1) * self.batch_size]
 
-    def width(self, step):
+    def seq_len(self, step):
         """Of a batch, in tokens a row."""
-        return int(self.widths[self.numbers(step)].max(0).sum())
+        return int(self.widths[self.example_ids(step)].max(0).sum())
 
     def due_in(self, group):
         places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)

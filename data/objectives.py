@@ -18,18 +18,18 @@ class Batch(NamedTuple):
     targets: torch.Tensor
     count: int
 
-    def moved(self, move):
+    def map_tensors(self, move):
         return Batch({name: move(x) for name, x in self.inputs.items()}, move(self.targets), self.count)
 
     def to(self, device):
-        return self.moved(lambda x: x.to(device, non_blocking=True))
+        return self.map_tensors(lambda x: x.to(device, non_blocking=True))
 
     def pinned(self):
-        return self.moved(torch.Tensor.pin_memory)
+        return self.map_tensors(torch.Tensor.pin_memory)
 
     def rows(self, start, stop):
         """Some of its rows: a micro-batch."""
-        part = self.moved(lambda x: x[start:stop])
+        part = self.map_tensors(lambda x: x[start:stop])
         return part._replace(count=int((part.targets != IGNORE_INDEX).sum()))
 
 
@@ -40,11 +40,11 @@ def make_batch(inputs, targets, count):
 class NextToken:
     """Each token is predicted from those before it."""
 
-    reads, topologies, specials = "text", ("decoder",), ("end",)
-    ahead = 1  # tokens of a row beyond the window
+    input_kind, architectures, specials = "text", ("decoder",), ("end",)
+    lookahead = 1  # tokens of a row beyond the window
 
     def __init__(self, context_length):
-        self.window = context_length
+        self.seq_len = context_length
 
     def batch(self, rows, draw, tokenizer):
         return make_batch({"tokens": rows[:, :-1]}, rows[:, 1:], rows[:, 1:].size)
@@ -61,11 +61,11 @@ class Masked:
     """A share of the tokens is to be guessed from both sides (arxiv.org/abs/1810.04805). Of these, 80 % are
     hidden behind a mask, 10 % behind a random token, 10 % are left to see."""
 
-    reads, topologies, specials = "text", ("encoder",), ("end", "mask")
-    ahead = 0
+    input_kind, architectures, specials = "text", ("encoder",), ("end", "mask")
+    lookahead = 0
 
     def __init__(self, context_length, mask_prob: Ratio):
-        self.window, self.mask_prob = context_length, mask_prob
+        self.seq_len, self.mask_prob = context_length, mask_prob
 
     def batch(self, rows, draw, tokenizer):
         width = rows.shape[1]
@@ -82,8 +82,8 @@ class Span:
     """Short spans are cut from the text, each leaving a sentinel; the answer lists, sentinel by sentinel,
     what is missing (arxiv.org/abs/1910.10683). The share is cut exactly, so that all rows are alike."""
 
-    reads, topologies = "text", ("encoder_decoder",)
-    ahead = 0
+    input_kind, architectures = "text", ("encoder_decoder",)
+    lookahead = 0
 
     def __init__(
         self, context_length, noise_density: Ratio, mean_span_length: Annotated[float, Bounds(least=1)]
@@ -96,8 +96,8 @@ class Span:
             raise ValueError(
                 f"a context of {context_length} has no room for a span; raise model.context_length"
             )
-        self.window = lengths[fitting - 1]
-        spans = self.sizes(self.window)[1]
+        self.seq_len = lengths[fitting - 1]
+        spans = self.sizes(self.seq_len)[1]
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(spans)))
 
     def sizes(self, length):
@@ -141,14 +141,14 @@ class Seq2Seq:
     """A source is given and its target asked for. A decoder reads source and target as one text and learns
     only the target; an encoder-decoder encodes the source."""
 
-    reads, topologies, specials = "pairs", ("decoder", "encoder_decoder"), ("end", "pad", "start")
+    input_kind, architectures, specials = "pairs", ("decoder", "encoder_decoder"), ("end", "pad", "start")
 
-    def __init__(self, context_length, topology, too_long: Annotated[str, ("drop", "truncate", "error")]):
+    def __init__(self, context_length, architecture, too_long: Annotated[str, ("drop", "truncate", "error")]):
         if context_length < 3:
             raise ValueError(
                 f"a context of {context_length} has no room for a pair; raise model.context_length"
             )
-        self.context_length, self.too_long, self.joined = context_length, too_long, topology == "decoder"
+        self.context_length, self.too_long, self.joined = context_length, too_long, architecture == "decoder"
 
     def kept(self, source_lengths, target_lengths):
         """How much of each source and target there is room for."""

@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 class PairTable(FileSource):
     """Two fields of a table's rows: jsonl, json, csv, tsv, parquet."""
 
-    reads = "pairs"
+    input_kind = "pairs"
 
     def __init__(self, path: str, source: str, target: str, cache):
         if source == target:
@@ -44,7 +44,7 @@ class PairTable(FileSource):
 class ParallelText(FileSource):
     """Two text files, a source and its target in each line."""
 
-    reads = "pairs"
+    input_kind = "pairs"
 
     def __init__(self, source: str, target: str):
         self.source, self.target = source, target
@@ -72,7 +72,7 @@ def one_file(name, path):
 class Docstrings(FileSource):
     """Functions of the standard library without their docstring, and its first line."""
 
-    reads = "pairs"
+    input_kind = "pairs"
 
     def files(self):
         return stdlib_files()
@@ -107,7 +107,7 @@ def documented(node, lines):
 class Synthetic:
     """Small tasks with one right answer, in any number: for demonstrations and tests."""
 
-    reads, max_tokens = "pairs", None
+    input_kind, max_tokens = "pairs", None
 
     def __init__(self, task: str, size: Annotated[int, Bounds(least=2)], min_length: int, max_length: int):
         if task not in TASKS:

@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
 
 def split_chunks(source, share) -> Iterator[Chunk]:
     """All that a source holds, each for training or for validation."""
-    found = text_portions if source.reads == "text" else pair_portions
+    found = text_portions if source.input_kind == "text" else pair_portions
     for part, name, texts, last, end in found(source, share):
         try:
             yield Chunk(part, name, texts, sum(len(text.encode()) for text in texts), last, end)
@@ -188,8 +188,8 @@ def tokenize_into(draft, source, vocabulary, specials, share, report):
     tokenizer = vocabulary.make(texts, specials)
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
     with (
-        TokenWriter(draft, TRAIN, dtype, source.reads) as train,
-        TokenWriter(draft, VALIDATION, dtype, source.reads) as validation,
+        TokenWriter(draft, TRAIN, dtype, source.input_kind) as train,
+        TokenWriter(draft, VALIDATION, dtype, source.input_kind) as validation,
     ):
         writers = {TRAIN: train, VALIDATION: validation}
         encode_all(source, tokenizer, share, writers, report)
@@ -197,7 +197,12 @@ def tokenize_into(draft, source, vocabulary, specials, share, report):
         if not writers[part].n_tokens:
             raise DataError(f"no text falls to {part} where data.val_fraction is {share}; {way_out}")
     write_json(draft / "tokenizer.json", tokenizer.state())
-    index = {"format": FORMAT, "reads": source.reads, "dtype": dtype, "vocab_size": tokenizer.vocab_size}
+    index = {
+        "format": FORMAT,
+        "input_kind": source.input_kind,
+        "dtype": dtype,
+        "vocab_size": tokenizer.vocab_size,
+    }
     index |= {"tokenizer": described_file(draft / "tokenizer.json")}
     write_json(draft / "index.json", index | {"parts": {n: w.entry() for n, w in writers.items()}})
 

@@ -83,7 +83,7 @@ class Hub:
     """A field of a dataset of the Hugging Face Hub, or of a folder that holds one. `streaming` reads what is
     needed and keeps no copy; `max_tokens` ends early."""
 
-    reads = "text"
+    input_kind = "text"
 
     def __init__(self, id: str, name: str | None, split: str, field: str, revision: str | None,
                  streaming: bool, max_tokens: Count | None):  # fmt: skip

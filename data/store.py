@@ -85,7 +85,7 @@ class TokenFile:
         self.n_tokens, self.n_bytes, self.n_items = entry["tokens"], entry["bytes"], entry["items"]
         self.tokens = np.memmap(self.path, index["dtype"], "r")
         self.bounds = None
-        if index["reads"] == "pairs":
+        if index["input_kind"] == "pairs":
             self.bounds = np.memmap(folder / f"{name}.bounds", np.int64, "r")
 
     def windows(self, starts, length):

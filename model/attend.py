@@ -16,7 +16,7 @@ class Mask(NamedTuple):
     bias: torch.Tensor | None = None  # broadcasts to (B, H, T, S); -inf forbids
     causal: bool = False  # a square in which each position sees itself and what came before
 
-    def on(self, scores_BHTS):
+    def add_to(self, scores_BHTS):
         if self.causal:
             ahead_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
             scores_BHTS = scores_BHTS + ahead_TS
@@ -93,7 +93,7 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
     if logit_softcap is not None:
         scores_BHTS = logit_softcap * (scores_BHTS / logit_softcap).tanh()
-    weights_BHTS = mask.on(scores_BHTS).softmax(-1)
+    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)
     return weights_BHTS
 
 

@@ -126,10 +126,10 @@ class MultiHeadAttention(nn.Module):
         else:
             new = self.keys_and_values(x if keys is None else keys, values, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
-        merged_BTW = merge(self.look_up(q_BHTD, k_BGSD, v_BGSE, mask))
+        merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
-    def look_up(self, q_BHTD, k_BGSD, v_BGSE, mask):
+    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
         dropout = self.dropout if self.training else 0.0
         return attend(
             q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, logit_softcap=self.logit_softcap, dropout=dropout
@@ -172,9 +172,9 @@ class MultiHeadLatentAttention(nn.Module):
         self.head_dim, self.v_head_dim = self.qk_nope_head_dim + self.rotary_dim, v_head_dim or width
         self.kv_lora_rank, self.scale = kv_lora_rank or 4 * width, self.head_dim**-0.5
         self.query = lora_linear(d_model, q_lora_rank, n_heads * self.head_dim, norm)
-        self.latent = nn.Linear(d_model, self.kv_lora_rank, bias=False)
+        self.kv_down = nn.Linear(d_model, self.kv_lora_rank, bias=False)
         self.latent_norm = norm(self.kv_lora_rank)
-        self.key_position = nn.Linear(d_model, self.rotary_dim, bias=False)
+        self.k_rope = nn.Linear(d_model, self.rotary_dim, bias=False)
         self.key = nn.Linear(self.kv_lora_rank, n_heads * self.qk_nope_head_dim, bias=False)
         self.value = nn.Linear(self.kv_lora_rank, n_heads * self.v_head_dim, bias=False)
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=False)
@@ -182,11 +182,11 @@ class MultiHeadLatentAttention(nn.Module):
     def forward(self, x, *, mask, rotate=None, cache=None):
         q_BHTD = split(self.query(x), self.n_heads)
         q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
-        k_B1TR = split(self.key_position(x), 1)
+        k_B1TR = split(self.k_rope(x), 1)
         if rotate:
             q_BHTR, k_B1TR = rotate(q_BHTR), rotate(k_B1TR)
         # all that is remembered of a token: its latent and its rotated key, side by side
-        new_B1TK = torch.cat([split(self.latent_norm(self.latent(x)), 1), k_B1TR], -1)
+        new_B1TK = torch.cat([split(self.latent_norm(self.kv_down(x)), 1), k_B1TR], -1)
         [latents_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
         form = self.absorbed if self.absorbing_is_cheaper(x, latents_B1SK) else self.expanded
         merged_BTW = merge(form(q_BHTP, q_BHTR, latents_B1SK, mask))
@@ -199,7 +199,7 @@ class MultiHeadLatentAttention(nn.Module):
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
         k_BHSD = torch.cat([k_BHSP, k_B1SR.expand(-1, self.n_heads, -1, -1)], -1)
-        return self.look_up(q_BHTD, k_BHSD, v_BHSE, mask)
+        return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
 
     def absorbed(self, q_BHTP, q_BHTR, latents_B1SK, mask):
         """The same numbers without expanding anything: q (W c) = (q W) c, so W, which expands a latent c to a
@@ -209,10 +209,10 @@ class MultiHeadLatentAttention(nn.Module):
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
-        y_BHTL = self.look_up(q_BHTK, latents_B1SK, latents_B1SK[..., : self.kv_lora_rank], mask)
+        y_BHTL = self.attend(q_BHTK, latents_B1SK, latents_B1SK[..., : self.kv_lora_rank], mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
-    def look_up(self, q_BHTD, k_BGSD, v_BGSE, mask):
+    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
         dropout = self.dropout if self.training else 0.0
         return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, dropout=dropout)
 

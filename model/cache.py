@@ -29,17 +29,17 @@ class KVCache:
     def read(self):
         return [buffer[..., : self.length, :] for buffer in self.buffers]
 
-    def keep(self, rows):
+    def select_rows(self, rows):
         """Go on with the rows of these numbers, some of them several times."""
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
-    def forget(self, length):
+    def keep_last(self, length):
         """All but so many of the newest."""
         for buffer in self.buffers:
             buffer[..., :length, :] = buffer[..., self.length - length : self.length, :].clone()
         self.length = length
 
-    def replace(self, rows, other):
+    def overwrite_rows(self, rows, other):
         """The newest of these rows are from now on those of another cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             buffer[rows, ..., self.length - other.length : self.length, :] = new

@@ -88,7 +88,7 @@ SCALINGS = {"none": NoScaling, "linear": Linear, "llama3": Llama3, "yarn": Yarn}
 class Position(nn.Module):
     """No position at all, and the three hooks: each scheme overrides exactly one."""
 
-    limit = None  # the number of positions there are, where a scheme has only so many
+    max_positions = None  # the number of positions there are, where a scheme has only so many
 
     def __init__(self):  # kind none has no options, and nn.Module's own signature would take any
         super().__init__()
@@ -97,7 +97,7 @@ class Position(nn.Module):
         """Add to the token embeddings."""
         return x
 
-    def rotation(self, x, pos):
+    def rotary(self, x, pos):
         """A function that turns queries and keys standing at these positions, or None."""
         return None
 
@@ -111,7 +111,7 @@ class LearnedPosition(Position):
 
     def __init__(self, context_length: int, d_model: int):
         super().__init__()
-        self.limit = context_length
+        self.max_positions = context_length
         self.table = nn.Embedding(context_length, d_model)
 
     def embed(self, x, pos):
@@ -159,7 +159,7 @@ class Rope(Position):
             )
         self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"}, shared={})
 
-    def rotation(self, x, pos):
+    def rotary(self, x, pos):
         rate, growth = self.scaling(inv_frequencies(self.width, self.rope_theta, x), self.rope_theta)
         angle = pos[:, None, :, None] * rate
         cos, sin = angle.cos() * growth, angle.sin() * growth

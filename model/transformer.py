@@ -67,7 +67,7 @@ class Stack(nn.Module):
                 visible=visible,
                 bias=bias,
             ),
-            rotate=self.position.rotation(x, q_pos),
+            rotate=self.position.rotary(x, q_pos),
             memory=memory,
             memory_mask=make_cross_mask(memory_visible),
         )
@@ -81,9 +81,9 @@ class Stack(nn.Module):
         first visible token, so a row means the same with and without padding before it."""
         start = caches[0].self_attn.length if caches else 0
         end = start + x.shape[1]
-        if self.position.limit is not None and end > self.position.limit:
+        if self.position.max_positions is not None and end > self.position.max_positions:
             raise ValueError(
-                f"{end} positions, but model.context_length is {self.position.limit} and its learned positions end "
+                f"{end} positions, but model.context_length is {self.position.max_positions} and its learned positions end "
                 f"there: give fewer tokens, or train with a larger model.context_length or position=rope"
             )
         if visible is not None and (visible.dtype != torch.bool or visible.shape != (len(x), end)):

@@ -134,7 +134,7 @@ SHARED = {
     "block": {"attention", "ffn", "cross", "norm", "dropout"},
     "data": {"cache"},
     "tokenizer": set(),
-    "objective": {"context_length", "topology"},
+    "objective": {"context_length", "architecture"},
     "optimizer": set(),
     "schedule": {"steps"},
 }

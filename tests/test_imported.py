@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
 from configs.cli import run_command
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from model.hub.__main__ import export_run, import_run
 from tests.model.hub_models import END, PAD, byte_pairs, made, save
 
@@ -46,7 +46,7 @@ def imported(request, tmp_path):
         tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=words, **roles)
         tokenizer.save_pretrained(tmp_path / "theirs")
         import_run(tmp_path / "theirs", tmp_path / "run")
-        assert open_run(tmp_path / "run").tokenizer.kind == request.param
+        assert load_run(tmp_path / "run").tokenizer.kind == request.param
         return model, tokenizer
 
     return imported
@@ -67,7 +67,7 @@ def test_masks_are_filled_as_there(imported, say, tmp_path):
     asked = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
     place = asked[0].tolist().index(tokenizer.mask_token_id)
     shares, best = (found.tolist() for found in model(asked).logits[0, place].softmax(-1).topk(5))
-    named = open_run(tmp_path / "run").tokenizer.show
+    named = load_run(tmp_path / "run").tokenizer.show
     text, guesses = say("--prompt", f"{PROMPT} [MASK] in").splitlines()
     expected = (f"{named([i])!r} {share:.3f}" for i, share in zip(best, shares, strict=True))
     assert guesses == f"  [MASK] 1: {', '.join(expected)}"
@@ -113,7 +113,7 @@ def test_the_frame_goes_there_and_back(name, imported, tmp_path):
 
 def test_what_goes_on_learning_here_is_asked_as_it_learns(imported, tmp_path):
     imported("bart")
-    opened = open_run(tmp_path / "run")
+    opened = load_run(tmp_path / "run")
     assert sample.frame_of(opened, True) == [[END], [END]]
     tuned = opened._replace(config=opened.config | {"init_from": str(tmp_path / "run")})
     assert sample.frame_of(tuned, True) == [[], []]

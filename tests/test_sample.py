@@ -16,7 +16,7 @@ from configs.compose import compose
 from data.tokenizers.tokenizer import CharTokenizer
 from model.attention_maps import attention_maps, name_ticks
 from model.checkpoint.files import newest_run
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from model.generate.options import encode_prompt
 from model.generate.stream import TextStream, escape_control
 from tests.parts import ROOT
@@ -102,7 +102,7 @@ def test_a_decoder_goes_on(say):
     words = ["--prompt", "line 1", "--max-new-tokens", "12"]
     [row] = rows(say(*words, "--json"))
     assert say(*words) == f"line 1{row['text']}\n"
-    opened = open_run("runs/gpt2")
+    opened = load_run("runs/gpt2")
     assert opened.tokenizer.decode(row["ids"]) == row["text"]
     text = torch.tensor([[*b"line 1", *row["ids"]]])
     logprobs = opened.model(text)[0, 5:-1].log_softmax(-1).gather(-1, text[0, 6:, None])[:, 0]
@@ -262,10 +262,13 @@ def test_json_on_a_terminal_is_ascii(terminal):
 def test_masks_are_filled(say, monkeypatch):
     shown = say("--prompt", "li[MASK]e [MASK]", run="bert").splitlines()
     assert len(shown) == 3 and shown[1].startswith("  [MASK] 1: ") and shown[2].startswith("  [MASK] 2: ")
-    opened, mask = open_run("runs/bert"), 257
+    opened, mask = load_run("runs/bert"), 257
     text = torch.tensor([[*b"li", mask, *b"e ", mask]])
     shares, best = opened.model(text)[0, 2].softmax(-1).topk(5)
-    expected = (f"{opened.tokenizer.show([i])!r} {p:.3f}" for i, p in zip(best.tolist(), shares, strict=True))
+    expected = (
+        f"{opened.tokenizer.decode_with_specials([i])!r} {p:.3f}"
+        for i, p in zip(best.tolist(), shares, strict=True)
+    )
     assert shown[1] == f"  [MASK] 1: {', '.join(expected)}"
     Path("masks.txt").write_text("li[MASK]e [MASK]\n[MASK]e\n")
     [row, short] = rows(say("--file", "masks.txt", "--json", run="bert"))
@@ -281,10 +284,10 @@ def test_masks_are_filled(say, monkeypatch):
 
 
 def test_masks_of_a_source_are_sentinels(home):
-    tokenizer = open_run(home / "runs/t5").tokenizer
+    tokenizer = load_run(home / "runs/t5").tokenizer
     first, second = (tokenizer.specials[f"sentinel_{n}"] for n in (0, 1))
     assert encode_prompt("a[MASK][MASK]b", tokenizer, 32) == [97, first, second, 98]
-    plain = open_run(home / "runs/gpt2").tokenizer
+    plain = load_run(home / "runs/gpt2").tokenizer
     assert encode_prompt("a[MASK]", plain, 32) == [*b"a[MASK]"], "to others it is text"
 
 
@@ -301,7 +304,7 @@ def test_a_decoder_that_answers_is_asked_as_in_training(say, monkeypatch):
     monkeypatch.setattr(sample, "steps", lambda model, prompts, **rest: asked.append(prompts) or iter(()))
     say("--prompt", "abc", run="llama")
     say("--prompt", "abc", run="gpt2")
-    start = open_run("runs/llama").tokenizer.specials["start"]
+    start = load_run("runs/llama").tokenizer.specials["start"]
     assert asked == [[[*b"abc", start]], [[*b"abc"]]]
 
 
@@ -321,7 +324,7 @@ def test_a_map_of_attention(say, model):
     Path("maps.png").unlink(missing_ok=True)
     say(*words, "--precision", "bf16", run=model)
     assert Path("maps.png").read_bytes().startswith(b"\x89PNG")
-    net = open_run(f"runs/{model}").model
+    net = load_run(f"runs/{model}").model
     texts = {"tokens": [1, 2, 3]} | ({"source": [4, 5, 6, 7]} if net.kind == "encoder_decoder" else {})
     found = attention_maps(net, texts)
     assert len(found) == (6 if net.kind == "encoder_decoder" else 2)

@@ -16,31 +16,33 @@ class Dist(NamedTuple):
     """This process among those that torchrun started; alone, where it did not."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
-    def first(self):
+    def is_main(self):
         """Whether this is the one that writes and shows."""
         return self.rank == 0
 
     def wrap(self, module):
-        return DistributedDataParallel(module, gradient_as_bucket_view=True) if self.world > 1 else module
+        return (
+            DistributedDataParallel(module, gradient_as_bucket_view=True) if self.world_size > 1 else module
+        )
 
-    def quiet(self, module):
+    def no_sync(self, module):
         """Gradients are not exchanged here, but with those of the last micro-batch."""
-        return module.no_sync() if self.world > 1 else nullcontext()
+        return module.no_sync() if self.world_size > 1 else nullcontext()
 
-    def sum(self, *numbers, device="cpu"):
+    def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
-        if self.world == 1:
+        if self.world_size == 1:
             return list(numbers)
         together = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(together)
         return together.tolist()
 
-    def least(self, number, device="cpu"):
+    def all_reduce_min(self, number, device="cpu"):
         """The smallest of what the processes have."""
-        if self.world == 1:
+        if self.world_size == 1:
             return number
         together = torch.tensor([number], dtype=torch.float64, device=device)
         dist.all_reduce(together, dist.ReduceOp.MIN)
@@ -104,7 +106,7 @@ def on_signal(number, frame):
 
 def raise_if_stopped(ranks, device):
     """Raise Stopped in all processes once any of them was asked."""
-    raise_stop(int(-ranks.least(-max(received, default=0), device=device)))
+    raise_stop(int(-ranks.all_reduce_min(-max(received, default=0), device=device)))
 
 
 def stoppable(steps):

@@ -15,8 +15,8 @@ PROMPT = 16
 
 def sample_validation(run):
     """The first row of validation, in the way of the run's objective."""
-    batch = next(run.streams.validation.evaluation(1))
-    model, tokenizer = run.model.eval(), run.streams.tokenizer
+    batch = next(run.loaders.validation.evaluation(1))
+    model, tokenizer = run.model.eval(), run.loaders.tokenizer
     try:
         if run.config.model.kind == "encoder":
             return guesses(model, tokenizer, batch, run.precision)[0]
@@ -31,7 +31,7 @@ def continuations(model, tokenizer, batch):
     prompts = batch.inputs["tokens"][:, :PROMPT].tolist()
     said = said_by(model, prompts, LENGTH, tokenizer)
     return [
-        dict(prompt=tokenizer.show(prompt), continuation=tokenizer.show(text))
+        dict(prompt=tokenizer.decode_with_specials(prompt), continuation=tokenizer.decode_with_specials(text))
         for prompt, text in zip(prompts, said, strict=True)
     ]
 
@@ -62,7 +62,11 @@ def answers(model, tokenizer, batch):
         sources = [row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)]
         said = said_by(model, sources, longest, tokenizer)
     return [
-        dict(source=tokenizer.show(s), target=tokenizer.show(t), prediction=tokenizer.show(p))
+        dict(
+            source=tokenizer.decode_with_specials(s),
+            target=tokenizer.decode_with_specials(t),
+            prediction=tokenizer.decode_with_specials(p),
+        )
         for s, t, p in zip(sources, targets, said, strict=True)
     ]
 
@@ -75,9 +79,9 @@ def guesses(model, tokenizer, batch, precision):
     asked = batch.targets != IGNORE_INDEX
     return [
         dict(
-            masked=tokenizer.show(tokens.tolist()),
-            target=tokenizer.show(t[a].tolist()),
-            guess=tokenizer.show(best[a].tolist()),
+            masked=tokenizer.decode_with_specials(tokens.tolist()),
+            target=tokenizer.decode_with_specials(t[a].tolist()),
+            guess=tokenizer.decode_with_specials(best[a].tolist()),
         )
         for tokens, t, best, a in zip(batch.inputs["tokens"], batch.targets, likeliest, asked, strict=True)
     ]
@@ -87,15 +91,15 @@ def evaluate_run(run, limit=None):
     """The loss over so many windows or pairs, always the same ones; all of them where there is no limit."""
 
     def batches():
-        return stoppable(run.streams.validation.evaluation(limit, *run.ranks))
+        return stoppable(run.loaders.validation.evaluation(limit, *run.dist))
 
     def loss(of):
-        return evaluate(LossModule(run.model), of, run.precision, run.ranks)
+        return evaluate(LossModule(run.model), of, run.precision, run.dist)
 
     kind = run.config.objective["kind"]
     found = dict(zip(("val_loss", "val_tokens"), loss(batches()), strict=True))
     if kind == "next_token":
-        part = run.streams.validation.part
+        part = run.loaders.validation.part
         found["val_bpb"] = found["val_loss"] / math.log(2) * part.n_tokens / part.n_bytes
     if kind == "masked":
         found["val_accuracy"] = share(run, batches(), guessed)
@@ -114,7 +118,7 @@ def share(run, batches, right):
     counts = [right(run, batch) for batch in batches]
     run.model.train()
     n_right, n = sum(n for n, _ in counts), sum(n for _, n in counts)
-    n_right, n = run.ranks.sum(n_right, n, device=run.precision.device)
+    n_right, n = run.dist.all_reduce_sum(n_right, n, device=run.precision.device)
     return n_right / n
 
 
@@ -130,7 +134,7 @@ def guessed(run, batch):
 
 def answered(run, batch):
     """Of the answers, to the letter."""
-    shown = answers(run.model, run.streams.tokenizer, batch)
+    shown = answers(run.model, run.loaders.tokenizer, batch)
     return sum(answer["prediction"] == answer["target"] for answer in shown), len(shown)
 
 

@@ -33,7 +33,7 @@ class StepCost(NamedTuple):
 
     micro_batch_size: int
     flops: float
-    remembered: int  # by the optimizer
+    optimizer_bytes: int  # by the optimizer
     activations: int  # of one micro-batch, kept for its backward pass
     seconds: float
 
@@ -55,9 +55,9 @@ class FlopCounter(TorchDispatchMode):
 
 def profile_step(run):
     """(the module that a step asks, compiled where that is wanted and works, its cost)"""
-    rows = run.config.train.batch_size // run.ranks.world
-    step = max(range(LOOKED_AT), key=run.streams.train.width)
-    batch = run.streams.train.batch(step, *run.ranks).to(run.precision.device)
+    rows = run.config.train.batch_size // run.dist.world_size
+    step = max(range(LOOKED_AT), key=run.loaders.train.seq_len)
+    batch = run.loaders.train.batch(step, *run.dist).to(run.precision.device)
     with undone(run):
         flops, activations = counted(run, batch.rows(0, 1))
         asked = compiled(run, batch.rows(0, 1))
@@ -125,7 +125,7 @@ def fitting(run, asked, batch, rows):
         return next(n for n in divisors if n <= room)
     for n in divisors:
         fits = tried(run, asked, batch, n)
-        if run.ranks.least(fits, device=run.precision.device):  # all processes have room for so many
+        if run.dist.all_reduce_min(fits, device=run.precision.device):  # all processes have room for so many
             return n
     raise MemoryError(
         f"not even one row of {run.config.model.context_length} tokens fits on the GPU; choose a smaller size= or "
@@ -211,9 +211,9 @@ def n_parameters(model):
 
 def plan(run, cost):
     """The lines that are printed before a run, and all that dry_run=true prints."""
-    config, train, precision = run.config, run.streams.train, run.precision
-    vocabulary, n = run.streams.tokenizer.vocab_size, n_parameters(run.model)
-    each = " in each process" if run.ranks.world > 1 else ""
+    config, train, precision = run.config, run.loaders.train, run.precision
+    vocabulary, n = run.loaders.tokenizer.vocab_size, n_parameters(run.model)
+    each = " in each process" if run.dist.world_size > 1 else ""
     parts = ", ".join(f"{name} {size:,}" for name, size in sizes(run.model).items())
     dtype = str(precision.dtype).removeprefix("torch.")
     epochs = run.steps * config.train.batch_size / train.n
@@ -226,9 +226,9 @@ def plan(run, cost):
         "training": f"{run.steps:,} steps of {config.train.batch_size:,} {run.examples}, "
         f"{run.tokens_per_step:,} tokens{in_micro_batches(run, cost)}; {epochs:.2f} epochs",
         "memory": f"about {filesize(memory(run, cost))}{each}: weights and gradients {filesize(8 * n)}, "
-        f"optimizer {filesize(cost.remembered)}, activations {filesize(cost.activations)}",
-        "arithmetic": f"{cost.flops * run.ranks.world:.2e} operations a step, "
-        f"{cost.flops * run.ranks.world * run.steps:.2e} in all",
+        f"optimizer {filesize(cost.optimizer_bytes)}, activations {filesize(cost.activations)}",
+        "arithmetic": f"{cost.flops * run.dist.world_size:.2e} operations a step, "
+        f"{cost.flops * run.dist.world_size * run.steps:.2e} in all",
         "time": f"about {duration(cost.seconds * run.steps)}, {cost.seconds * 1000:,.0f} ms a step",
     }
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
@@ -244,12 +244,12 @@ def sizes(model):
 
 
 def memory(run, cost):
-    return 8 * n_parameters(run.model) + cost.remembered + cost.activations
+    return 8 * n_parameters(run.model) + cost.optimizer_bytes + cost.activations
 
 
 def in_micro_batches(run, cost):
-    n = run.config.train.batch_size // run.ranks.world // cost.micro_batch_size
-    processes = f" on {run.ranks.world} processes" if run.ranks.world > 1 else ""
+    n = run.config.train.batch_size // run.dist.world_size // cost.micro_batch_size
+    processes = f" on {run.dist.world_size} processes" if run.dist.world_size > 1 else ""
     return processes + (f", {cost.micro_batch_size} at a time" if n > 1 else "")
 
 

@@ -36,11 +36,11 @@ class StoredCheckpoint(NamedTuple):
     is_best: bool
 
 
-def latest_whole(folder, ranks, device):
+def latest_whole(folder, dist, device):
     """The newest checkpoint of a run that is whole, the same one in all processes; None where there is none
     at all. Those that are not are told by name."""
-    step = find(folder) if ranks.first else 0
-    [step] = ranks.sum(step if ranks.first else 0, device=device)
+    step = find(folder) if dist.is_main else 0
+    [step] = dist.all_reduce_sum(step if dist.is_main else 0, device=device)
     if step < 0:
         return None
     place = folder / "checkpoints" / step_dir(int(step))

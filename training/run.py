@@ -18,12 +18,12 @@ from training.step import Way
 
 
 class Run:
-    def __init__(self, config, overrides, ranks, precision, streams, model, optimizer, stored=None):
+    def __init__(self, config, overrides, dist, precision, loaders, model, optimizer, stored=None):
         self.overrides = overrides
-        self.config, self.ranks, self.precision, self.streams = config, ranks, precision, streams
+        self.config, self.dist, self.precision, self.loaders = config, dist, precision, loaders
         self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
         self.stored = stored  # the checkpoint from which it goes on
-        self.progress = TrainState()
+        self.state = TrainState()
         self.folder = self.saver = None  # until it begins
         self.cost = None  # until it is settled
 
@@ -34,10 +34,10 @@ class Run:
         if self.stored:
             state = self.stored.state
             self.steps = state["steps"] if state["ends"] == ends else self.steps
-            self.progress = TrainState(**{name: state[name] for name in asdict(self.progress)})
-            if self.steps < self.progress.step:
+            self.state = TrainState(**{name: state[name] for name in asdict(self.state)})
+            if self.steps < self.state.step:
                 raise ValueError(
-                    f"the run has done {self.progress.step} steps, and by train.steps, tokens or minutes it "
+                    f"the run has done {self.state.step} steps, and by train.steps, tokens or minutes it "
                     f"would end at {self.steps}; give more, or leave them out"
                 )
         self.schedule = make_schedule(self.config.schedule, self.steps) if self.steps else None
@@ -49,7 +49,7 @@ class Run:
     @property
     def way(self):
         micro_batch_size, clip = self.cost.micro_batch_size, self.config.train.grad_clip
-        return Way(self.optimizer, self.scaler, self.precision, self.ranks, micro_batch_size, clip)
+        return Way(self.optimizer, self.scaler, self.precision, self.dist, micro_batch_size, clip)
 
     @contextmanager
     def naming(self, step):
@@ -57,7 +57,7 @@ class Run:
         try:
             yield
         except NonFiniteError as error:
-            numbers = ", ".join(map(str, self.streams.train.numbers(step)[:8].tolist()))
+            numbers = ", ".join(map(str, self.loaders.train.example_ids(step)[:8].tolist()))
             raise NonFiniteError(
                 f"step {step + 1}: {error}, on {self.examples} {numbers} ... of training; nothing of it "
                 f"reached the weights, and {self.folder} keeps what was saved; try a lower optimizer.lr"
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def tokens_per_step(self):
-        return round(self.config.train.batch_size * self.streams.train.tokens_per_example)
+        return round(self.config.train.batch_size * self.loaders.train.tokens_per_example)
 
     def mfu(self, seconds):
         """The share of what the device could compute that a step of so many seconds did."""
@@ -91,7 +91,7 @@ class Run:
     @contextmanager
     def begun(self, home):
         """Its folder, made or entered again. A run that is stopped is saved first."""
-        if not self.ranks.first:
+        if not self.dist.is_main:
             try:
                 yield
             except StopRequested:
@@ -100,7 +100,7 @@ class Run:
             return
         with folders.open_run_folder(self, home) as self.folder:
             self.saver = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
-            self.saver.saved = self.progress.step if self.stored else None
+            self.saver.saved = self.state.step if self.stored else None
             try:
                 yield
                 self.saver.wait()
@@ -117,12 +117,12 @@ class Run:
 
     def meet(self):
         """Wait for the other processes: torchrun ends all of them as soon as one has left."""
-        self.ranks.sum(0, device=self.precision.device)
+        self.dist.all_reduce_sum(0, device=self.precision.device)
 
     def stopped(self, by):
         """Save, and say how to go on."""
         name = self.config.name or self.folder.name
-        step, way = self.progress.step, f"python train.py name={name} resume=true"
+        step, way = self.state.step, f"python train.py name={name} resume=true"
         if not step:
             return f"stopped by {by} before its first step; to begin again: {way}"
         self.save()
@@ -135,25 +135,25 @@ class Run:
 
     def advance(self, learned):
         """A step is done; what the thread that saves has met meanwhile is told."""
-        self.progress.step += 1
-        self.progress.skipped += learned.skipped
+        self.state.step += 1
+        self.state.skipped += learned.skipped
         if self.saver:
             self.saver.look()
-        return self.progress.step
+        return self.state.step
 
     def heed(self):
         """Whether any process was asked to stop is known to all of them between two steps."""
-        raise_if_stopped(self.ranks, self.precision.device)
+        raise_if_stopped(self.dist, self.precision.device)
 
     def save(self, best=False):
         """Once at a step, however many reasons there are to."""
         if self.saver:
-            self.saver.save(self.state(), self.tensors, best)
+            self.saver.save(self.state_dict(), self.tensors, best)
 
-    def state(self):
-        state = {"format": FORMAT, **asdict(self.progress), "steps": self.steps, "ends": self.ends}
+    def state_dict(self):
+        state = {"format": FORMAT, **asdict(self.state), "steps": self.steps, "ends": self.ends}
         state |= {"micro_batch_size": self.cost.micro_batch_size, "scaler": self.scaler.state_dict()}
-        return state | {"data": self.streams.name}
+        return state | {"data": self.loaders.name}
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}
@@ -168,14 +168,16 @@ def length(run, cost):
         ends.append(math.ceil(train.tokens / run.tokens_per_step))
     if train.minutes is not None:
         # the first process measures for all
-        [seconds] = run.ranks.sum(cost.seconds if run.ranks.first else 0.0, device=run.precision.device)
+        [seconds] = run.dist.all_reduce_sum(
+            cost.seconds if run.dist.is_main else 0.0, device=run.precision.device
+        )
         ends.append(max(1, int(train.minutes * 60 / seconds)))
     return min(ends)
 
 
-def check_division(config, ranks):
+def check_division(config, dist):
     """The rows of a batch among processes and micro-batches."""
-    size, world, asked = config.train.batch_size, ranks.world, config.train.micro_batch_size
+    size, world, asked = config.train.batch_size, dist.world_size, config.train.micro_batch_size
     if size % world:
         raise ValueError(f"train.batch_size is {size} and does not divide among {world} processes")
     if asked != "auto" and size // world % asked:

@@ -78,7 +78,7 @@ def open_run_folder(run, home):
     """The folder of this run alone, with all it needs to be understood later."""
     check_disk_space(run, home)
     folder, again = home / str(run.config.name), run.config.resume
-    metadata = run.config, run.overrides, run.streams.tokenizer, checkpoint.environment(run.precision)
+    metadata = run.config, run.overrides, run.loaders.tokenizer, checkpoint.environment(run.precision)
     if not (again and folder.is_dir()):
         folder = new_folder(run.config, home)
         if again:
@@ -88,7 +88,7 @@ def open_run_folder(run, home):
             yield folder
         return
     # who resumes holds it already
-    step = run.progress.step
+    step = run.state.step
     checkpoint.clean_up(folder / "checkpoints", step)
     truncate_rows(
         folder / "metrics.jsonl", lambda row: row["step"] <= step if "loss" in row else row["step"] < step
@@ -102,14 +102,14 @@ def open_run_folder(run, home):
 def resume_message(run):
     if not run.stored:
         return "has no checkpoint yet; it begins at step 0"
-    if run.progress.step < run.steps:
-        return f"goes on from step {run.progress.step}"
+    if run.state.step < run.steps:
+        return f"goes on from step {run.state.step}"
     return f"is finished, all {run.steps} steps are done; more train.steps, tokens or minutes would go on"
 
 
 def check_disk_space(run, home):
     """For what the run will keep: so many checkpoints, the best, one in the making."""
-    one = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.remembered
+    one = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.optimizer_bytes
     there = home / str(run.config.name) / "checkpoints"
     kept = sum(path.stat().st_size for path in there.glob("step-*/*.safetensors"))
     wanted = one * (run.config.checkpoint.keep + 2) - kept

@@ -33,7 +33,7 @@ class Way(NamedTuple):
     optimizer: Optimizer
     scaler: torch.amp.GradScaler
     precision: Precision
-    ranks: Dist
+    dist: Dist
     micro_batch_size: int
     clip: float
 
@@ -57,11 +57,11 @@ def backward(asked, batch, count, way):
     starts = range(0, len(batch.targets), way.micro_batch_size)
     for start in starts:
         rows = batch.rows(start, start + way.micro_batch_size) if len(starts) > 1 else batch
-        with way.ranks.quiet(asked) if start != starts[-1] else nullcontext():
+        with way.dist.no_sync(asked) if start != starts[-1] else nullcontext():
             with way.precision.autocast():
                 part = asked(rows.inputs, rows.targets, rows.count)
             # the exchange between processes is a mean, and what is wanted is a sum
-            way.scaler.scale(part * (way.ranks.world / count)).backward()
+            way.scaler.scale(part * (way.dist.world_size / count)).backward()
         total += part.detach()
     return total
 
@@ -69,13 +69,13 @@ def backward(asked, batch, count, way):
 def update(asked, batch, factor, way):
     """One step at `factor` times the peak rate. What is not finite never reaches the weights."""
     device, scaler = way.precision.device, way.scaler
-    [count] = way.ranks.sum(batch.count, device=device)
+    [count] = way.dist.all_reduce_sum(batch.count, device=device)
     total = backward(asked, batch, count, way)
     for part in way.optimizer.parts:
         scaler.unscale_(part)
     norm = nn.utils.clip_grad_norm_(asked.parameters(), way.clip or math.inf)
     total, norm = torch.stack([total.float(), norm.float()]).tolist()  # the one wait of a step
-    [total] = way.ranks.sum(total, device=device)
+    [total] = way.dist.all_reduce_sum(total, device=device)
     overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is left out
     for what, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
         if not math.isfinite(number):
@@ -85,7 +85,7 @@ def update(asked, batch, factor, way):
 
 
 @torch.no_grad()
-def evaluate(asked, batches, precision, ranks):
+def evaluate(asked, batches, precision, dist):
     """(mean loss, targets) over batches that all processes share, without dropout."""
     asked.eval()
     total, count = 0.0, 0
@@ -95,5 +95,5 @@ def evaluate(asked, batches, precision, ranks):
             total += asked(batch.inputs, batch.targets, batch.count).item()
         count += batch.count
     asked.train()
-    total, count = ranks.sum(total, count, device=precision.device)
+    total, count = dist.all_reduce_sum(total, count, device=precision.device)
     return total / count, int(count)

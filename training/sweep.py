@@ -9,8 +9,8 @@ from functools import partial
 import hydra
 
 from configs.cli import run_command, safe_streams
-from configs.errors import StopRequested
 from configs.compose import CONFIGS, expand_sweep, quote_value, resolve
+from configs.errors import StopRequested
 from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config
 from training.compare import compare

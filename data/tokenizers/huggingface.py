@@ -29,7 +29,7 @@ def to_hf(tokenizer):
         tokens = ["".join(letter[b] for b in token) for token in ranks]
         merges, pattern = merges_of(tokens), getattr(tokenizer, "pattern", None)
     whole = bpe_json(tokens, merges, pattern, {names[n]: i for n, i in tokenizer.specials.items()})
-    whole["post_processor"] = template_processing(tokenizer.frame, first)
+    whole["post_processor"] = template_processing(tokenizer.template, first)
     if tokenizer.kind == "char":
         whole |= {"pre_tokenizer": None, "decoder": {"type": "Fuse"}}
     text = json.dumps(whole, ensure_ascii=False)
@@ -87,19 +87,19 @@ def same_ids(tokenizer, other, text):
     return tokenizer.encode(text).tolist() == other.encode(text, add_special_tokens=False).ids
 
 
-def frame_of(processor):
+def template_of(processor):
     """The ids that a post-processor in JSON sets before a text and after it; one that only counts characters
     sets none."""
     kind = processor and processor["type"]
     if kind == "Sequence":
-        frames = map(frame_of, processor["processors"])
+        frames = map(template_of, processor["processors"])
         return next(filter(any, frames), NO_TEMPLATE)  # the library cannot take two
     if kind in ("BertProcessing", "RobertaProcessing"):
         return [[processor["cls"][1]], [processor["sep"][1]]]
-    return template_of(processor) if kind == "TemplateProcessing" else NO_TEMPLATE
+    return single_template(processor) if kind == "TemplateProcessing" else NO_TEMPLATE
 
 
-def template_of(processor):
+def single_template(processor):
     pieces, known = processor["single"], processor["special_tokens"]
     texts = [place for place, piece in enumerate(pieces) if "Sequence" in piece]
     names = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
@@ -109,12 +109,12 @@ def template_of(processor):
     return [[i for piece in side for i in piece] for side in (ids[: texts[0]], ids[texts[0] :])]
 
 
-def template_processing(frame, names):
+def template_processing(template, names):
     """Such a post-processor; `names` has those of ids."""
-    if not any(frame):
+    if not any(template):
         return None
-    spelled = {i: names.get(i, f"<|{i}|>") for side in frame for i in side}
-    before, after = ([{"SpecialToken": {"id": spelled[i], "type_id": 0}} for i in side] for side in frame)
+    spelled = {i: names.get(i, f"<|{i}|>") for side in template for i in side}
+    before, after = ([{"SpecialToken": {"id": spelled[i], "type_id": 0}} for i in side] for side in template)
     first, second = ({"Sequence": {"id": letter, "type_id": n}} for n, letter in enumerate("AB"))
     return {
         "type": "TemplateProcessing",
@@ -126,8 +126,8 @@ def template_processing(frame, names):
 
 def from_hf(text, specials, vocab_size):
     """Ours where it can be said in our words, with the same ids; else the library's own, wrapped."""
-    frame = frame_of(json.loads(text).get("post_processor"))
-    told = {"frame": frame} if any(frame) else {}
+    template = template_of(json.loads(text).get("post_processor"))
+    told = {"template": template} if any(template) else {}
     wrapped = from_hub_state({"text": text, "specials": specials, "vocab_size": vocab_size, **told})
     ours = as_byte_bpe(wrapped)
     return ours or wrapped
@@ -154,7 +154,7 @@ def as_byte_bpe(wrapped):
     if min(wrapped.specials.values()) < len(ranks):
         return None
     try:
-        ours = BytePairTokenizer(pattern, ranks, wrapped.specials, wrapped.vocab_size, wrapped.frame)
+        ours = BytePairTokenizer(pattern, ranks, wrapped.specials, wrapped.vocab_size, wrapped.template)
     except ValueError:  # a pattern that tiktoken cannot compile
         return None
     everything = SAMPLE + wrapped.decode(range(len(ranks)))

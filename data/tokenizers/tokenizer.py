@@ -24,18 +24,20 @@ def assign_ids(names, first):
 class Tokenizer:
     """What all kinds share: special ids lie behind the ordinary ones, and each id stands for some bytes."""
 
-    def __init__(self, n_ordinary, specials, frame=NO_TEMPLATE):
+    def __init__(self, n_ordinary, specials, template=NO_TEMPLATE):
         self.n_ordinary = n_ordinary  # ids that text can have, from 0
         self.specials = specials
-        self.frame = frame  # ids before and after a text that stands by itself, as published models learn it
+        self.template = (
+            template  # ids before and after a text that stands by itself, as published models learn it
+        )
         self.vocab_size = max([n_ordinary - 1, *specials.values()]) + 1
         self.names = {i: name for name, i in specials.items()}
 
     def decode(self, ids):
         """The text, without special tokens."""
-        return self.stream()(ids, final=True)
+        return self.incremental_decoder()(ids, final=True)
 
-    def show(self, ids):
+    def decode_with_specials(self, ids):
         """The text, with special tokens by name: for the eye only."""
         shown, ordinary = "", []
         for i in ids:
@@ -46,19 +48,19 @@ class Tokenizer:
                 ordinary.append(i)
         return shown + self.decode(ordinary)
 
-    def stream(self, before=()):
+    def incremental_decoder(self, before=()):
         """A function of the next ids, which gives the text that is certain by now: never half a character.
         `before` are ids that stand there already, for kinds whose pieces join."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def text(ids, final=False):
             ordinary = (i for i in ids if i < self.n_ordinary)
-            return decoder.decode(self.bytes_of(ordinary), final)
+            return decoder.decode(self.decode_bytes(ordinary), final)
 
         return text
 
     def state(self):
-        told = {"frame": self.frame} if any(self.frame) else {}
+        told = {"template": self.template} if any(self.template) else {}
         return {"kind": self.kind, "specials": self.specials} | told
 
 
@@ -71,7 +73,7 @@ class ByteTokenizer(Tokenizer):
     def encode(self, text):
         return np.frombuffer(text.encode(), np.uint8)
 
-    def bytes_of(self, ids):
+    def decode_bytes(self, ids):
         return bytes(ids)
 
 
@@ -97,7 +99,7 @@ class CharTokenizer(Tokenizer):
             )
         return ids
 
-    def bytes_of(self, ids):
+    def decode_bytes(self, ids):
         return "".join(self.characters[i] for i in ids).encode()
 
     def state(self):
@@ -110,8 +112,8 @@ class BytePairTokenizer(Tokenizer):
 
     kind = "bpe"
 
-    def __init__(self, pattern, ranks, specials, vocab_size=None, frame=NO_TEMPLATE):
-        super().__init__(len(ranks), specials, frame)
+    def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE):
+        super().__init__(len(ranks), specials, template)
         self.pattern, self.ranks, self.told = pattern, ranks, vocab_size
         self.vocab_size = vocab_size or self.vocab_size  # a model may have more rows than there are tokens
         # tiktoken encodes half as fast again where it has special tokens to look for, though none is allowed
@@ -125,7 +127,7 @@ class BytePairTokenizer(Tokenizer):
     def encode(self, text):
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
-    def bytes_of(self, ids):
+    def decode_bytes(self, ids):
         return b"".join(self.ranks[i] for i in ids)
 
     def state(self):
@@ -140,8 +142,8 @@ class HubTokenizer(Tokenizer):
 
     kind = "hub"
 
-    def __init__(self, text, specials, vocab_size, frame=NO_TEMPLATE):
-        super().__init__(vocab_size, specials, frame)
+    def __init__(self, text, specials, vocab_size, template=NO_TEMPLATE):
+        super().__init__(vocab_size, specials, template)
         self.vocab_size, self.text = vocab_size, text
         self.library = load_hf_tokenizer(text)
 
@@ -151,13 +153,13 @@ class HubTokenizer(Tokenizer):
         except Exception as error:  # the library has no kind of its own
             raise ValueError(f"this tokenizer has no ids for {text!r:.60}: {error}") from None
 
-    def bytes_of(self, ids):
+    def decode_bytes(self, ids):
         return self.library.decode(list(ids)).encode()
 
     def decode(self, ids):
         return self.library.decode(list(ids))
 
-    def stream(self, before=()):
+    def incremental_decoder(self, before=()):
         """Pieces may join in ways of their own, so new ids are decoded behind the last that have become
         text."""
         seen, new = list(before), []
@@ -198,7 +200,7 @@ SHAPES = {
     "bpe": {"pattern": str, "ranks": list},
     "hub": {"text": str, "vocab_size": int},
 }
-TOLD = {"vocab_size": int, "frame": list}  # of some that were published
+TOLD = {"vocab_size": int, "template": list}  # of some that were published
 
 
 def tokenizer_from_state(state):
@@ -225,7 +227,7 @@ def tokenizer_from_state(state):
         raise ValueError("a char tokenizer's characters stand in order, each once")
     try:
         tokenizer = {"byte": ByteTokenizer, "char": CharTokenizer, "bpe": BytePairTokenizer}[kind](**options)
-        check_frame(tokenizer.frame, tokenizer.vocab_size)
+        check_frame(tokenizer.template, tokenizer.vocab_size)
         return tokenizer
     except ValueError as error:  # a pattern that tiktoken cannot compile
         raise ValueError(f"not the state of a tokenizer: {error}") from None
@@ -243,7 +245,7 @@ def decoded(ranks):
 
 def from_hub_state(options):
     tokenizer = HubTokenizer(**options)
-    check_frame(tokenizer.frame, tokenizer.vocab_size)
+    check_frame(tokenizer.template, tokenizer.vocab_size)
     ids = [*tokenizer.specials.values(), *tokenizer.library.get_vocab().values()]
     if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
         raise ValueError(
@@ -268,8 +270,8 @@ def check_specials(specials, n_ordinary, shared=False):
         raise ValueError(f"special tokens have ids of their own behind the {n_ordinary} of the text")
 
 
-def check_frame(frame, vocab_size):
-    if len(frame) != 2 or not all(isinstance(side, list) for side in frame):
-        raise ValueError("a tokenizer's frame is a list of ids before a text, and one of those after it")
-    if odd := [i for side in frame for i in side if type(i) is not int or not 0 <= i < vocab_size]:
-        raise ValueError(f"a tokenizer's frame has {odd[0]!r:.60}, which is none of its {vocab_size} ids")
+def check_frame(template, vocab_size):
+    if len(template) != 2 or not all(isinstance(side, list) for side in template):
+        raise ValueError("a tokenizer's template is a list of ids before a text, and one of those after it")
+    if odd := [i for side in template for i in side if type(i) is not int or not 0 <= i < vocab_size]:
+        raise ValueError(f"a tokenizer's template has {odd[0]!r:.60}, which is none of its {vocab_size} ids")

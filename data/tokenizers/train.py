@@ -12,7 +12,13 @@ import tiktoken_ext.openai_public as published
 
 from configs.errors import DataError
 from configs.registry import Bounds, Count
-from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, assign_ids, tokenizer_from_state
+from data.tokenizers.tokenizer import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    assign_ids,
+    tokenizer_from_state,
+)
 
 MAX_VOCAB = 1_000_000
 # GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space

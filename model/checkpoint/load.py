@@ -81,7 +81,7 @@ class LoadedRun(NamedTuple):
     step: int
 
 
-def open_run(folder, which="latest"):
+def load_run(folder, which="latest"):
     """which: latest, best, or a step that was saved."""
     folder = Path(folder)
     refuse_links(folder)

@@ -115,14 +115,14 @@ class DecodingState:
             return
         slots = max(map(len, self.rows)) - 1
         for layer in self.caches:
-            layer.self_attn.forget(slots)
+            layer.self_attn.keep_last(slots)
         self.visible = self.visible[:, -slots - 1 :]
         self.visible[over, : slots + 1 - half] = False
         if half > 1:
             anew, rows = self.model.new_caches(half - 1), [self.rows[number][:-1] for number in over]
             self.hidden(torch.tensor(rows, device=self.tokens.device), over, caches=anew)
             for layer, other in zip(self.caches, anew, strict=True):
-                layer.self_attn.replace(over, other.self_attn)
+                layer.self_attn.overwrite_rows(over, other.self_attn)
 
     def keep(self, numbers):
         """Go on with the rows of these numbers, some of them several times; of a batch without padding."""
@@ -130,8 +130,8 @@ class DecodingState:
         if self.memory is not None:
             self.memory = self.memory[numbers]
         for layer in self.caches:
-            layer.self_attn.keep(numbers)
-            layer.cross_attn.keep(numbers)
+            layer.self_attn.select_rows(numbers)
+            layer.cross_attn.select_rows(numbers)
 
 
 class DecodeStep(NamedTuple):

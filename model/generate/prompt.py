@@ -35,8 +35,8 @@ def filled(row, logprobs, mask):
     return FilledMasks(ids, [guess for guess, hidden in zip(guesses, masked, strict=True) if hidden])
 
 
-def encode_prompt(text, tokenizer, context_length, slide=False, frame=NO_TEMPLATE):
-    """The ids of a text in its frame, each [MASK] being what stood in such a place in training."""
+def encode_prompt(text, tokenizer, context_length, slide=False, template=NO_TEMPLATE):
+    """The ids of a text in its template, each [MASK] being what stood in such a place in training."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -48,7 +48,7 @@ def encode_prompt(text, tokenizer, context_length, slide=False, frame=NO_TEMPLAT
         ids += [mark, *piece]
     if not ids:
         raise ValueError("the prompt is empty; expected at least one character")
-    before, after = frame
+    before, after = template
     room = context_length - len(before) - len(after)
     if len(ids) > room and not (slide and room > 0):
         raise ValueError(

@@ -8,7 +8,11 @@ class TextStream:
     which it ends."""
 
     def __init__(self, tokenizer, stops=(), before=()):
-        self.stream, self.end, self.stops = tokenizer.stream(before), tokenizer.specials["end"], stops
+        self.stream, self.end, self.stops = (
+            tokenizer.incremental_decoder(before),
+            tokenizer.specials["end"],
+            stops,
+        )
         # what an answer fills in is told apart by these
         self.names = {i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")}
         self.text, self.held, self.ids, self.logprobs = "", "", [], []

@@ -14,7 +14,7 @@ from configs.compose import DEFAULT_OBJECTIVE, compose
 from configs.errors import HubError
 from model.checkpoint import save as checkpoint
 from model.checkpoint.files import FORMAT, TrainState, model_config
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from model.hub.convert import atomic_folder, export, load_hf
 
 
@@ -38,7 +38,7 @@ def import_run(place, folder):
 
 
 def export_run(run, which, folder, family):
-    opened = open_run(run, which)
+    opened = load_run(run, which)
     config = model_config(opened.config["model"])
     found = export((opened.model, opened.tokenizer, config), folder, family)
     print(f"{folder}: transformers.{found.auto}.from_pretrained({str(folder)!r}) is a {found.architecture}")

@@ -17,7 +17,7 @@ from data.tokenizers.huggingface import to_hf
 from data.tokenizers.tokenizer import Tokenizer
 from model import build_model
 from model.checkpoint.files import model_config, read_config
-from model.checkpoint.load import load_weights, open_run
+from model.checkpoint.load import load_run, load_weights
 from model.checkpoint.save import model_tensors
 from model.hub import HubError, best_match, config_from_spec, read_hf_config, resolve_folder, spec_from_config
 from model.hub.files import files_of
@@ -72,7 +72,7 @@ def init_model(place):
     if is_hf_folder(place):
         found = load_hf(place)
         return found.model(), found.tokenizer
-    loaded = open_run(Path(place).expanduser())
+    loaded = load_run(Path(place).expanduser())
     return loaded.model.train(), loaded.tokenizer
 
 

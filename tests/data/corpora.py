@@ -21,8 +21,8 @@ def vocabulary(name="byte", **changes):
     return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes), {})
 
 
-def objective(name, context_length=16, topology="decoder", **changes):
-    shared = {"context_length": context_length, "topology": topology}
+def objective(name, context_length=16, architecture="decoder", **changes):
+    shared = {"context_length": context_length, "architecture": architecture}
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 

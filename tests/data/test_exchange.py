@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from data.tokenizers.huggingface import SAMPLE, from_hf, to_hf
-from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, tokenizer_from_state, load_hf_tokenizer
+from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, load_hf_tokenizer, tokenizer_from_state
 from data.tokenizers.train import PATTERN, train_bpe
 from tests.data.test_tokenizer import library as python_text
 from tests.data.test_tokenizer import make
@@ -141,8 +141,8 @@ def test_a_stream_says_what_the_whole_says(name):
         shown += stream([i])
         assert "\ufffd" not in shown or name in ("bert", "t5")
     assert shown + stream([], final=True) == ours.decode(ids)
-    assert ours.bytes_of(ids).decode() == ours.decode(ids)
-    assert ours.show([1, *ids[:2], 1]).count("<end>") == 2
+    assert ours.decode_bytes(ids).decode() == ours.decode(ids)
+    assert ours.decode_with_specials([1, *ids[:2], 1]).count("<end>") == 2
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_a_stream_says_what_the_whole_says(name):
         ({"specials": {"end": -1}}, "has ids from -1"),
         ({"specials": {"end": "x"}}, "special tokens are plain names"),
         ({"specials": {"end": [1]}}, "special tokens are plain names"),
-        ({"frame": [[512], []]}, "frame has 512, which is none of its 512 ids"),
-        ({"frame": [1]}, "frame is a list of ids before a text"),
-        ({"frame": {}}, "not the state of a tokenizer"),
+        ({"template": [[512], []]}, "frame has 512, which is none of its 512 ids"),
+        ({"template": [1]}, "frame is a list of ids before a text"),
+        ({"template": {}}, "not the state of a tokenizer"),
         ({"specials": {}}, "special tokens are an end, and others"),
         ({"specials": {"end": 1, "../x": 2}}, "special tokens are plain names"),
         ({"code": "print()"}, "not the state of a tokenizer"),
@@ -218,9 +218,9 @@ def test_what_stands_around_a_text_comes_along(name, first):
     plain, whole = (theirs.encode("the cat", add_special_tokens=add).ids for add in (False, True))
     assert whole == [*before, *plain, *after]
     ours = from_hf(theirs.to_str(), {"end": 400}, 512)
-    assert ours.kind == ("hub" if first else "bpe") and ours.frame == frame
+    assert ours.kind == ("hub" if first else "bpe") and ours.template == frame
     assert ours.encode("the cat").tolist() == plain, "batches have no frame"
-    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).frame == frame
+    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).template == frame
     back, _ = to_hf(ours)
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
     assert from_hf(back, ours.specials, 512).state() == ours.state()

@@ -67,8 +67,8 @@ def test_a_batch_is_what_the_model_takes(run, words):
     """Its inputs are the keywords of forward, and the loss finds as many targets as it says."""
     run(*words)
     config = compose(["size=tiny", "tokenizer=byte", *words])
-    streams = load(config)
-    model, batch = build_model(config.model, streams.tokenizer.vocab_size), streams.train.batch(0)
+    loaders = load(config)
+    model, batch = build_model(config.model, loaders.tokenizer.vocab_size), loaders.train.batch(0)
     total, count = loss(model.hidden(**batch.inputs), model.head, batch.targets)
     assert count == batch.count == (batch.targets != IGNORE_INDEX).sum() and total > 0
 

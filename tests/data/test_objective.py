@@ -65,7 +65,11 @@ def test_masked_hides_by_mask_by_another_token_or_not_at_all():
 def test_span_loses_no_token(context_length, share, mean):
     """Putting each span back in the place of its sentinel gives the text again."""
     span = objective(
-        "span", context_length=context_length, topology="encoder_decoder", share=share, mean_span_length=mean
+        "span",
+        context_length=context_length,
+        architecture="encoder_decoder",
+        share=share,
+        mean_span_length=mean,
     )
     given = rows(span.window)
     batch = span.batch(given, draw, Words)
@@ -91,12 +95,12 @@ def test_span_loses_no_token(context_length, share, mean):
 
 
 def test_span_has_the_sizes_of_t5():
-    span = objective("span", context_length=512, topology="encoder_decoder")
+    span = objective("span", context_length=512, architecture="encoder_decoder")
     assert span.window == 569 and span.longest(569) == 512 and span.sizes(569) == (85, 28)
 
 
 def test_spans_are_cut_anywhere():
-    span = objective("span", context_length=64, topology="encoder_decoder")
+    span = objective("span", context_length=64, architecture="encoder_decoder")
     given = np.tile(np.arange(span.window), (400, 1))
     source_ = span.batch(given, lambda p, w: draw(p, w, 400), Words).inputs["source"].numpy()
     kept = [(source_ == i).any(1).mean() for i in range(1, span.window - 8)]
@@ -104,7 +108,7 @@ def test_spans_are_cut_anywhere():
 
 
 def test_pairs_for_an_encoder_decoder():
-    answer = objective("pairs", topology="encoder_decoder", context_length=8)
+    answer = objective("pairs", architecture="encoder_decoder", context_length=8)
     batch = answer.batch([[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]], (3, 3), Words)
     assert batch.inputs["source"].tolist() == [[1, 2, 3], [4, 1001, 1001]]
     assert batch.inputs["source_visible"].tolist() == [[True] * 3, [True, False, False]]
@@ -114,7 +118,7 @@ def test_pairs_for_an_encoder_decoder():
 
 
 def test_pairs_for_a_decoder():
-    answer = objective("pairs", topology="decoder", context_length=8)
+    answer = objective("pairs", architecture="decoder", context_length=8)
     batch = answer.batch([[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]], (5,), Words)
     assert batch.inputs["tokens"].tolist() == [[1, 2, 3, 1002, 5], [4, 1002, 6, 7, 1001]]
     assert batch.targets.tolist() == [
@@ -124,9 +128,9 @@ def test_pairs_for_a_decoder():
     assert batch.count == 5
 
 
-@pytest.mark.parametrize("topology", ["decoder", "encoder_decoder"])
-def test_what_is_kept_of_a_pair_fits(topology):
-    answer = objective("pairs", topology=topology, context_length=12)
+@pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
+def test_what_is_kept_of_a_pair_fits(architecture):
+    answer = objective("pairs", architecture=architecture, context_length=12)
     lengths = np.stack(np.meshgrid(np.arange(1, 30), np.arange(1, 30)), 2).reshape(-1, 2)
     kept = np.stack(answer.kept(*lengths.T), 1)
     assert (kept <= lengths).all() and (kept >= 1).all()
@@ -144,7 +148,7 @@ def docstrings(tmp_path_factory):
 @pytest.mark.parametrize("batch_size", [16, 64])
 def test_docstrings_are_hardly_padded(docstrings, context_length, batch_size):
     """Of sources and targets together."""
-    sizes = {"topology": "encoder_decoder", "context_length": context_length, "batch_size": batch_size}
+    sizes = {"architecture": "encoder_decoder", "context_length": context_length, "batch_size": batch_size}
     answers = stream(docstrings.train, docstrings.tokenizer, "pairs", **sizes)
     batches = [answers.batch(step) for step in range(GROUP)]
     filled = sum(int(b.inputs["source_visible"].sum()) + b.count for b in batches)
@@ -171,15 +175,15 @@ def test_options_that_make_no_sense(name, options, sentence):
 
 
 def test_specials_are_known_before_the_tokenizer():
-    span = objective("span", context_length=32, topology="encoder_decoder")
+    span = objective("span", context_length=32, architecture="encoder_decoder")
     tokenizer = vocabulary("byte").make(None, list(span.specials))
     assert span.batch(rows(span.window) % 256, draw, tokenizer).targets.max() < tokenizer.vocab_size
 
 
-@pytest.mark.parametrize("topology", ["decoder", "encoder_decoder"])
+@pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
 @pytest.mark.parametrize("too_long", ["drop", "cut"])
-def test_no_batch_exceeds_the_context(docstrings, topology, too_long):
-    sizes = {"topology": topology, "context_length": 100, "batch_size": 32, "too_long": too_long}
+def test_no_batch_exceeds_the_context(docstrings, architecture, too_long):
+    sizes = {"architecture": architecture, "context_length": 100, "batch_size": 32, "too_long": too_long}
     answers = stream(docstrings.train, docstrings.tokenizer, "pairs", **sizes)
     widths = [x.shape[1] for step in range(GROUP) for x in answers.batch(step).inputs.values()]
     assert 90 < max(widths) <= 100
@@ -192,7 +196,7 @@ def test_a_target_that_is_cut_has_no_end(tmp_path):
     show, seen = made.tokenizer.show, set()
     for part in (made.train, made.validation):
         answers = stream(
-            part, made.tokenizer, "pairs", topology="encoder_decoder", context_length=6, too_long="cut"
+            part, made.tokenizer, "pairs", architecture="encoder_decoder", context_length=6, too_long="cut"
         )
         for batch in answers.evaluation():
             for row in zip(batch.inputs["source"], batch.inputs["tokens"], batch.targets, strict=True):

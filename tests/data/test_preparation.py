@@ -294,7 +294,7 @@ def test_a_killed_build_leaves_nothing_to_read(tmp_path):
     """Killed before each write, each sync and the rename; what is left behind is swept by the next one."""
     code = """
 import hashlib
-def bytes_of(corpus):
+def decode_bytes(corpus):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in corpus.folder.iterdir()}
 whole, kills = bytes_of(made("reference")), 0
 for k in range(1000):

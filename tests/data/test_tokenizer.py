@@ -45,11 +45,11 @@ def test_special_tokens_are_no_text(tokenizer):
     assert sorted(special) == sorted(SPECIALS) and min(special.values()) >= tokenizer.n_ordinary
     assert tokenizer.vocab_size == max(special.values()) + 1
     mixed = [special["mask"], *tokenizer.encode("if")[:2].tolist(), special["end"]]
-    assert tokenizer.decode(mixed) == "if" and tokenizer.show(mixed) == "<mask>if<end>"
+    assert tokenizer.decode(mixed) == "if" and tokenizer.decode_with_specials(mixed) == "<mask>if<end>"
 
 
 def test_a_stream_never_shows_half_a_character(tokenizer):
-    stream, shown = tokenizer.stream(), ""
+    stream, shown = tokenizer.incremental_decoder(), ""
     for i in tokenizer.encode(TEXT).tolist():
         shown += stream([i])
         assert TEXT.startswith(shown)
@@ -191,14 +191,14 @@ def test_the_kinds_say_what_they_are():
         {"kind": "bpe", "specials": {"end": 256}, "pattern": PATTERN, "ranks": ["?"] * 256},
         {"kind": "bpe", "specials": {"end": 256}, "pattern": PATTERN, "ranks": [1] * 256},
         make("bpe", "abc").state() | {"pattern": "("},
-        make("bpe", "abc").state() | {"frame": [[0]]},
-        make("bpe", "abc").state() | {"frame": [[0], [300]]},
-        make("bpe", "abc").state() | {"frame": [[-1], []]},
-        make("bpe", "abc").state() | {"frame": [[True], []]},
-        make("bpe", "abc").state() | {"frame": [["0"], []]},
-        make("bpe", "abc").state() | {"frame": [0, 1]},
-        make("bpe", "abc").state() | {"frame": {}},
-        {"kind": "byte", "specials": {"end": 256}, "frame": [[], []]},
+        make("bpe", "abc").state() | {"template": [[0]]},
+        make("bpe", "abc").state() | {"template": [[0], [300]]},
+        make("bpe", "abc").state() | {"template": [[-1], []]},
+        make("bpe", "abc").state() | {"template": [[True], []]},
+        make("bpe", "abc").state() | {"template": [["0"], []]},
+        make("bpe", "abc").state() | {"template": [0, 1]},
+        make("bpe", "abc").state() | {"template": {}},
+        {"kind": "byte", "specials": {"end": 256}, "template": [[], []]},
         make("bpe", "abc").state() | {"ranks": make("bpe", "abc").state()["ranks"] + ["YQ=="]},
         make("bpe", "abc").state() | {"ranks": make("bpe", "abc").state()["ranks"] + [""]},
     ],

@@ -42,7 +42,7 @@ SENTINELS = ("end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4))
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(kind[:2]))
 def batched(request, tmp_path_factory):
     """A function of a seed: the stream of each objective."""
-    name, topology, kind = request.param
+    name, architecture, kind = request.param
     folder = tmp_path_factory.mktemp(name)
     made = (
         text_corpus(folder, TEXT, specials=SENTINELS)
@@ -53,7 +53,7 @@ def batched(request, tmp_path_factory):
         getattr(made, part),
         made.tokenizer,
         name,
-        topology=topology,
+        architecture=architecture,
         context_length=40,
         seed=seed,
         batch_size=batch_size,
@@ -106,7 +106,7 @@ def test_no_window_is_wasted(tmp_path):
     """A masked window asks nothing of the token behind it."""
     made = text_corpus(tmp_path, TEXT[:800], validation=0.2)
     assert made.train.n_tokens == 640
-    assert stream(made.train, made.tokenizer, "masked", context_length=64, topology="encoder").n == 10
+    assert stream(made.train, made.tokenizer, "masked", context_length=64, architecture="encoder").n == 10
     assert stream(made.train, made.tokenizer, context_length=64).n == 9
 
 
@@ -172,7 +172,7 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
 
 def test_every_pair_comes_once_in_an_epoch(pairs):
     stream_ = stream(
-        pairs.train, pairs.tokenizer, "pairs", context_length=40, topology="encoder_decoder", batch_size=8
+        pairs.train, pairs.tokenizer, "pairs", context_length=40, architecture="encoder_decoder", batch_size=8
     )
     steps = 3 * GROUP
     rows = [row for step in range(steps) for row in stream_.batch(step).inputs["source"].tolist()]
@@ -183,7 +183,7 @@ def test_every_pair_comes_once_in_an_epoch(pairs):
 
 def test_pairs_stand_beside_others_of_their_length(pairs):
     stream_ = stream(
-        pairs.train, pairs.tokenizer, "pairs", context_length=40, topology="encoder_decoder", batch_size=8
+        pairs.train, pairs.tokenizer, "pairs", context_length=40, architecture="encoder_decoder", batch_size=8
     )
     batches = [stream_.batch(step) for step in range(GROUP)]
     padding = 1 - sum(b.inputs["source_visible"].sum() for b in batches) / sum(
@@ -196,14 +196,14 @@ def test_pairs_stand_beside_others_of_their_length(pairs):
 
 def test_ranks_share_the_width_of_the_whole_batch(pairs, monkeypatch):
     monkeypatch.setattr(windows_module, "GROUP", 1)  # so that a batch has rows of all lengths
-    options = {"context_length": 40, "topology": "encoder_decoder", "batch_size": 16}
+    options = {"context_length": 40, "architecture": "encoder_decoder", "batch_size": 16}
     shares = [stream(pairs.train, pairs.tokenizer, "pairs", **options).batch(3, rank, 4) for rank in range(4)]
     assert len({share.inputs["source"].shape for share in shares}) == 1
     assert len({int(share.inputs["source_visible"].sum(1).max()) for share in shares}) > 1
 
 
 def test_batches_of_pairs_come_in_another_order_each_time(pairs):
-    options = {"context_length": 40, "topology": "encoder_decoder", "batch_size": 4}
+    options = {"context_length": 40, "architecture": "encoder_decoder", "batch_size": 4}
 
     def lengths(seed, group):
         stream_ = stream(pairs.train, pairs.tokenizer, "pairs", seed=seed, **options)
@@ -216,7 +216,7 @@ def test_batches_of_pairs_come_in_another_order_each_time(pairs):
 
 
 def test_pairs_that_are_too_long(pairs):
-    made = {"topology": "encoder_decoder", "context_length": 10}
+    made = {"architecture": "encoder_decoder", "context_length": 10}
     dropped = stream(pairs.train, pairs.tokenizer, "pairs", too_long="drop", **made)
     cut = stream(pairs.train, pairs.tokenizer, "pairs", too_long="cut", **made)
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
@@ -226,13 +226,13 @@ def test_pairs_that_are_too_long(pairs):
     ):
         stream(pairs.train, pairs.tokenizer, "pairs", too_long="error", **made)
     with pytest.raises(DataError, match="none of the .* pairs of train fits into a context of 3 tokens"):
-        stream(pairs.train, pairs.tokenizer, "pairs", context_length=3, topology="encoder_decoder")
+        stream(pairs.train, pairs.tokenizer, "pairs", context_length=3, architecture="encoder_decoder")
 
 
 def test_prefetched_batches_are_the_same(text):
     windows = stream(text.train, text.tokenizer)
-    ahead = list(prefetch(windows.batch, range(3, 9)))
-    assert len(ahead) == 6 and all(map(same, ahead, map(windows.batch, range(3, 9))))
+    lookahead = list(prefetch(windows.batch, range(3, 9)))
+    assert len(lookahead) == 6 and all(map(same, lookahead, map(windows.batch, range(3, 9))))
     assert list(prefetch(windows.batch, [])) == []
 
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from configs.errors import CheckpointError
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from tests.faults.harness import child, ended, ran, words
 from tests.faults.test_damage import NEWEST, copied
 from training.monitor.metrics import rows
@@ -79,7 +79,7 @@ def test_nothing_leads_out(tmp_path, change, name):
     (tmp_path / "said.txt").unlink()
     assert listed(tmp_path) == before, "nothing was written, here or there"
     with pytest.raises(CheckpointError, match=f"{name} is a link or no plain file"):
-        open_run(folder)
+        load_run(folder)
 
 
 def test_a_folder_elsewhere_is_the_users_own_choice(tmp_path):
@@ -91,7 +91,7 @@ def test_a_folder_elsewhere_is_the_users_own_choice(tmp_path):
     folder.symlink_to(tmp_path / "disk")
     code, said = ran(tmp_path, words("resume=true"))
     assert code == 0, said
-    assert open_run(folder).step == 4
+    assert load_run(folder).step == 4
 
 
 @pytest.mark.parametrize("pointer", [b"\xff\xfe", b"x" * 5000, b"\0", b""])

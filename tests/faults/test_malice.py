@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from configs.compose import compose
 from configs.errors import CheckpointError
 from model.checkpoint.files import newest_run, read_config, read_state, read_tokenizer, verify
-from model.checkpoint.load import check_specs, iter_tensors, open_run
+from model.checkpoint.load import check_specs, iter_tensors, load_run
 from model.checkpoint.save import DTYPES, model_tensors
 from tests.faults.harness import ran, reference, spread, words
 from tests.faults.malice import rewritten, sealed
@@ -49,7 +49,7 @@ def newest(folder):
 
 def refused(folder, sentence):
     with pytest.raises(CheckpointError, match=sentence):
-        open_run(folder)
+        load_run(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
@@ -91,7 +91,7 @@ def test_without_a_pointer_the_latest_is_the_newest(folder):
     older = folder.with_name("older")
     shutil.copytree(folder, older)
     (folder / "checkpoints/latest").unlink()
-    assert open_run(folder).step == 4
+    assert load_run(folder).step == 4
     os.utime(older / "checkpoints", (0, 0))
     assert newest_run(folder.parent) == folder
 
@@ -99,7 +99,7 @@ def test_without_a_pointer_the_latest_is_the_newest(folder):
 @pytest.mark.parametrize("which", ["²", "٤", "9" * 5000, "-4", "4.0"])
 def test_a_step_is_a_number(folder, which):
     with pytest.raises(ValueError, match="choose latest, best or a step"):
-        open_run(folder, which)
+        load_run(folder, which)
 
 
 def test_a_damaged_one_names_those_that_are_whole(folder):
@@ -313,7 +313,7 @@ def some_files(first, tmp_path, n=100):
     target.mkdir()
     for name in ("model.safetensors", "optimizer.safetensors"):
         (target / name).write_bytes((place / name).read_bytes())
-    mine, refusals = open_run(reference()).model, 0
+    mine, refusals = load_run(reference()).model, 0
     for seed in range(first, first + n):
         draw, kind = random.Random(seed), seed % 3
         (target / "manifest.json").write_bytes(mutated(manifest, draw) if kind == 0 else manifest)

@@ -39,8 +39,8 @@ def test_equals_torch_on_itself_and_on_the_past():
     torchs, x = torch_attention(24, 4), randn(B, T, 24)
     ours = copied(torchs, 24, 4)
     same(ours(x, mask=Mask()), torchs(x, x, x)[0])
-    ahead = torch.ones(T, T, dtype=torch.bool).triu(1)
-    same(ours(x, mask=Mask(causal=True)), torchs(x, x, x, attn_mask=ahead)[0])
+    lookahead = torch.ones(T, T, dtype=torch.bool).triu(1)
+    same(ours(x, mask=Mask(causal=True)), torchs(x, x, x, attn_mask=lookahead)[0])
 
 
 def test_equals_torch_on_keys_and_values_of_other_widths():

@@ -1,4 +1,4 @@
-"""Every attention with every position in every block and topology: what must hold for all of them."""
+"""Every attention with every position in every block and architecture: what must hold for all of them."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ VARIANTS = {
 TOPOLOGIES = ["decoder", "encoder", "encoder_decoder"]
 LENGTH, SOURCE = 7, 9
 
-grid = pytest.mark.parametrize("topology", TOPOLOGIES)
+grid = pytest.mark.parametrize("architecture", TOPOLOGIES)
 grid_position = pytest.mark.parametrize("position", names("position"))
 
 
@@ -24,25 +24,25 @@ grid_position = pytest.mark.parametrize("position", names("position"))
 @pytest.mark.parametrize("block", names("block"))
 @grid_position
 @pytest.mark.parametrize("attention", names("attention"))
-def test_every_kind(attention, position, block, topology):
+def test_every_kind(attention, position, block, architecture):
     parts = {"attention": part("attention", attention), "position": part("position", position)}
-    check(tiny(topology, **parts, block=part("block", block)))
+    check(tiny(architecture, **parts, block=part("block", block)))
 
 
 @grid
 @grid_position
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_option(variant, position, topology):
+def test_every_option(variant, position, architecture):
     attention = part("attention", "gqa", **VARIANTS[variant])
-    check(tiny(topology, attention=attention, position=part("position", position)))
+    check(tiny(architecture, attention=attention, position=part("position", position)))
 
 
 @grid
 @grid_position
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mla"])
-def test_the_fused_kernel(attention, position, topology, monkeypatch):
+def test_the_fused_kernel(attention, position, architecture, monkeypatch):
     monkeypatch.setattr(model.attend, "plain_is_faster", lambda q, k, v: False)
-    check(tiny(topology, attention=part("attention", attention), position=part("position", position)))
+    check(tiny(architecture, attention=part("attention", attention), position=part("position", position)))
 
 
 def check(config):

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from configs.cli import run_command
 from configs.errors import CheckpointError
 from model.checkpoint.files import read_state
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from model.generate.decode import generate
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
@@ -67,7 +67,7 @@ def test_there_and_back(name, there, tmp_path):
     theirs, folder = there(name)
     expected, most = logits(theirs, *texts()), 5e-5 if name == "flan" else 1e-5
     import_run(folder, tmp_path / "run")
-    run = open_run(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert run.tokenizer.vocab_size == ROWS and run.step == 0
     near(logits(run.model, *texts()), expected, most)
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
@@ -454,7 +454,7 @@ def test_another_kind_of_tokenizer_goes_along(copy, tmp_path, capsys):
     )
     import_run(folder, tmp_path / "run")
     assert "it is kept as it is" in capsys.readouterr().out
-    run = open_run(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert run.tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
     assert run.tokenizer.encode("the cats [MASK]").tolist() == [4, 5, 6, 1, 1, 1]
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)

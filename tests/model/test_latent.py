@@ -73,7 +73,7 @@ def test_equals_deepseek(q_lora_rank):
         ours.query[1].weight.data = theirs.q_a_layernorm.weight.data
         ours.query[2].weight.data = queries(theirs.q_b_proj.weight)
     latent, rope = theirs.kv_a_proj_with_mqa.weight.data.split([20, 4])
-    ours.latent.weight.data, ours.key_position.weight.data = latent, halves(rope)
+    ours.latent.weight.data, ours.k_rope.weight.data = latent, halves(rope)
     ours.latent_norm.weight.data = theirs.kv_a_layernorm.weight.data
     key, value = per_head(theirs.kv_b_proj.weight, 6, 10)
     ours.key.weight.data, ours.value.weight.data = key.flatten(0, 1), value.flatten(0, 1)
@@ -81,10 +81,10 @@ def test_equals_deepseek(q_lora_rank):
 
     x, pos = randn(B, T, 24, seed=99), torch.arange(T)[None]
     rotary = DeepseekV3RotaryEmbedding(config)(x, pos)
-    ahead = make_mask(pos, pos, causal=True, sliding_window=T).bias.double()
-    expected = theirs(x, position_embeddings=rotary, attention_mask=ahead)[0]
+    lookahead = make_mask(pos, pos, causal=True, sliding_window=T).bias.double()
+    expected = theirs(x, position_embeddings=rotary, attention_mask=lookahead)[0]
     # the reference makes its angles in float32
-    rotate = Rope(4).rotation(x.float(), pos)
+    rotate = Rope(4).rotary(x.float(), pos)
     torch.testing.assert_close(ours(x, mask=Mask(causal=True), rotate=rotate), expected, rtol=0, atol=1e-7)
 
 
@@ -96,9 +96,7 @@ def test_absorbed_is_expanded(q_lora_rank, monkeypatch):
         monkeypatch.setattr(
             MultiHeadLatentAttention, "absorbing_is_cheaper", lambda *a, absorb=absorb: absorb
         )
-        outcomes.append(
-            attention(x, mask=Mask(causal=True), rotate=Rope(4).rotation(x, torch.arange(T)[None]))
-        )
+        outcomes.append(attention(x, mask=Mask(causal=True), rotate=Rope(4).rotary(x, torch.arange(T)[None])))
     torch.testing.assert_close(*outcomes, rtol=0, atol=1e-10)
 
 
@@ -142,8 +140,8 @@ def test_bytes_of_cache_per_token():
 
 def test_the_cache_holds_latent_and_rotary_key_and_nothing_else():
     attention, x, cache = drawn(), randn(B, T, 24, seed=99), KVCache(T)
-    rotate = Rope(4).rotation(x, torch.arange(T)[None])
+    rotate = Rope(4).rotary(x, torch.arange(T)[None])
     attention(x, mask=Mask(causal=True), rotate=rotate, cache=cache)
     [remembered] = cache.read()
-    assert torch.equal(remembered[:, 0, :, :20], attention.latent_norm(attention.latent(x)))
-    assert torch.equal(remembered[:, :, :, 20:], rotate(attention.key_position(x)[:, None]))
+    assert torch.equal(remembered[:, 0, :, :20], attention.latent_norm(attention.kv_down(x)))
+    assert torch.equal(remembered[:, :, :, 20:], rotate(attention.k_rope(x)[:, None]))

@@ -32,7 +32,7 @@ def randn(*shape, seed=0):
 
 def scores(rope, q, k, q_pos, k_pos):
     q_pos, k_pos = torch.tensor([[q_pos]]), torch.tensor([[k_pos]])
-    return (rope.rotation(q, q_pos)(q) @ rope.rotation(k, k_pos)(k).mT).item()
+    return (rope.rotary(q, q_pos)(q) @ rope.rotary(k, k_pos)(k).mT).item()
 
 
 @pytest.mark.parametrize("kind", [k for k in POSITIONS if k != "none"])
@@ -51,12 +51,12 @@ def test_rope_tells_the_distance_and_nothing_else(name, fraction):
     assert scores(rope, q, k, 1007, 1003) == pytest.approx(near, rel=1e-9)
     assert scores(rope, q, k, 8, 3) != pytest.approx(near, rel=1e-3)
     width = int(8 * fraction)
-    assert torch.equal(rope.rotation(q, POS[:, 5:6])(q)[..., width:], q[..., width:])
+    assert torch.equal(rope.rotary(q, POS[:, 5:6])(q)[..., width:], q[..., width:])
 
 
 def test_rope_keeps_lengths():
     x = randn(1, 2, 12, 8)
-    torch.testing.assert_close(Rope(8).rotation(x, POS)(x).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(Rope(8).rotary(x, POS)(x).norm(dim=-1), x.norm(dim=-1))
 
 
 def test_rope_turns_as_llama_does():
@@ -64,7 +64,7 @@ def test_rope_turns_as_llama_does():
     angle = POS[0, :, None] * inv_frequencies(8, 10000.0, x)
     cos, sin = torch.cat([angle, angle], -1).cos()[None], torch.cat([angle, angle], -1).sin()[None]
     expected, _ = apply_rotary_pos_emb(x, x, cos, sin)
-    torch.testing.assert_close(Rope(8).rotation(x, POS)(x), expected)
+    torch.testing.assert_close(Rope(8).rotary(x, POS)(x), expected)
 
 
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
@@ -122,15 +122,15 @@ def test_rope_scaling_equals_its_reference(scaling, theirs, base):
     rate, ours = rope.scaling(inv_frequencies(64, base, torch.zeros(())), base)
     torch.testing.assert_close(rate, expected, rtol=1e-5, atol=0)
     assert ours == pytest.approx(growth)
-    turned = rope.rotation(torch.zeros(()), POS)(torch.ones(1, 1, 12, 64))
+    turned = rope.rotary(torch.zeros(()), POS)(torch.ones(1, 1, 12, 64))
     torch.testing.assert_close(turned.norm(dim=-1), torch.full((1, 1, 12), 8 * growth))
 
 
 def test_rope_angles_stay_exact_in_bfloat16():
     """Position 1001 has no bfloat16: an angle made in it would be off by radians."""
     x, pos = torch.ones(1, 1, 1, 8), torch.tensor([[1001]])
-    exact = Rope(8).rotation(x, pos)(x)
-    rough = Rope(8).bfloat16().rotation(x.bfloat16(), pos)(x.bfloat16())
+    exact = Rope(8).rotary(x, pos)(x)
+    rough = Rope(8).bfloat16().rotary(x.bfloat16(), pos)(x.bfloat16())
     torch.testing.assert_close(rough.float(), exact, rtol=0, atol=0.01)
 
 
@@ -198,7 +198,7 @@ def test_order_matters(name):
 def test_no_position_leaves_everything_as_it_is():
     x = randn(1, 12, 8)
     assert Position().embed(x, POS) is x
-    assert Position().rotation(x, POS) is None
+    assert Position().rotary(x, POS) is None
     assert Position().bias(POS, POS) is None
 
 

@@ -1,4 +1,4 @@
-"""Names cannot lie: what ends in a shape has that shape, in every topology and preset and at every step."""
+"""Names cannot lie: what ends in a shape has that shape, in every architecture and preset and at every step."""
 
 import subprocess
 import sys

@@ -111,7 +111,7 @@ def test_an_open_objective_is_the_one_that_fits(source):
     kind = OmegaConf.load(ROOT / f"configs/data/{source}.yaml").get("kind", "hub")
     for model, of_text in (("modern", "next_token"), ("bert", "masked"), ("t5", "span")):
         objective = with_objective([f"data={source}", f"model={model}"]).objective.kind
-        assert objective == ("pairs" if SOURCES[kind].reads == "pairs" else of_text)
+        assert objective == ("pairs" if SOURCES[kind].input_kind == "pairs" else of_text)
 
 
 def test_an_open_objective_takes_its_options():

@@ -10,7 +10,7 @@ from tokenizers.normalizers import Lowercase
 
 from configs.compose import compose
 from data.corpus import load
-from model.checkpoint.load import open_run
+from model.checkpoint.load import load_run
 from tests.model.hub_models import byte_pairs, made, save
 from tests.training.runs import rows
 from train import main
@@ -53,7 +53,7 @@ def test_a_tokenizer_of_another_kind_learns_too(room):
     words.save("theirs/tokenizer.json")
     Path("theirs/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
     assert launch(main, compose, [*WORDS, "train.steps=2", "sample.every=1", "name=tuned"]) == 0
-    run = open_run(room / "runs/tuned")
+    run = load_run(room / "runs/tuned")
     assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == words.token_to_id("<mask>")
     samples = [json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()]
     assert "<mask>" in samples[0]["masked"]

@@ -36,7 +36,7 @@ def test_nothing_is_left_of_it(prepared, words):
             run.settle(cost)
         assert not run.optimizer.tensors() and all(p.grad is None for p in run.model.parameters())
         seed_step(0, 0)
-        update(LossModule(run.model), run.streams.train.batch(0), 1.0, run.way)
+        update(LossModule(run.model), run.loaders.train.batch(0), 1.0, run.way)
         states.append({**run.model.state_dict(), **run.optimizer.tensors()})
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 

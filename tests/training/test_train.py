@@ -172,7 +172,7 @@ def test_numbers_that_go_wrong_are_told_with_step_and_batch(start):
     )
     assert code == 5 and found, said
     wrong = int(found[1])
-    windows = load(compose(with_usual(words))).train.numbers(wrong - 1)
+    windows = load(compose(with_usual(words))).train.example_ids(wrong - 1)
     assert found[3] == ", ".join(map(str, windows))
     latest = Path("runs/lost/checkpoints/latest").read_text().strip()
     assert latest == f"step-{wrong - 1:08}", "the last good one"

@@ -66,7 +66,7 @@ class Monitor(NullMonitor):
             disable=not self.console.is_terminal,
         )
         self.stack.enter_context(self.bar)
-        self.task = self.bar.add_task("", total=self.run.steps, completed=self.run.progress.step)
+        self.task = self.bar.add_task("", total=self.run.steps, completed=self.run.state.step)
         return self
 
     def __exit__(self, *failure):

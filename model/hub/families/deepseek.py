@@ -53,7 +53,7 @@ def tensors(facts, theirs):
         f"{layer}.q_a_layernorm": f"{ours}.query.1",
         f"{layer}.kv_a_layernorm": f"{ours}.latent_norm",
         f"{layer}.kv_a_proj_with_mqa": TensorRule(
-            (f"{ours}.latent", f"{ours}.key_position"),
+            (f"{ours}.kv_down", f"{ours}.k_rope"),
             split_latent,
             lambda parts: torch.cat([parts[0], together(parts[1])]),
         ),
