@@ -1,4 +1,4 @@
-"""Norms: what keeps the numbers at one size. They act on the last axis, whatever the others are."""
+"""Norms, over the last axis."""
 
 import torch
 import torch.nn as nn
@@ -8,12 +8,12 @@ from configs.registry import Positive, build
 
 
 def cast(parameter, values):
-    # numbers and weights of two types, as autocast makes them, would miss the fast kernel
+    """Under autocast the weights are float32 and the values are not; the fused kernel needs one dtype."""
     return None if parameter is None else parameter.to(values.dtype)
 
 
 class Norm(nn.Module):
-    """The learned gain and offset that both kinds share; either can be left out."""
+    """A learned gain and a learned bias, both optional."""
 
     def __init__(self, width: int, eps: Positive = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
@@ -31,7 +31,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Mean square one; the mean is left alone (arxiv.org/abs/1910.07467)."""
+    """Mean square one, without centering (arxiv.org/abs/1910.07467)."""
 
     def forward(self, values):
         normed = F.rms_norm(values, self.width, cast(self.weight, values), self.eps)
@@ -42,10 +42,10 @@ NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
 def norm_factory(config):
-    """A function that makes the model's norm: for the stream, or for vectors of another width."""
+    """A function that makes the model's norm, of width d_model unless another is given."""
 
     def norm(width=config.d_model):
         return build("model.norm", NORMS, config.norm, {"width": width})
 
-    norm()  # what is wrong with it is said here, not in the name of the part that asks for one
+    norm()  # an invalid config fails here, under the name of the norm and not of the part that uses it
     return norm
