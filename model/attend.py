@@ -55,8 +55,7 @@ def make_cross_mask(visible):
 
 
 def group_queries(heads, shared):
-    """(B, H, T, D) -> (B, G, J, D): concatenate the query heads that share a key/value head, so that one
-    matmul serves them all."""
+    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
     return heads.unflatten(1, (shared.shape[1], -1)).flatten(2, 3)
 
 

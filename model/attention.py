@@ -1,8 +1,8 @@
 """Attention: softmax(q k' / sqrt(D)) v. Each position compares its query with the keys of all positions that
 it may attend to, and averages their values with the resulting weights.
 
-All kinds share one forward, attention(x, *, mask, rotate=None, cache=None) -> like x. Those that can
-cross-attend also take the tensors from which keys and values are projected.
+All kinds share attention(x, *, mask, rotate=None, cache=None) -> like x. Cross-attention also takes the
+tensors that keys and values are projected from.
 """
 
 from functools import partial
@@ -50,16 +50,8 @@ def make_qk_norm(kind, norm, n_heads, head_dim):
     return norm(head_dim) if kind == "head" else nn.Identity()
 
 
-def lora_linear(d_in, rank, d_out, norm):
-    """A linear map; with a rank, two with a norm between them."""
-    if rank is None:
-        return nn.Linear(d_in, d_out, bias=False)
-    down, up = nn.Linear(d_in, rank, bias=False), nn.Linear(rank, d_out, bias=False)
-    return nn.Sequential(down, norm(rank), up)
-
-
 class KVDims(NamedTuple):
-    """The widths of the tensors from which keys and values are projected."""
+    """The widths of the tensors that keys and values are projected from."""
 
     keys: int
     values: int
@@ -77,11 +69,11 @@ class Attention(nn.Module):
 
 
 class MultiHeadAttention(Attention):
-    """Multi-head attention (arxiv.org/abs/1706.03762). Each group of `queries_per_kv` query heads shares one
-    head of keys and values (arxiv.org/abs/2305.13245); with None, all query heads share one.
+    """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query heads (None:
+    all) share one head of keys and values (arxiv.org/abs/2305.13245).
 
-    All widths are independent: x has d_model channels, the tensors behind keys and values have those of
-    `memory`, and a head has head_dim channels for queries and keys, v_head_dim for values.
+    All widths are independent: d_model of x, `memory` of the tensors behind keys and values, and head_dim
+    (queries, keys) and v_head_dim (values) within a head.
     """
 
     def __init__(
@@ -143,11 +135,10 @@ class MultiHeadAttention(Attention):
 
 
 class MultiHeadLatentAttention(Attention):
-    """Multi-head latent attention (arxiv.org/abs/2405.04434): keys and values of all heads are expanded from
-    one small latent per token, and the cache holds only that latent and one rotary key shared by all heads.
+    """Multi-head latent attention (arxiv.org/abs/2405.04434): the cache holds one small latent per token,
+    from which the keys and values of all heads are expanded, and one rotary key for all heads.
 
-    A query or key has qk_nope_head_dim channels without position and qk_rope_head_dim with it. The defaults
-    follow from d = d_model / n_heads: qk_nope_head_dim = v_head_dim = d, qk_rope_head_dim = d / 2,
+    Defaults, where d = d_model / n_heads: qk_nope_head_dim = v_head_dim = d, qk_rope_head_dim = d / 2,
     kv_lora_rank = 4 d.
     """
 
@@ -167,14 +158,16 @@ class MultiHeadLatentAttention(Attention):
         width = default_head_dim(d_model, n_heads)
         self.n_heads, self.n_groups, self.dropout = n_heads, n_heads, dropout
         self.kv_lora_rank, self.v_head_dim = kv_lora_rank or 4 * width, v_head_dim or width
-        self.qk_nope_head_dim, self.qk_rope_head_dim = (
-            qk_nope_head_dim or width,
-            qk_rope_head_dim or width // 2,
-        )
-        self.rotary_dim = self.qk_rope_head_dim
+        self.qk_nope_head_dim = qk_nope_head_dim or width
+        self.qk_rope_head_dim = self.rotary_dim = qk_rope_head_dim or width // 2
         self.head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim
         self.scale = self.head_dim**-0.5
-        self.query = lora_linear(d_model, q_lora_rank, n_heads * self.head_dim, norm)
+        if q_lora_rank is None:
+            self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=False)
+        else:
+            down = nn.Linear(d_model, q_lora_rank, bias=False)
+            up = nn.Linear(q_lora_rank, n_heads * self.head_dim, bias=False)
+            self.query = nn.Sequential(down, norm(q_lora_rank), up)
         self.kv_down = nn.Linear(d_model, self.kv_lora_rank, bias=False)
         self.latent_norm = norm(self.kv_lora_rank)
         self.k_rope = nn.Linear(d_model, self.qk_rope_head_dim, bias=False)
@@ -216,8 +209,7 @@ class MultiHeadLatentAttention(Attention):
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
     def absorbing_is_cheaper(self, x, latents_B1SK):
-        """Compares multiplications per head: expanding has a cost per cached token, absorbing one per new
-        token and a higher one per pair of both."""
+        """Compare multiplications per head: per cached token, per new token, and per pair of them."""
         T, S = x.shape[1], latents_B1SK.shape[2]
         P, R, E, L = self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim, self.kv_lora_rank
         expanded = S * L * (P + E) + T * S * (P + R + E)

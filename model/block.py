@@ -38,8 +38,7 @@ class Block(nn.Module):
 
 
 class PreNormBlock(Block):
-    """Each sub-layer reads a normalized copy; the residual stream itself is not touched
-    (arxiv.org/abs/2002.04745)."""
+    """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
 
     def forward(self, x, context, cache=None):
         x = x + self.drop(self.self_attend(self.attention_norm(x), context, cache))
@@ -50,8 +49,7 @@ class PreNormBlock(Block):
 
 
 class PostNormBlock(Block):
-    """The residual stream is normalized after each sub-layer, as in the original Transformer
-    (arxiv.org/abs/1706.03762)."""
+    """The residual stream is normalized after each sub-layer (arxiv.org/abs/1706.03762)."""
 
     needs_final_norm = False
 

@@ -9,7 +9,6 @@ from configs.registry import Bounds, Positive
 from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm
 
-
 TypeVocabSize = Annotated[int, Bounds(least=0)]
 
 

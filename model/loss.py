@@ -9,13 +9,6 @@ from configs.schema import IGNORE_INDEX
 CHUNK = 512  # positions whose logits are held at a time
 
 
-def cross_entropy(head, hidden_NC, targets_N):
-    logits_NV = head(hidden_NC)
-    if logits_NV.dtype != torch.float64:
-        logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
-    return F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
-
-
 def loss_and_logit_grad(logits_NV, targets_N):
     """The summed loss and its gradient with respect to the logits, softmax minus one-hot."""
     probs_NV = logits_NV.softmax(-1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
@@ -69,5 +62,10 @@ def loss(hidden, head, targets, count=None):
     if torch.is_grad_enabled():
         trainable = [p for p in head.parameters() if p.requires_grad]
         return ChunkedCrossEntropy.apply(head, hidden, targets, *trainable), count
-    chunks = zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
-    return sum(cross_entropy(head, *chunk) for chunk in chunks), count
+    total = 0
+    for rows, chunk in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
+        logits_NV = head(rows)
+        if logits_NV.dtype != torch.float64:
+            logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
+        total = total + F.cross_entropy(logits_NV, chunk, reduction="sum")
+    return total, count

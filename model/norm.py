@@ -7,13 +7,8 @@ import torch.nn.functional as F
 from configs.registry import Positive, build
 
 
-def cast(parameter, values):
-    """Under autocast the weights are float32 and the values are not; the fused kernel needs one dtype."""
-    return None if parameter is None else parameter.to(values.dtype)
-
-
 class Norm(nn.Module):
-    """A learned gain and a learned bias, both optional."""
+    """The gain and bias that both kinds have, each optional."""
 
     def __init__(self, width: int, eps: Positive = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
@@ -21,21 +16,25 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
+    def forward(self, values):
+        # under autocast the parameters are float32 and the values are not; the fused kernel needs one dtype
+        weight, bias = (None if p is None else p.to(values.dtype) for p in (self.weight, self.bias))
+        return self.normalize(values, weight, bias)
+
 
 class LayerNorm(Norm):
     """Mean zero, variance one (arxiv.org/abs/1607.06450)."""
 
-    def forward(self, values):
-        weight, bias = cast(self.weight, values), cast(self.bias, values)
+    def normalize(self, values, weight, bias):
         return F.layer_norm(values, self.width, weight, bias, self.eps)
 
 
 class RMSNorm(Norm):
     """Mean square one, without centering (arxiv.org/abs/1910.07467)."""
 
-    def forward(self, values):
-        normed = F.rms_norm(values, self.width, cast(self.weight, values), self.eps)
-        return normed if self.bias is None else normed + cast(self.bias, values)
+    def normalize(self, values, weight, bias):
+        normed = F.rms_norm(values, self.width, weight, self.eps)
+        return normed if bias is None else normed + bias
 
 
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}

@@ -1,6 +1,6 @@
-"""Position encodings. A scheme overrides exactly one hook of Position: it adds to the embeddings, rotates
-queries and keys, or adds a bias to the attention scores. RoPE can be scaled, to use it on longer sequences
-than it was trained on.
+"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates queries and
+keys, or adds a bias to the attention scores. RoPE scaling stretches RoPE over longer sequences than it was
+trained on.
 """
 
 import math
@@ -89,7 +89,7 @@ class Linear:
 
 @dataclass
 class Llama3:
-    """Keeps high frequencies, divides low ones by the factor, and blends in between
+    """Keeps high frequencies, divides low ones by the factor, and blends between
     (arxiv.org/abs/2407.21783)."""
 
     factor: Factor
@@ -99,8 +99,7 @@ class Llama3:
 
     def __post_init__(self):
         if self.high_freq_factor <= self.low_freq_factor:
-            low, high = self.low_freq_factor, self.high_freq_factor
-            raise ValueError(f"low_freq_factor ({low}) must be below high_freq_factor ({high})")
+            raise ValueError(f"low_freq_factor must be below high_freq_factor ({self.high_freq_factor})")
 
     def __call__(self, inv_freq, theta):
         turns = self.original_max_position * inv_freq / (2 * math.pi)
@@ -125,7 +124,7 @@ class Yarn:
 
     def __call__(self, inv_freq, theta):
         pairs = len(inv_freq)
-        # the pairs, as fractional indices, that turn beta_fast and beta_slow times within the original context
+        # fractional indices of the pairs that turn beta_fast and beta_slow times within the original context
         low, high = (
             pairs * math.log(self.original_max_position / (turns * 2 * math.pi)) / math.log(theta)
             for turns in (self.beta_fast, self.beta_slow)
@@ -155,10 +154,8 @@ class Rope(Position):
         super().__init__()
         self.rope_theta, self.width = rope_theta, int(rotary_dim * rotary_fraction)
         if self.width % 2 or self.width == 0:
-            raise ValueError(
-                f"rope rotates pairs of channels, an even number above 0, but rotary_fraction "
-                f"({rotary_fraction}) of {rotary_dim} is {self.width}"
-            )
+            name = f"rotary_fraction ({rotary_fraction}) of {rotary_dim}"
+            raise ValueError(f"{name} is {self.width} channels; rope needs an even number above 0")
         self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"}, shared={})
 
     def rotary(self, x, pos):
@@ -202,10 +199,8 @@ class Relative(Position):
     ):
         super().__init__()
         if num_buckets % 2 or max_distance <= num_buckets:
-            raise ValueError(
-                f"relative positions need an even num_buckets (not {num_buckets}) "
-                f"and a larger max_distance (not {max_distance})"
-            )
+            sizes = f"num_buckets ({num_buckets}) must be even, and max_distance ({max_distance}) larger"
+            raise ValueError(sizes)
         self.table = nn.Embedding(num_buckets, n_heads)
         self.causal, self.num_buckets, self.max_distance = causal, num_buckets, max_distance
 

@@ -12,9 +12,8 @@ import torch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "cpu", "cuda", "mps")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-# CPU features with which bf16 matmuls beat float32: AMD's avx512_bf16 is twice as fast (measured on Zen 4), Intel's
-# half as fast (Emerald Rapids) unless there is amx_bf16
+# CPU features with which bf16 matmuls beat float32: avx512_bf16 is twice as fast on AMD (measured on Zen 4),
+# but half as fast on Intel (Emerald Rapids)
 FAST_BF16 = {"GenuineIntel": {"amx_bf16"}, "AuthenticAMD": {"avx512_bf16"}, "": {"bf16", "svebf16"}}
 
 # dense 16-bit FLOP/s of GPUs by a part of their name, as published by the vendor
@@ -59,8 +58,8 @@ def tune_malloc():
     which costs 5 % of a step on a CPU. Results do not change."""
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def choose_precision(device, precision):
@@ -73,10 +72,8 @@ def choose_precision(device, precision):
         raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        capability = f"compute capability {major}.{minor}"
-        if major >= 8:
-            return Precision(device, torch.bfloat16, f"GPU has native bf16 matmul ({capability})")
-        return Precision(device, torch.float16, f"GPU has no native bf16 matmul ({capability})")
+        dtype, verb = (torch.bfloat16, "has") if major >= 8 else (torch.float16, "lacks")
+        return Precision(device, dtype, f"GPU {verb} native bf16 matmul (compute capability {major}.{minor})")
     if device.type == "cpu" and (feature := fast_bf16(processor())):
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")

@@ -43,10 +43,8 @@ class TensorRecord(NamedTuple):
 
 def axes_of(name):
     """The axes that a name encodes, or None."""
-    if name == "x":
-        return "BTC"
     match = SUFFIX.search(name)
-    return match and match[1]
+    return "BTC" if name == "x" else match and match[1]
 
 
 class Tracer:
@@ -67,8 +65,12 @@ class Tracer:
         path = Path(frame.f_code.co_filename)
         if path.parent != HERE:
             return None
+        owner = frame  # the innermost call of a method of a module
+        while owner is not None and id(owner.f_locals.get("self")) not in self.modules:
+            owner = owner.f_back
+        module = self.modules[id(owner.f_locals["self"])] if owner else ""
         self.calls += 1
-        call, module, line, seen = self.calls, self.module_of(frame), frame.f_lineno, {}
+        call, line, seen = self.calls, frame.f_lineno, {}
 
         def trace_line(frame, event, argument):
             nonlocal line  # a new tensor was made by the previous line
@@ -81,14 +83,6 @@ class Tracer:
             return trace_line
 
         return trace_line(frame, event, argument)
-
-    def module_of(self, frame):
-        """The name of the innermost module in the call stack."""
-        while frame is not None:
-            if id(frame.f_locals.get("self")) in self.modules:
-                return self.modules[id(frame.f_locals["self"])]
-            frame = frame.f_back
-        return ""
 
 
 def trace_forward(model, inputs):
@@ -105,10 +99,15 @@ def trace_forward(model, inputs):
     return steps
 
 
-def show(config):
-    model = build_model(
-        config, VOCAB_SIZE
-    ).double()  # float64 avoids the fused kernel, which hides the scores
+def main(args):
+    parser = argparse.ArgumentParser(
+        prog="python -m model.shapes",
+        description="Print every tensor of a forward pass whose name encodes its axes, with its shape.",
+        epilog="The model is tiny unless a size is given: python -m model.shapes model=t5 size=small",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
+    config = compose(["size=tiny", *parser.parse_args(args).overrides]).model
+    model = build_model(config, VOCAB_SIZE).double()  # in float64 there is no fused kernel to hide the scores
     inputs = {"tokens": torch.arange(12).view(2, 6)}
     if config.kind == "encoder_decoder":
         inputs["source"] = torch.arange(18).view(2, 9)
@@ -127,16 +126,6 @@ def show(config):
     for axis, meaning in LEGEND.items():
         if any(axis in s.axes for s in steps):
             print(f"{axis}  {meaning}")
-
-
-def main(args):
-    parser = argparse.ArgumentParser(
-        prog="python -m model.shapes",
-        description="Print every tensor of a forward pass whose name encodes its axes, with its shape.",
-        epilog="The model is tiny unless a size is given: python -m model.shapes model=t5 size=small",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
-    show(compose(["size=tiny", *parser.parse_args(args).overrides]).model)
 
 
 if __name__ == "__main__":

@@ -36,21 +36,12 @@ class Stack(nn.Module):
     def __init__(self, config, *, causal, memory_width=None):
         super().__init__()
         norm = norm_factory(config)
-        shared = {
-            "d_model": config.d_model,
-            "n_heads": config.n_heads,
-            "dropout": config.dropout,
-            "norm": norm,
-        }
+        names = ("d_model", "n_heads", "context_length", "dropout")
+        shared = {name: getattr(config, name) for name in names} | {"causal": causal, "norm": norm}
         self.causal, self.has_memory = causal, memory_width is not None
         self.blocks = nn.ModuleList(make_block(config, shared, memory_width) for _ in range(config.n_layers))
         attention = self.blocks[0].attention
-        self.sliding_window = attention.sliding_window
-        shared |= {
-            "context_length": config.context_length,
-            "causal": causal,
-            "rotary_dim": attention.rotary_dim,
-        }
+        self.sliding_window, shared["rotary_dim"] = attention.sliding_window, attention.rotary_dim
         self.position = build("model.position", POSITIONS, config.position, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
@@ -60,15 +51,14 @@ class Stack(nn.Module):
         """visible: (B, S), false at padding, with a column for each cached token; once given, it must be
         given at every later step. memory_visible: the same for the memory."""
         if (memory is not None) != self.has_memory:
-            raise ValueError("a stack needs a memory if it has cross-attention, and takes none if it has not")
+            raise ValueError("a memory is for a stack with cross-attention, which cannot do without one")
         q_pos, k_pos = self.positions(x, visible, caches)
-        bias = self.position.bias(q_pos, k_pos)
-        window = self.sliding_window
+        options = {"causal": self.causal, "sliding_window": self.sliding_window, "visible": visible}
         context = AttentionContext(
-            make_mask(q_pos, k_pos, causal=self.causal, sliding_window=window, visible=visible, bias=bias),
-            rotate=self.position.rotary(x, q_pos),
-            memory=memory,
-            memory_mask=make_cross_mask(memory_visible),
+            make_mask(q_pos, k_pos, bias=self.position.bias(q_pos, k_pos), **options),
+            self.position.rotary(x, q_pos),
+            memory,
+            make_cross_mask(memory_visible),
         )
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
@@ -80,15 +70,11 @@ class Stack(nn.Module):
         start = caches[0].self_attn.length if caches else 0
         end, limit = start + x.shape[1], self.position.max_positions
         if limit is not None and end > limit:
-            raise ValueError(
-                f"{end} positions, but learned positions end at model.context_length ({limit}); "
-                "give fewer tokens, or train with a larger model.context_length or position=rope"
-            )
-        if visible is not None and (visible.dtype != torch.bool or visible.shape != (len(x), end)):
-            raise ValueError(
-                f"visible must be a bool tensor of ({len(x)}, {end}), cached tokens included, "
-                f"not {visible.dtype} of {tuple(visible.shape)}"
-            )
+            raise ValueError(f"{end} positions, but learned positions end at model.context_length ({limit})")
+        shape = (len(x), end)
+        if visible is not None and (visible.dtype != torch.bool or visible.shape != shape):
+            got = f"{visible.dtype} of {tuple(visible.shape)}"
+            raise ValueError(f"visible must be torch.bool of {shape}, cached tokens included, not {got}")
         k_pos = torch.arange(end, device=x.device)[None]
         if visible is not None:  # count from the first visible token, so that left padding changes nothing
             k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
@@ -99,8 +85,8 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: `hidden` computes what the head reads, and forward the logits. Arguments
-    named `visible` are false at padding."""
+    """Base of the architectures: `hidden` is the head's input, forward the logits. `visible` is false at
+    padding."""
 
     def __init__(self, config, vocab_size):
         super().__init__()
