@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from configs.registry import Count, check_value
+
 
 class KVCache:
     """Buffers that fill along their next-to-last axis: keys and values, or the latents of MLA. The first
@@ -9,7 +11,7 @@ class KVCache:
     append."""
 
     def __init__(self, size=None):
-        self.size, self.length, self.buffers = size, 0, []
+        self.size, self.length, self.buffers = check_value("cache size", size, Count | None), 0, []
 
     def append(self, *new):
         """Store the new tensors, and return all that is stored."""
