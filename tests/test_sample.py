@@ -329,9 +329,9 @@ def test_a_map_of_attention(say, model):
     found = attention_maps(net, texts)
     assert len(found) == (6 if net.kind == "encoder_decoder" else 2)
     for layer in found:
-        assert layer.weights_HTS.shape[1:] == (len(layer.queries), len(layer.keys))
+        assert layer.weights_HTS.shape[1:] == (len(layer.asking), len(layer.asked))
         torch.testing.assert_close(layer.weights_HTS.sum(-1), torch.ones(layer.weights_HTS.shape[:2]))
-    cross = [(layer.queries, layer.keys) for layer in found if layer.name.endswith("to source")]
+    cross = [(layer.asking, layer.asked) for layer in found if layer.name.endswith("to source")]
     assert cross == ([([1, 2, 3], [4, 5, 6, 7])] * 2 if "source" in texts else [])
 
 
