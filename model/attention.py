@@ -1,8 +1,7 @@
-"""Attention: softmax(q k' / sqrt(D)) v. Each position compares its query with the keys of all positions that
-it may attend to, and averages their values with the resulting weights.
+"""Attention, softmax(q k' / sqrt(D)) v: compare the query of each position with the keys of all positions
+that it may attend to, and average their values with the resulting weights.
 
-All kinds share attention(x, *, mask, rotate=None, cache=None) -> like x. Cross-attention also takes the
-tensors that keys and values are projected from.
+All kinds share attention(x, *, mask, rotate=None, cache=None) -> like x.
 """
 
 from functools import partial
@@ -198,9 +197,9 @@ class MultiHeadLatentAttention(Attention):
         return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
 
     def absorbed(self, q_BHTP, q_BHTR, latents_B1SK, mask):
-        """The same result without expansion: q (W c) = (q W) c, so the matrix W that expands a latent c to a
-        key can be absorbed into the query, and the one for values into the output. All heads then attend to
-        the latents themselves, as one head of keys (D is K) and of values (E is L)."""
+        """The same result without expansion: q (W c) = (q W) c, so W, which expands a latent c to a key,
+        moves to the query, and its counterpart for values to the output. All heads share the latents as keys
+        (D is K) and as values (E is L)."""
         expand_HPL = self.key.weight.unflatten(0, (self.n_heads, -1))
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)

@@ -1,5 +1,4 @@
-"""Attention maps: the attention weights of one forward pass, drawn with a row per layer and a column per
-head."""
+"""Attention maps: the weights of one forward pass, with a row per layer and a column per head."""
 
 import warnings
 from functools import partial
@@ -65,8 +64,7 @@ def draw_maps(attention_maps, decode, path):
         for head, (axes, weights_TS) in enumerate(zip(row, layer.weights_HTS.numpy(), strict=False)):
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
-            axes.set_xlabel("key", fontsize=7)
-            axes.set_ylabel("query", fontsize=7)
+            axes.set(xlabel="key", ylabel="query")
             name_ticks(axes.set_xticks, [decode([i]) for i in layer.keys], rotation=90)
             name_ticks(axes.set_yticks, [decode([i]) for i in layer.queries], rotation=0)
     figure.colorbar(image, ax=grid, label="attention weight", fraction=0.02)

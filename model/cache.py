@@ -6,9 +6,8 @@ from configs.registry import Count, check_value
 
 
 class KVCache:
-    """Buffers that fill along their next-to-last axis: keys and values, or the latents of MLA. The first
-    append allocates them; later ones copy only what is new. Without a size, the cache holds that one
-    append."""
+    """Buffers that fill along their next-to-last axis: keys and values, or MLA's latents. The first append
+    allocates them, in its own length unless there is a size."""
 
     def __init__(self, size=None):
         self.size, self.length, self.buffers = check_value("cache size", size, Count | None), 0, []

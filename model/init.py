@@ -55,8 +55,8 @@ def std_rule(name, matrix, model, scheme):
 
 
 def initialize_weights(model, scheme):
-    """Draw every matrix by the scheme and set biases to 0. Other parameters (gains of norms, a part of your
-    own) keep the values of their constructors."""
+    """Draw every matrix by the scheme and zero the biases. Norms and parts of your own keep their initial
+    values."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
     matrices = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)}

@@ -1,10 +1,10 @@
 """Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates queries and
-keys, or adds a bias to the attention scores. RoPE scaling stretches RoPE over longer sequences than it was
-trained on.
-"""
+keys, or adds a bias to the attention scores. RoPE can be scaled for longer sequences than it was trained
+on."""
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -14,7 +14,6 @@ from configs.registry import Bounds, Count, Positive, build
 
 Base = Annotated[float, Bounds(above=1)]
 Factor = Annotated[float, Bounds(least=1)]
-Part = Annotated[float, Bounds(above=0, most=1)]
 
 
 class Position(nn.Module):
@@ -71,12 +70,7 @@ class Sinusoidal(Position):
         return x + wave_BTC
 
 
-# RoPE scaling: (inv_freq, theta) -> new inv_freq, and mscale, the factor on rotated queries and keys.
-class NoScaling:
-    def __call__(self, inv_freq, theta):
-        return inv_freq, 1.0
-
-
+# RoPE scaling: (inv_freq, theta) -> new inv_freq, and mscale, a factor on rotated queries and keys
 @dataclass
 class Linear:
     """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
@@ -136,7 +130,7 @@ class Yarn:
         return torch.lerp(inv_freq, inv_freq / self.factor, ramp), mscale
 
 
-SCALINGS = {"none": NoScaling, "linear": Linear, "llama3": Llama3, "yarn": Yarn}
+SCALINGS = {"none": partial(Linear, factor=1.0), "linear": Linear, "llama3": Llama3, "yarn": Yarn}
 
 
 class Rope(Position):
@@ -148,7 +142,7 @@ class Rope(Position):
         self,
         rotary_dim: int,
         rope_theta: Base = 1e4,
-        rotary_fraction: Part = 1.0,
+        rotary_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0,
         scaling: dict | None = None,
     ):
         super().__init__()
@@ -180,8 +174,7 @@ class Alibi(Position):
         self.n_heads = n_heads
 
     def bias(self, q_pos, k_pos):
-        """Slopes are 2^(-8/n), 2^(-16/n), ... for n heads, the largest power of two; heads beyond it take
-        every other slope of 2n heads."""
+        # 2^(-8/n), 2^(-16/n), ... for n heads; beyond a power of two, every other slope of 2n heads
         power, device = 2 ** int(math.log2(self.n_heads)), q_pos.device
         steps = torch.arange(1, power + 1, device=device) * 8 / power
         between = torch.arange(1, 1 + 2 * (self.n_heads - power), 2, device=device) * 4 / power

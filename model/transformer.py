@@ -30,8 +30,8 @@ def make_block(config, shared, memory_width):
 
 
 class Stack(nn.Module):
-    """Position encoding, n_layers blocks, and a final norm unless the blocks end with one. With memory_width,
-    each block also cross-attends to a memory of that width."""
+    """Position encoding, n_layers blocks, and a final norm where the blocks need one. With memory_width, the
+    blocks cross-attend to a memory of that width."""
 
     def __init__(self, config, *, causal, memory_width=None):
         super().__init__()
@@ -51,7 +51,7 @@ class Stack(nn.Module):
         """visible: (B, S), false at padding, with a column for each cached token; once given, it must be
         given at every later step. memory_visible: the same for the memory."""
         if (memory is not None) != self.has_memory:
-            raise ValueError("a memory is for a stack with cross-attention, which cannot do without one")
+            raise ValueError("pass a memory if, and only if, the stack has cross-attention")
         q_pos, k_pos = self.positions(x, visible, caches)
         options = {"causal": self.causal, "sliding_window": self.sliding_window, "visible": visible}
         context = AttentionContext(

@@ -150,7 +150,7 @@ def test_scaled_embeddings_matter_if_positions_are_added_before_the_norm():
 
 def test_a_memory_is_required_exactly_with_cross_attention():
     net = alive(tiny("encoder_decoder"))
-    memory, message = net.encode(tokens(1, 6)), "a memory is for a stack with cross-attention"
+    memory, message = net.encode(tokens(1, 6)), "pass a memory if, and only if, the stack has cross-attention"
     with pytest.raises(ValueError, match=message):
         net.decode(tokens(1, 4), None)
     with pytest.raises(ValueError, match=message):

@@ -69,55 +69,22 @@ def test_rope_equals_llama():
 
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
 @pytest.mark.parametrize(
-    ("scaling", "hf_scaling"),
+    "scaling",
     [
-        ({"kind": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
-        (
-            {
-                "kind": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position": 512,
-            },
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 512,
-            },
-        ),
-        (
-            YARN,
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
-        ),
-        (
-            YARN | {"original_max_position": 131072},
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 131072},
-        ),
-        (
-            YARN
-            | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
-            {
-                "rope_type": "yarn",
-                "factor": 40.0,
-                "original_max_position_embeddings": 4096,
-                "beta_fast": 16.0,
-                "attention_factor": 1.1,
-            },
-        ),
+        {"kind": "linear", "factor": 4.0},
+        part("position", "rope_llama3")["scaling"] | {"original_max_position": 512},
+        YARN,
+        YARN | {"original_max_position": 131072},
+        YARN | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
     ],
     ids=["linear", "llama3", "yarn", "yarn long context", "yarn with attention_factor"],
 )
-def test_rope_scaling_equals_its_reference(scaling, hf_scaling, base):
-    config = LlamaConfig(
-        hidden_size=64,
-        num_attention_heads=1,
-        max_position_embeddings=16384,
-        rope_parameters=hf_scaling | {"rope_theta": base},
-    )
-    expected, mscale = ROPE_INIT_FUNCTIONS[hf_scaling["rope_type"]](config, "cpu")
+def test_rope_scaling_equals_transformers(scaling, base):
+    names = {"kind": "rope_type", "original_max_position": "original_max_position_embeddings"}
+    options = {names.get(name, name): value for name, value in scaling.items()} | {"rope_theta": base}
+    sizes = {"hidden_size": 64, "num_attention_heads": 1, "max_position_embeddings": 16384}
+    config = LlamaConfig(**sizes, rope_parameters=options)
+    expected, mscale = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, "cpu")
     rope = Rope(64, rope_theta=base, scaling=scaling)
     inv_freq, factor = rope.scaling(inv_frequencies(64, base, torch.zeros(())), base)
     torch.testing.assert_close(inv_freq, expected, rtol=1e-5, atol=0)

@@ -184,7 +184,7 @@ def test_cache_appends_in_place():
         cache.append(parts[1])
 
 
-def test_the_number_of_rows_is_fixed():
+def test_cache_size_and_rows_are_fixed():
     cache = KVCache(6)
     cache.append(randn(3, 2, 4, 3))
     with pytest.raises(ValueError, match="the cache has 3 rows and cannot take 1"):
