@@ -17,9 +17,9 @@ def randn(*shape, seed=0):
 
 def from_reference(reference, d_model, n_heads, memory=None):
     """Our attention with the weights of a torch.nn.MultiheadAttention."""
-    ours = MultiHeadAttention(d_model, n_heads, memory, bias=True, o_bias=True).double()
-    ours.load_state_dict(from_torch(reference.state_dict()))
-    return ours
+    attention = MultiHeadAttention(d_model, n_heads, memory, bias=True, o_bias=True).double()
+    attention.load_state_dict(from_torch(reference.state_dict()))
+    return attention
 
 
 def torch_attention(d_model, n_heads, **widths):
@@ -36,29 +36,29 @@ def assert_same(actual, expected):
 
 def test_self_attention_equals_torch():
     reference, x = torch_attention(24, 4), randn(B, T, 24)
-    ours = from_reference(reference, 24, 4)
-    assert_same(ours(x, mask=Mask()), reference(x, x, x)[0])
+    attention = from_reference(reference, 24, 4)
+    assert_same(attention(x, mask=Mask()), reference(x, x, x)[0])
     lookahead = torch.ones(T, T, dtype=torch.bool).triu(1)
-    assert_same(ours(x, mask=Mask(causal=True)), reference(x, x, x, attn_mask=lookahead)[0])
+    assert_same(attention(x, mask=Mask(causal=True)), reference(x, x, x, attn_mask=lookahead)[0])
 
 
 def test_cross_attention_with_other_widths_equals_torch():
     reference = torch_attention(24, 4, kdim=10, vdim=14)
-    ours = from_reference(reference, 24, 4, KVDims(keys=10, values=14))
+    attention = from_reference(reference, 24, 4, KVDims(keys=10, values=14))
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
-    assert_same(ours(x, keys, values, mask=Mask()), reference(x, keys, values)[0])
+    assert_same(attention(x, keys, values, mask=Mask()), reference(x, keys, values)[0])
 
 
 def test_padding_equals_torch():
     reference, x, memory = torch_attention(24, 4), randn(B, T, 24), randn(B, S, 24, seed=1)
-    ours = from_reference(reference, 24, 4)
+    attention = from_reference(reference, 24, 4)
     visible = torch.arange(S) < torch.tensor([[7], [4]])
     assert_same(
-        ours(x, memory, mask=make_cross_mask(visible)),
+        attention(x, memory, mask=make_cross_mask(visible)),
         reference(x, memory, memory, key_padding_mask=~visible)[0],
     )
     pos, visible = torch.arange(T)[None], visible[:, :T]
-    ours_padded = ours(x, mask=make_mask(pos, pos, causal=False, visible=visible))
+    ours_padded = attention(x, mask=make_mask(pos, pos, causal=False, visible=visible))
     assert_same(ours_padded[visible], reference(x, x, x, key_padding_mask=~visible)[0][visible])
 
 
@@ -100,27 +100,27 @@ def test_grouped_heads_equal_repeated_heads(group):
 
 def test_all_widths_are_independent():
     """Written out head by head."""
-    ours = MultiHeadAttention(24, 4, KVDims(10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
+    attention = MultiHeadAttention(24, 4, KVDims(10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
     assert MultiHeadAttention(24, 4, head_dim=5).v_head_dim == 5
     heads = []
     for head in range(4):
         shared = head // 2
-        q = x @ ours.query.weight[head * 5 : head * 5 + 5].T
-        k = keys @ ours.key.weight[shared * 5 : shared * 5 + 5].T
-        v = values @ ours.value.weight[shared * 3 : shared * 3 + 3].T
+        q = x @ attention.query.weight[head * 5 : head * 5 + 5].T
+        k = keys @ attention.key.weight[shared * 5 : shared * 5 + 5].T
+        v = values @ attention.value.weight[shared * 3 : shared * 3 + 3].T
         heads.append((q @ k.mT / 5**0.5).softmax(-1) @ v)
-    assert_same(ours(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ ours.out.weight.T)
+    assert_same(attention(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ attention.out.weight.T)
 
 
 def test_qk_norm_per_head_and_over_all_heads():
     x = randn(B, T, 24)
     for kind, axes in (("head", (-1,)), ("full", (1, -1))):
-        ours = MultiHeadAttention(24, 4, qk_norm=kind, norm=LayerNorm).double()
-        q = ours.query(x).unflatten(-1, (4, 6)).transpose(1, 2)
+        attention = MultiHeadAttention(24, 4, qk_norm=kind, norm=LayerNorm).double()
+        q = attention.query(x).unflatten(-1, (4, 6)).transpose(1, 2)
         centered = q - q.mean(axes, keepdim=True)
         normed = centered / (centered.square().mean(axes, keepdim=True) + 1e-5).sqrt()
-        assert_same(ours.query_norm(q), normed)
+        assert_same(attention.query_norm(q), normed)
 
 
 def test_softcap_bounds_scores():
@@ -182,10 +182,10 @@ def test_masks_use_their_cheapest_form():
 def test_dropout_only_in_training(kind, math, monkeypatch):
     monkeypatch.setattr("model.attend.prefer_math_kernel", lambda q, k, v: math)
     torch.manual_seed(0)
-    ours, x = ATTENTIONS[kind](24, 4, dropout=0.5).double(), randn(B, T, 24)
-    assert not torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))
-    ours.eval()
-    assert torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))
+    attention, x = ATTENTIONS[kind](24, 4, dropout=0.5).double(), randn(B, T, 24)
+    assert not torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
+    attention.eval()
+    assert torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
 
 
 @pytest.mark.parametrize(

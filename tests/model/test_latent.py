@@ -1,5 +1,7 @@
 """Multi-head latent attention: against DeepSeek in transformers, both of its forms, and its cache."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import DeepseekV3Config
@@ -37,54 +39,48 @@ def deinterleave(rows):
 
 @pytest.mark.parametrize("q_lora_rank", [None, 12])
 def test_equals_deepseek(q_lora_rank):
-    config = DeepseekV3Config(
-        hidden_size=24,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        q_lora_rank=q_lora_rank,
-        kv_lora_rank=20,
-        qk_nope_head_dim=6,
-        qk_rope_head_dim=4,
-        v_head_dim=10,
-        rope_theta=10000.0,
-        rope_interleave=True,
-        attn_implementation="eager",
-    )
+    sizes = {
+        "hidden_size": 24,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": q_lora_rank,
+    }
+    rope = {"rope_theta": 10000.0, "rope_interleave": True}
+    config = DeepseekV3Config(**sizes, **WIDTHS, **rope, attn_implementation="eager")
     reference = DeepseekV3Attention(config, layer_idx=0).double().eval()
     for i, parameter in enumerate(reference.parameters()):
         parameter.data = randn(*parameter.shape, seed=i) / 4
-    ours = MultiHeadLatentAttention(
-        24, 4, q_lora_rank=q_lora_rank, **WIDTHS, norm=lambda width: RMSNorm(width, eps=1e-6)
-    )
-    ours = ours.double().eval()
+    options = {"q_lora_rank": q_lora_rank, "norm": partial(RMSNorm, eps=1e-6)}
+    attention = MultiHeadLatentAttention(24, 4, **WIDTHS, **options).double().eval()
 
     def per_head(weight, *sizes):
         return weight.data.unflatten(0, (4, -1)).split(sizes, 1)
 
     def queries(weight):
-        return torch.cat(
-            [torch.cat([p, deinterleave(r)]) for p, r in zip(*per_head(weight, 6, 4), strict=True)]
-        )
+        pairs = zip(*per_head(weight, 6, 4), strict=True)
+        return torch.cat([torch.cat([plain, deinterleave(rotary)]) for plain, rotary in pairs])
 
     if q_lora_rank is None:
-        ours.query.weight.data = queries(reference.q_proj.weight)
+        attention.query.weight.data = queries(reference.q_proj.weight)
     else:
-        ours.query[0].weight.data = reference.q_a_proj.weight.data
-        ours.query[1].weight.data = reference.q_a_layernorm.weight.data
-        ours.query[2].weight.data = queries(reference.q_b_proj.weight)
+        attention.query[0].weight.data = reference.q_a_proj.weight.data
+        attention.query[1].weight.data = reference.q_a_layernorm.weight.data
+        attention.query[2].weight.data = queries(reference.q_b_proj.weight)
     latent, rope = reference.kv_a_proj_with_mqa.weight.data.split([20, 4])
-    ours.kv_down.weight.data, ours.k_rope.weight.data = latent, deinterleave(rope)
-    ours.latent_norm.weight.data = reference.kv_a_layernorm.weight.data
+    attention.kv_down.weight.data, attention.k_rope.weight.data = latent, deinterleave(rope)
+    attention.latent_norm.weight.data = reference.kv_a_layernorm.weight.data
     key, value = per_head(reference.kv_b_proj.weight, 6, 10)
-    ours.key.weight.data, ours.value.weight.data = key.flatten(0, 1), value.flatten(0, 1)
-    ours.out.weight.data = reference.o_proj.weight.data
+    attention.key.weight.data, attention.value.weight.data = key.flatten(0, 1), value.flatten(0, 1)
+    attention.out.weight.data = reference.o_proj.weight.data
 
     x, pos = randn(B, T, 24, seed=99), torch.arange(T)[None]
     rotary = DeepseekV3RotaryEmbedding(config)(x, pos)
     lookahead = make_mask(pos, pos, causal=True, sliding_window=T).bias.double()
     expected = reference(x, position_embeddings=rotary, attention_mask=lookahead)[0]
     rotate = Rope(4).rotary(x.float(), pos)  # the reference computes its angles in float32
-    torch.testing.assert_close(ours(x, mask=Mask(causal=True), rotate=rotate), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        attention(x, mask=Mask(causal=True), rotate=rotate), expected, rtol=0, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("q_lora_rank", [None, 12])
@@ -92,9 +88,7 @@ def test_absorbed_equals_expanded(q_lora_rank, monkeypatch):
     attention, x = random_attention(q_lora_rank=q_lora_rank), randn(B, T, 24, seed=99)
     outcomes = []
     for absorb in (True, False):
-        monkeypatch.setattr(
-            MultiHeadLatentAttention, "absorbing_is_cheaper", lambda *a, absorb=absorb: absorb
-        )
+        monkeypatch.setattr(attention, "absorbing_is_cheaper", lambda *a, absorb=absorb: absorb)
         outcomes.append(attention(x, mask=Mask(causal=True), rotate=Rope(4).rotary(x, torch.arange(T)[None])))
     torch.testing.assert_close(*outcomes, rtol=0, atol=1e-10)
 
