@@ -83,8 +83,7 @@ class Linear:
 
 @dataclass
 class Llama3:
-    """Keeps high frequencies, divides low ones by the factor, and blends between
-    (arxiv.org/abs/2407.21783)."""
+    """Keeps high frequencies, divides low ones by the factor (arxiv.org/abs/2407.21783)."""
 
     factor: Factor
     low_freq_factor: Positive

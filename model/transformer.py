@@ -85,8 +85,7 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: `hidden` is the head's input, forward the logits. `visible` is false at
-    padding."""
+    """Base of the architectures: forward gives the logits for `hidden`. `visible` is false at padding."""
 
     def __init__(self, config, vocab_size):
         super().__init__()

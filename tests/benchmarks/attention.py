@@ -1,4 +1,4 @@
-"""Explicit matmuls against the fused kernel on a CPU: the measurement behind prefer_math_kernel in model/attend.py.
+"""Explicit matmuls against the fused kernel on a CPU, as measured for prefer_math_kernel in model/attend.py.
 
 OMP_NUM_THREADS=2 python tests/benchmarks/attention.py
 """

@@ -1,16 +1,17 @@
-"""Which sizes the axes of a model may have, and which traced tensors break the promise of their names."""
+"""Checks that tensors have the shapes their names promise."""
 
 from collections import defaultdict
 
 from model.attention import MultiHeadLatentAttention
 from model.embedding import Embedding
 
-AXIS_ATTRS = {  # the attribute of a module that holds the size of an axis
+# the attribute in which a module keeps the size of an axis
+AXIS_ATTRS = {
     "H": "n_heads",
     "G": "n_groups",
     "D": "head_dim",
     "E": "v_head_dim",
-    "R": "qk_rope_head_dim",
+    "R": "rotary_dim",
     "P": "qk_nope_head_dim",
     "L": "kv_lora_rank",
     "F": "d_ff",
@@ -18,7 +19,7 @@ AXIS_ATTRS = {  # the attribute of a module that holds the size of an axis
 
 
 def axis_sizes(model, **given):
-    """The sizes that each axis may have in this model; B, T, S and N depend on the input and are given."""
+    """The sizes that each axis may have in this model; the input gives those of B, T, S and N."""
     sizes = defaultdict(set, {axis: set(values) for axis, values in given.items()})
     sizes["1"], sizes["V"] = {1}, {model.head.map.out_features}
     for module in model.modules():
@@ -27,10 +28,8 @@ def axis_sizes(model, **given):
         for axis, attribute in AXIS_ATTRS.items():
             if attribute in vars(module):
                 sizes[axis].add(vars(module)[attribute])
-        if isinstance(
-            module, MultiHeadLatentAttention
-        ):  # in the absorbed form, one head of latents serves all
-            cached = module.kv_lora_rank + module.qk_rope_head_dim
+        if isinstance(module, MultiHeadLatentAttention):  # the absorbed form attends to the latents
+            cached = module.kv_lora_rank + module.rotary_dim
             for axis, size in {"K": cached, "G": 1, "D": cached, "E": module.kv_lora_rank}.items():
                 sizes[axis].add(size)
     sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
@@ -38,15 +37,15 @@ def axis_sizes(model, **given):
     return sizes
 
 
-def violations(sightings, sizes):
-    """A line for each tensor whose shape contradicts its name. Within one call, a letter has one size."""
-    meaning, lines = defaultdict(dict), []
-    for s in sightings:
-        kept = len(s.axes) == len(s.shape)
-        for axis, size in zip(s.axes, s.shape, strict=False):
+def violations(records, sizes):
+    """The tensors whose shape differs from their name's; within one call a letter has one size."""
+    sizes_in_call, messages = defaultdict(dict), []
+    for record in records:
+        holds = len(record.axes) == len(record.shape)
+        for axis, size in zip(record.axes, record.shape, strict=False):
             if axis == "B" and size == 1:
                 continue
-            kept &= size in sizes[axis] and meaning[s.call].setdefault(axis, size) == size
-        if not kept:
-            lines.append(f"{s.file}:{s.line} {s.name} is {s.shape}")
-    return lines
+            holds &= size in sizes[axis] and sizes_in_call[record.call].setdefault(axis, size) == size
+        if not holds:
+            messages.append(f"{record.file}:{record.line} {record.name} is {record.shape}")
+    return messages
