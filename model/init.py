@@ -55,8 +55,7 @@ def std_rule(name, matrix, model, scheme):
 
 
 def initialize_weights(model, scheme):
-    """Draw every matrix by the scheme and zero the biases. Norms and parts of your own keep their initial
-    values."""
+    """Draw every matrix by the scheme, with zero biases. Other parameters keep their initial values."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
     matrices = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)}
