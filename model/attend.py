@@ -1,20 +1,16 @@
-"""Attend: the one place scores become weights. Who may see whom, the softmax, and the weighted mean of
-values."""
+"""Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-RECORDS = []  # lists that weights are written to, the innermost last
-
 
 class Mask(NamedTuple):
-    """What is added to the scores before the softmax; the cheapest form that says it."""
+    """What is added to the scores before the softmax, in its cheapest form."""
 
-    bias: torch.Tensor | None = None  # broadcasts to (B, H, T, S); -inf forbids
-    causal: bool = False  # a square in which each position sees itself and what came before
+    bias: torch.Tensor | None = None  # broadcasts to (B, H, T, S); -inf hides a key
+    causal: bool = False  # T = S, and each position attends to itself and to earlier ones
 
     def add_to(self, scores_BHTS):
         if self.causal:
@@ -26,25 +22,25 @@ class Mask(NamedTuple):
 
 
 def make_mask(q_pos, k_pos, *, causal, sliding_window=None, visible=None, bias=None):
-    """The mask of self-attention: order, distance and padding, told by the positions of queries, (1|B, T),
-    and of keys, (1|B, S), so that it does not matter where in a batch or cache they lie.
+    """The mask of self-attention. It compares positions, (1|B, T) and (1|B, S), not indices, so padding and a
+    cache may place tokens anywhere.
 
-    sliding_window: a causal query sees that many keys, itself included; without causality, half as many to each side.
+    sliding_window: how many keys a causal query sees, itself included; otherwise half as many on each side.
     visible: (B, S), false where a key is padding.
     """
     if causal and sliding_window is None and visible is None and bias is None:
         if q_pos.shape == k_pos.shape:
             return Mask(causal=True)
-        if q_pos.shape[-1] == 1:  # the newest position sees all there is
+        if q_pos.shape[-1] == 1:  # the newest position sees all keys
             return Mask()
     if not causal and sliding_window is None and visible is None:
         return Mask(bias)
     behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
     allowed_B1TS = behind_B1TS >= 0 if causal else torch.ones_like(behind_B1TS, dtype=torch.bool)
-    if sliding_window is not None:
-        allowed_B1TS = allowed_B1TS & (
-            behind_B1TS < sliding_window if causal else behind_B1TS.abs() <= sliding_window // 2
-        )
+    if sliding_window is not None and causal:
+        allowed_B1TS = allowed_B1TS & (behind_B1TS < sliding_window)
+    elif sliding_window is not None:
+        allowed_B1TS = behind_B1TS.abs() <= sliding_window // 2
     if visible is not None:
         # padding sees itself, so that no row of weights is empty
         allowed_B1TS = (allowed_B1TS & visible[:, None, None, :]) | (behind_B1TS == 0)
@@ -52,27 +48,27 @@ def make_mask(q_pos, k_pos, *, causal, sliding_window=None, visible=None, bias=N
 
 
 def make_cross_mask(visible):
-    """The mask of cross-attention: nothing but the padding of the memory is hidden."""
+    """The mask of cross-attention hides only the padding of the memory."""
     if visible is None:
         return Mask()
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
 
 
 def group_queries(heads, shared):
-    """Line up the queries of all heads that share a head of keys, so that one product serves them; where none
-    do (G = H) nothing changes."""
+    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
     return heads.unflatten(1, (shared.shape[1], -1)).flatten(2, 3)
 
 
 def ungroup_queries(rows, heads):
-    """The rows as heads again."""
+    """(B, G, J, D) -> (B, H, T, D)"""
     return rows.unflatten(2, (-1, heads.shape[2])).flatten(1, 2)
 
 
 def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
-    """On a CPU the fused kernel loses to plain products, up to five times, where texts are short and numbers
-    anything but float32 in full precision; beyond 512 tokens it wins, and in bfloat16 for a single query, as
-    decoding has it (tests/benchmarks/attention.py). Keys and values of two widths it does not know."""
+    """Whether explicit matmuls beat the fused kernel. On a CPU they do, by up to 5x, for short sequences in
+    anything but full float32; beyond 512 tokens the fused kernel wins, and in bfloat16 also for a single
+    query, as in decoding (tests/benchmarks/attention.py). It does not support keys and values of different
+    widths."""
     if q_BHTD.device.type != "cpu":
         return False
     if k_BGSD.shape[-1] != v_BGSE.shape[-1]:
@@ -87,7 +83,7 @@ def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
 
 
 def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
-    """The weights themselves: along the keys, each row sums to one."""
+    """Scores after the softmax: along the keys, each row sums to one."""
     scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
     scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
@@ -97,36 +93,15 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
     return weights_BHTS
 
 
-@contextmanager
-def record_attention():
-    """While it is open, attend makes its weights in the open; the list it gives collects them in the order of
-    the layers."""
-    RECORDS.append([])
-    try:
-        yield RECORDS[-1]
-    finally:
-        RECORDS.pop()
-
-
 def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, logit_softcap=None, dropout=0.0):
-    """softmax(q k' * scale + mask) v. Each head of keys and values serves H / G heads of queries. Dropout is
-    that of the weights; it is 0 but in training."""
-    if logit_softcap is None and not RECORDS and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
+    """softmax(q k' * scale + mask) v, with dropout on the weights. Each key/value head serves H / G query
+    heads."""
+    if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
         bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
-        shared = q_BHTD.shape[1] != k_BGSD.shape[1]
-        return F.scaled_dot_product_attention(
-            q_BHTD,
-            k_BGSD,
-            v_BGSE,
-            attn_mask=bias,
-            dropout_p=dropout,
-            is_causal=mask.causal,
-            scale=scale,
-            enable_gqa=shared,
-        )
+        options = {"attn_mask": bias, "is_causal": mask.causal, "dropout_p": dropout, "scale": scale}
+        grouped = q_BHTD.shape[1] != k_BGSD.shape[1]
+        return F.scaled_dot_product_attention(q_BHTD, k_BGSD, v_BGSE, enable_gqa=grouped, **options)
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)
-    if RECORDS:
-        RECORDS[-1].append(weights_BHTS)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
     y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
     return y_BHTE

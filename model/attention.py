@@ -1,8 +1,7 @@
-"""Attention: softmax(q k' / sqrt(D)) v. Each position asks a query, compares it with the keys of all
-positions it may see, and takes the mean of their values, weighted by how well the keys fit.
+"""Attention, softmax(q k' / sqrt(D)) v: compare the query of each position with the keys of all positions
+that it may attend to, and average their values with the resulting weights.
 
-All kinds share one forward, attention(x, *, mask, rotate=None, cache=None) -> like x; those that can look at
-another text also take the tensors that keys and values are made from.
+All kinds share attention(x, *, mask, rotate=None, cache=None) -> like x.
 """
 
 from functools import partial
@@ -26,14 +25,14 @@ def merge(heads):
     return heads.transpose(1, 2).flatten(-2)
 
 
-def head_width(d_model, n_heads):
+def default_head_dim(d_model, n_heads):
     if d_model % n_heads:
         raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
     return d_model // n_heads
 
 
 class FullHeadNorm(nn.Module):
-    """A norm over all heads of a position at once."""
+    """One norm over all heads of a position together."""
 
     def __init__(self, norm, n_heads):
         super().__init__()
@@ -43,39 +42,37 @@ class FullHeadNorm(nn.Module):
         return split(self.norm(merge(heads)), self.n_heads)
 
 
-def make_qk_norm(kind, norm, n_heads, width):
-    """Queries and keys of one size keep the softmax from saturating (arxiv.org/abs/2302.05442)."""
-    kinds = {
-        "none": nn.Identity,
-        "head": partial(norm, width),
-        "full": lambda: FullHeadNorm(norm(n_heads * width), n_heads),
-    }
-    if kind not in kinds:
-        raise ValueError(f"qk_norm is {kind!r}; choose one of: {', '.join(kinds)}")
-    return kinds[kind]()
-
-
-def lora_linear(d_in, rank, d_out, norm):
-    """One linear map, or two with a norm between them where they meet in few channels."""
-    if rank is None:
-        return nn.Linear(d_in, d_out, bias=False)
-    down, up = nn.Linear(d_in, rank, bias=False), nn.Linear(rank, d_out, bias=False)
-    return nn.Sequential(down, norm(rank), up)
+def make_qk_norm(kind, norm, n_heads, head_dim):
+    """Normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)."""
+    if kind == "full":
+        return FullHeadNorm(norm(n_heads * head_dim), n_heads)
+    return norm(head_dim) if kind == "head" else nn.Identity()
 
 
 class KVDims(NamedTuple):
-    """The widths of the tensors that keys and values are made from."""
+    """The widths of the tensors that keys and values are projected from."""
 
     keys: int
     values: int
 
 
-class MultiHeadAttention(nn.Module):
-    """Several small attentions side by side (arxiv.org/abs/1706.03762); every `queries_per_kv` query heads share one
-    head of keys and values (arxiv.org/abs/2305.13245), or all of them do where queries_per_kv is None.
+class Attention(nn.Module):
+    """Base of all kinds, which set n_heads, n_groups, rotary_dim, scale and dropout."""
 
-    The four widths are free: x is d_model wide, keys and values are made from tensors of their own widths
-    (`memory`), and a head compares head_dim channels and averages v_head_dim of them.
+    sliding_window = logit_softcap = None
+
+    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
+        dropout = self.dropout if self.training else 0.0
+        options = {"scale": self.scale, "logit_softcap": self.logit_softcap, "dropout": dropout}
+        return attend(q_BHTD, k_BGSD, v_BGSE, mask, **options)
+
+
+class MultiHeadAttention(Attention):
+    """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query heads (None:
+    all) share one head of keys and values (arxiv.org/abs/2305.13245).
+
+    All widths are independent: d_model of x, `memory` of the tensors behind keys and values, and head_dim
+    (queries, keys) and v_head_dim (values) within a head.
     """
 
     def __init__(
@@ -97,20 +94,17 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         if memory is not None and sliding_window is not None:
-            raise ValueError(
-                "sliding_window is a distance within one text; cross-attention has none: leave it null"
-            )
+            raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(f"n_heads ({n_heads}) must be a multiple of queries_per_kv ({queries_per_kv})")
-        head_dim = head_dim or head_width(d_model, n_heads)
+        head_dim = head_dim or default_head_dim(d_model, n_heads)
         v_head_dim = v_head_dim or head_dim
         memory = memory or KVDims(d_model, d_model)
         self.n_heads, self.n_groups = n_heads, n_heads // queries_per_kv
         self.head_dim, self.v_head_dim, self.rotary_dim = head_dim, v_head_dim, head_dim
-        self.scale, self.logit_softcap = scale or head_dim**-0.5, logit_softcap
-        self.sliding_window = sliding_window
-        self.dropout = dropout
+        self.scale, self.dropout = scale or head_dim**-0.5, dropout
+        self.logit_softcap, self.sliding_window = logit_softcap, sliding_window
         self.query = nn.Linear(d_model, n_heads * head_dim, bias=bias)
         self.key = nn.Linear(memory.keys, self.n_groups * head_dim, bias=bias)
         self.value = nn.Linear(memory.values, self.n_groups * v_head_dim, bias=bias)
@@ -120,7 +114,8 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x, keys=None, values=None, *, mask, rotate=None, cache=None):
         q_BHTD = self.query_norm(split(self.query(x), self.n_heads))
-        q_BHTD = rotate(q_BHTD) if rotate else q_BHTD
+        if rotate is not None:
+            q_BHTD = rotate(q_BHTD)
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # a memory never changes
         else:
@@ -129,29 +124,22 @@ class MultiHeadAttention(nn.Module):
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
-    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
-        dropout = self.dropout if self.training else 0.0
-        return attend(
-            q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, logit_softcap=self.logit_softcap, dropout=dropout
-        )
-
     def keys_and_values(self, keys, values, rotate):
-        """Of the tokens given, most often from one tensor; those of earlier tokens are in the cache."""
+        """Project the given tensors; without `values`, both come from `keys`."""
         k_BGSD = self.key_norm(split(self.key(keys), self.n_groups))
-        k_BGSD = rotate(k_BGSD) if rotate else k_BGSD
+        if rotate is not None:
+            k_BGSD = rotate(k_BGSD)
         v_BGSE = split(self.value(keys if values is None else values), self.n_groups)
         return k_BGSD, v_BGSE
 
 
-class MultiHeadLatentAttention(nn.Module):
-    """Multi-head latent attention (arxiv.org/abs/2405.04434): keys and values of all heads are expanded from
-    one small latent per token, and a cache holds only that latent and the one rotated part of the keys.
+class MultiHeadLatentAttention(Attention):
+    """Multi-head latent attention (arxiv.org/abs/2405.04434): the cache holds one small latent per token,
+    from which the keys and values of all heads are expanded, and one rotary key for all heads.
 
-    A head compares qk_nope_head_dim channels that carry no position and rotary_dim that carry it. Widths left
-    open follow the head width d_model / n_heads: it, half of it, it; and four of it for the latent.
+    Defaults, where d = d_model / n_heads: qk_nope_head_dim = v_head_dim = d, qk_rope_head_dim = d / 2,
+    kv_lora_rank = 4 d.
     """
-
-    sliding_window = None
 
     def __init__(
         self,
@@ -166,26 +154,33 @@ class MultiHeadLatentAttention(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        width = head_width(d_model, n_heads)
+        width = default_head_dim(d_model, n_heads)
         self.n_heads, self.n_groups, self.dropout = n_heads, n_heads, dropout
-        self.qk_nope_head_dim, self.rotary_dim = qk_nope_head_dim or width, qk_rope_head_dim or width // 2
-        self.head_dim, self.v_head_dim = self.qk_nope_head_dim + self.rotary_dim, v_head_dim or width
-        self.kv_lora_rank, self.scale = kv_lora_rank or 4 * width, self.head_dim**-0.5
-        self.query = lora_linear(d_model, q_lora_rank, n_heads * self.head_dim, norm)
+        self.kv_lora_rank, self.v_head_dim = kv_lora_rank or 4 * width, v_head_dim or width
+        self.qk_nope_head_dim = qk_nope_head_dim or width
+        self.qk_rope_head_dim = self.rotary_dim = qk_rope_head_dim or width // 2
+        self.head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim
+        self.scale = self.head_dim**-0.5
+        if q_lora_rank is None:
+            self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=False)
+        else:
+            down = nn.Linear(d_model, q_lora_rank, bias=False)
+            up = nn.Linear(q_lora_rank, n_heads * self.head_dim, bias=False)
+            self.query = nn.Sequential(down, norm(q_lora_rank), up)
         self.kv_down = nn.Linear(d_model, self.kv_lora_rank, bias=False)
         self.latent_norm = norm(self.kv_lora_rank)
-        self.k_rope = nn.Linear(d_model, self.rotary_dim, bias=False)
+        self.k_rope = nn.Linear(d_model, self.qk_rope_head_dim, bias=False)
         self.key = nn.Linear(self.kv_lora_rank, n_heads * self.qk_nope_head_dim, bias=False)
         self.value = nn.Linear(self.kv_lora_rank, n_heads * self.v_head_dim, bias=False)
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=False)
 
     def forward(self, x, *, mask, rotate=None, cache=None):
         q_BHTD = split(self.query(x), self.n_heads)
-        q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
+        q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.qk_rope_head_dim], -1)
         k_B1TR = split(self.k_rope(x), 1)
-        if rotate:
+        if rotate is not None:
             q_BHTR, k_B1TR = rotate(q_BHTR), rotate(k_B1TR)
-        # all that is remembered of a token: its latent and its rotated key, side by side
+        # the latent and the rotary key of a token, side by side, are all that is cached of it
         new_B1TK = torch.cat([split(self.latent_norm(self.kv_down(x)), 1), k_B1TR], -1)
         [latents_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
         form = self.absorbed if self.absorbing_is_cheaper(x, latents_B1SK) else self.expanded
@@ -193,8 +188,8 @@ class MultiHeadLatentAttention(nn.Module):
         return self.out(merged_BTW)
 
     def expanded(self, q_BHTP, q_BHTR, latents_B1SK, mask):
-        """Multi-head attention over the keys and values that the latents stand for."""
-        latent_B1SL, k_B1SR = latents_B1SK.split([self.kv_lora_rank, self.rotary_dim], -1)
+        """Multi-head attention over keys and values that are expanded from the latents."""
+        latent_B1SL, k_B1SR = latents_B1SK.split([self.kv_lora_rank, self.qk_rope_head_dim], -1)
         k_BHSP = split(self.key(latent_B1SL[:, 0]), self.n_heads)
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
@@ -202,9 +197,9 @@ class MultiHeadLatentAttention(nn.Module):
         return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
 
     def absorbed(self, q_BHTP, q_BHTR, latents_B1SK, mask):
-        """The same numbers without expanding anything: q (W c) = (q W) c, so W, which expands a latent c to a
-        key, can be folded into the query, and its like for values into the result. All heads then look up the
-        latents themselves, as one head of keys (D is K) and of values (E is L)."""
+        """The same result without expansion: q (W c) = (q W) c, so W, which expands a latent c to a key,
+        moves to the query, and its counterpart for values to the output. All heads share the latents as keys
+        (D is K) and as values (E is L)."""
         expand_HPL = self.key.weight.unflatten(0, (self.n_heads, -1))
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
@@ -212,15 +207,10 @@ class MultiHeadLatentAttention(nn.Module):
         y_BHTL = self.attend(q_BHTK, latents_B1SK, latents_B1SK[..., : self.kv_lora_rank], mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
-    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
-        dropout = self.dropout if self.training else 0.0
-        return attend(q_BHTD, k_BGSD, v_BGSE, mask, scale=self.scale, dropout=dropout)
-
     def absorbing_is_cheaper(self, x, latents_B1SK):
-        """By multiplications per head: expanding pays for each remembered token, absorbing for each new one
-        and more at every meeting of the two."""
+        """Compare multiplications per head: per cached token, per new token, and per pair of them."""
         T, S = x.shape[1], latents_B1SK.shape[2]
-        P, R, E, L = self.qk_nope_head_dim, self.rotary_dim, self.v_head_dim, self.kv_lora_rank
+        P, R, E, L = self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim, self.kv_lora_rank
         expanded = S * L * (P + E) + T * S * (P + R + E)
         absorbed = T * L * (P + E) + T * S * (2 * L + R)
         return absorbed < expanded

@@ -1,46 +1,58 @@
-"""Maps: who looks at whom. The attention weights of one text, a row of pictures for each layer, a column for
-each head."""
+"""Attention maps: the weights of one forward pass, with a row per layer and a column per head."""
 
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from model.attend import record_attention
+from model.attend import attention_weights
+from model.attention import Attention
 
-LEGIBLE = 48  # names that fit along a picture; of more tokens every second, third ... is named
+MAX_TICKS = 48  # labels that fit on an axis; with more tokens, only every second, third ... has one
 
 
 class AttentionMap(NamedTuple):
     name: str
-    asking: list  # ids of the text that looks, down the picture
-    asked: list  # ids of the text it looks at, along it
+    queries: list  # token ids along the vertical axis
+    keys: list  # token ids along the horizontal axis
     weights_HTS: torch.Tensor
 
 
+def record(module, records, q_BHTD, k_BGSD, v_BGSE, mask):
+    """module.attend, which also appends its weights to `records`."""
+    options = {"scale": module.scale, "logit_softcap": module.logit_softcap}
+    records.append(attention_weights(q_BHTD, k_BGSD, mask, **options))
+    return Attention.attend(module, q_BHTD, k_BGSD, v_BGSE, mask)
+
+
 @torch.inference_mode()
-def attention_maps(model, texts):
-    """The weights in every layer of one forward pass over these texts, ids under the names of its
-    arguments."""
-    device = next(model.parameters()).device
-    with record_attention() as maps:
-        model(**{name: torch.tensor([ids], device=device) for name, ids in texts.items()})
-    tokens, source = texts["tokens"], texts.get("source")
+def attention_maps(model, inputs):
+    """The map of every layer. `inputs` has lists of token ids by the names of the model's arguments."""
+    device, records = next(model.parameters()).device, []
+    # an attention that overrides `attend` computes weights of its own, of which nothing is known here
+    modules = [m for m in model.modules() if getattr(type(m), "attend", None) is Attention.attend]
+    try:
+        for module in modules:
+            module.attend = partial(record, module, records)
+        model(**{name: torch.tensor([ids], device=device) for name, ids in inputs.items()})
+    finally:
+        for module in modules:
+            del module.attend
+    tokens, source = inputs["tokens"], inputs.get("source")
     if source is None:
-        kinds = [(f"layer {i + 1}", tokens, tokens) for i in range(len(model.stack.blocks))]
+        axes = [(f"layer {i + 1}", tokens, tokens) for i in range(len(model.stack.blocks))]
     else:
-        kinds = [(f"encoder {i + 1}", source, source) for i in range(len(model.encoder.blocks))]
+        axes = [(f"encoder {i + 1}", source, source) for i in range(len(model.encoder.blocks))]
         for i in range(len(model.decoder.blocks)):
-            kinds += [(f"decoder {i + 1}", tokens, tokens), (f"decoder {i + 1} to source", tokens, source)]
-    if len(kinds) != len(maps):
-        raise ValueError("this model's attention makes weights of its own, which no map can show")
-    return [
-        AttentionMap(*kind, weights_BHTS[0].cpu()) for kind, weights_BHTS in zip(kinds, maps, strict=True)
-    ]
+            axes += [(f"decoder {i + 1}", tokens, tokens), (f"decoder {i + 1} to source", tokens, source)]
+    if len(axes) != len(records):
+        raise ValueError("this model's attention computes its weights itself, so they cannot be shown")
+    return [AttentionMap(*layer, weights[0].cpu()) for layer, weights in zip(axes, records, strict=True)]
 
 
-def draw_maps(attention_maps, show, picture):
-    """show(ids) is a token's name."""
+def draw_maps(attention_maps, decode, path):
+    """Save the maps as an image; decode(ids) gives the label of a token."""
     from matplotlib.figure import Figure
 
     columns = max(len(layer.weights_HTS) for layer in attention_maps)
@@ -50,16 +62,18 @@ def draw_maps(attention_maps, show, picture):
         for axes in row[len(layer.weights_HTS) :]:
             axes.axis("off")
         for head, (axes, weights_TS) in enumerate(zip(row, layer.weights_HTS.numpy(), strict=False)):
-            axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
-            name_ticks(axes.set_xticks, [show([i]) for i in layer.asked], rotation=90)
-            name_ticks(axes.set_yticks, [show([i]) for i in layer.asking], rotation=0)
+            axes.set(xlabel="key", ylabel="query")
+            name_ticks(axes.set_xticks, [decode([i]) for i in layer.keys], rotation=90)
+            name_ticks(axes.set_yticks, [decode([i]) for i in layer.queries], rotation=0)
+    figure.colorbar(image, ax=grid, label="attention weight", fraction=0.02)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for it
-        figure.savefig(picture, dpi=110)
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+        figure.savefig(path, dpi=110)
 
 
 def name_ticks(set_ticks, names, rotation):
-    every = -(-len(names) // LEGIBLE)
-    shown = [repr(name).replace("$", r"\$") for name in names]
-    set_ticks(range(0, len(names), every), shown[::every], rotation=rotation, fontsize=6)
+    step = -(-len(names) // MAX_TICKS)
+    labels = [repr(name).replace("$", r"\$") for name in names[::step]]
+    set_ticks(range(0, len(names), step), labels, rotation=rotation, fontsize=6)

@@ -1,26 +1,27 @@
-"""Cache: what a layer remembers between decoding steps."""
+"""KV cache: the keys and values of earlier tokens, one cache per layer."""
 
 from typing import NamedTuple
 
+from configs.registry import Count, check_value
+
 
 class KVCache:
-    """Buffers that fill along their next-to-last axis: keys and values, or the one latent of MLA. They are
-    made once, at the first append, so a step copies nothing but what is new. Without a size they hold just
-    that append."""
+    """Buffers that fill along their next-to-last axis: keys and values, or MLA's latents. The first append
+    allocates them, in its own length unless there is a size."""
 
     def __init__(self, size=None):
-        self.size, self.length, self.buffers = size, 0, []
+        self.size, self.length, self.buffers = check_value("cache size", size, Count | None), 0, []
 
     def append(self, *new):
-        """Remember, and return all that is remembered."""
+        """Store the new tensors, and return all that is stored."""
         end = self.length + new[0].shape[-2]
         if not self.buffers:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
         if len(new[0]) != len(self.buffers[0]):
-            raise ValueError(f"the cache holds {len(self.buffers[0])} rows and cannot take {len(new[0])}")
+            raise ValueError(f"the cache has {len(self.buffers[0])} rows and cannot take {len(new[0])}")
         if end > self.size:
-            raise ValueError(f"the cache holds {self.size} positions and cannot take {end}")
+            raise ValueError(f"the cache has room for {self.size} positions, not {end}")
         for buffer, n in zip(self.buffers, new, strict=True):
             buffer[..., self.length : end, :] = n
         self.length = end
@@ -30,21 +31,21 @@ class KVCache:
         return [buffer[..., : self.length, :] for buffer in self.buffers]
 
     def select_rows(self, rows):
-        """Go on with the rows of these numbers, some of them several times."""
+        """Keep the rows with these indices, which may repeat."""
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
     def keep_last(self, length):
-        """All but so many of the newest."""
+        """Drop all but the newest positions."""
         for buffer in self.buffers:
             buffer[..., :length, :] = buffer[..., self.length - length : self.length, :].clone()
         self.length = length
 
     def overwrite_rows(self, rows, other):
-        """The newest of these rows are from now on those of another cache."""
+        """Replace the newest positions of these rows by those of another cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             buffer[rows, ..., self.length - other.length : self.length, :] = new
 
 
 class LayerCache(NamedTuple):
-    self_attn: KVCache  # grows by each token decoded
-    cross_attn: KVCache  # the keys and values of a memory, filled once
+    self_attn: KVCache  # grows with each decoded token
+    cross_attn: KVCache  # keys and values of the memory, filled once

@@ -1,4 +1,4 @@
-"""Feed-forward: what each position does alone, after attention has brought it what it needs."""
+"""Feed-forward: the same small network at each position."""
 
 from functools import partial
 
@@ -8,13 +8,11 @@ import torch.nn.functional as F
 from configs.registry import Count, Positive
 
 
-def relu2(values):
-    return F.relu(values).square()
-
-
 class MLP(nn.Module):
-    """out(activation(up(x))). The d_ff between is given, or `expansion` times d_model; kernels like a round
-    one, so it is a multiple of multiple_of."""
+    """out(activation(up(x))). The width between is d_ff, or expansion * d_model rounded to a multiple of
+    multiple_of, because kernels are faster at round widths."""
+
+    gated = False
 
     def __init__(
         self,
@@ -27,15 +25,15 @@ class MLP(nn.Module):
     ):
         super().__init__()
         if (expansion is None) == (d_ff is None):
-            raise ValueError(
-                f"either expansion ({expansion}) or d_ff ({d_ff}) must be null, and the other not"
-            )
+            raise ValueError(f"set either expansion ({expansion}) or d_ff ({d_ff}), and the other to null")
         if d_ff is not None and d_ff % multiple_of:
             raise ValueError(f"d_ff ({d_ff}) must be a multiple of multiple_of ({multiple_of})")
         self.d_ff = d_ff or max(1, round(expansion * d_model / multiple_of)) * multiple_of
         self.activation = activation
         self.up = nn.Linear(d_model, self.d_ff, bias=bias)
         self.out = nn.Linear(self.d_ff, d_model, bias=bias)
+        if self.gated:
+            self.gate = nn.Linear(d_model, self.d_ff, bias=bias)
 
     def forward(self, x):
         h_BTF = self.activation(self.up(x))
@@ -43,20 +41,9 @@ class MLP(nn.Module):
 
 
 class GatedMLP(MLP):
-    """out(activation(gate(x)) * up(x)): one half decides what of the other passes
-    (arxiv.org/abs/2002.05202)."""
+    """out(activation(gate(x)) * up(x)) (arxiv.org/abs/2002.05202)."""
 
-    def __init__(
-        self,
-        d_model: int,
-        activation,
-        expansion: Positive | None = None,
-        multiple_of: Count = 1,
-        d_ff: Count | None = None,
-        bias: bool = False,
-    ):
-        super().__init__(d_model, activation, expansion, multiple_of, d_ff, bias)
-        self.gate = nn.Linear(d_model, self.d_ff, bias=bias)
+    gated = True
 
     def forward(self, x):
         h_BTF = self.activation(self.gate(x)) * self.up(x)
@@ -65,18 +52,12 @@ class GatedMLP(MLP):
 
 ACTIVATIONS = {
     "relu": F.relu,
-    "relu2": relu2,
+    "relu2": lambda values: F.relu(values).square(),
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
 
-FFNS = {
-    "relu": partial(MLP, activation=ACTIVATIONS["relu"]),
-    "relu2": partial(MLP, activation=ACTIVATIONS["relu2"]),
-    "gelu": partial(MLP, activation=ACTIVATIONS["gelu"]),
-    "gelu_tanh": partial(MLP, activation=ACTIVATIONS["gelu_tanh"]),
-    "swiglu": partial(GatedMLP, activation=ACTIVATIONS["silu"]),
-    "geglu": partial(GatedMLP, activation=ACTIVATIONS["gelu"]),
-    "geglu_tanh": partial(GatedMLP, activation=ACTIVATIONS["gelu_tanh"]),
-}
+GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+FFNS = {kind: partial(MLP, activation=ACTIVATIONS[kind]) for kind in ("relu", "relu2", "gelu", "gelu_tanh")}
+FFNS |= {kind: partial(GatedMLP, activation=ACTIVATIONS[gate]) for kind, gate in GATES.items()}

@@ -1,8 +1,7 @@
-"""Init: every weight of a new model is drawn here."""
+"""Weight initialization: the standard deviation of every matrix of a new model."""
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch.nn as nn
@@ -11,85 +10,65 @@ from model.attention import MultiHeadAttention
 
 
 class InitScheme(NamedTuple):
-    """How widely each sort of matrix is drawn. `tied` is a table that is also the head, `out` what writes
-    into the residual stream."""
+    """A standard deviation, or the name of a rule, for each type of matrix. `tied` is an embedding that is
+    also the head; `out` is a matrix that writes into the residual stream."""
 
-    embedding: Callable
-    tied: Callable
-    hidden: Callable
-    out: Callable
-    head: Callable
-
-
-# Standard deviations, from a weight's (rows, columns) and the number of writers into the stream of its stack.
-def zero(shape, writers):
-    return 0.0
-
-
-def flat(shape, writers):
-    return 0.02
-
-
-def by_depth(shape, writers):
-    return 0.02 * writers**-0.5
-
-
-def fan_in(shape, writers):
-    return shape[1] ** -0.5
-
-
-def half_fan_in(shape, writers):
-    return 0.5 * shape[1] ** -0.5
-
-
-def xavier(shape, writers):
-    return math.sqrt(2 / sum(shape))
-
-
-def one(shape, writers):
-    return 1.0
+    embedding: float | str
+    tied: float | str
+    hidden: float | str
+    out: float | str
+    head: float | str
 
 
 # fmt: off
 SCHEMES = {
-    #                  embedding  tied    hidden       out       head
-    "gpt2":     InitScheme(flat,      flat,   flat,        by_depth, flat),
-    "bert":     InitScheme(flat,      flat,   flat,        flat,     flat),
-    "t5":       InitScheme(one,       fan_in, fan_in,      fan_in,   fan_in),
-    "vaswani":  InitScheme(fan_in,    fan_in, xavier,      xavier,   fan_in),
-    "modern":   InitScheme(one,       flat,   half_fan_in, zero,     zero),
+    #                     embedding  tied      hidden         out         head
+    "gpt2":    InitScheme(0.02,      0.02,     0.02,          "by_depth", 0.02),
+    "bert":    InitScheme(0.02,      0.02,     0.02,          0.02,       0.02),
+    "t5":      InitScheme(1.0,       "fan_in", "fan_in",      "fan_in",   "fan_in"),
+    "vaswani": InitScheme("fan_in",  "fan_in", "xavier",      "xavier",   "fan_in"),
+    "modern":  InitScheme(1.0,       0.02,     "half_fan_in", 0.0,        0.0),
+}
+# fmt: on
+
+# from (rows, columns) and the number of matrices that write into the same residual stream
+RULES = {
+    "by_depth": lambda shape, n_residual_writes: 0.02 * n_residual_writes**-0.5,
+    "fan_in": lambda shape, n_residual_writes: shape[1] ** -0.5,
+    "half_fan_in": lambda shape, n_residual_writes: 0.5 * shape[1] ** -0.5,
+    "xavier": lambda shape, n_residual_writes: math.sqrt(2 / sum(shape)),
 }
 
 
 def std_rule(name, matrix, model, scheme):
-    """Which column of the table a matrix belongs to."""
+    """The column of the table that applies to a matrix."""
     if name == "head.map":
         return scheme.head
-    # a head that divides its scores can read a table of any size
+    # a head that scales its input can share an embedding of any size
     if matrix.weight is model.head.map.weight and model.head.scale is None:
         return scheme.tied
     if name.endswith("embedding.table"):
         return scheme.embedding
     if isinstance(matrix, nn.Embedding):
-        return flat
+        return 0.02
     return scheme.out if name.endswith(".out") else scheme.hidden
-# fmt: on
 
 
-def initialise(model, scheme):
-    """Draw every matrix by the scheme; biases start at 0. What is neither a linear map nor a table (the gains
-    of norms, a part of your own) keeps what its constructor gave it."""
+def initialize_weights(model, scheme):
+    """Draw every matrix by the scheme, with zero biases. Other parameters keep their initial values."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
     matrices = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)}
-    writers = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
+    n_residual_writes = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
-        std = std_rule(name, matrix, model, SCHEMES[scheme])(matrix.weight.shape, writers[name.split(".")[0]])
+        std = std_rule(name, matrix, model, SCHEMES[scheme])
+        if isinstance(std, str):
+            std = RULES[std](matrix.weight.shape, n_residual_writes[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
     for attention in (m for m in model.modules() if isinstance(m, MultiHeadAttention)):
-        # scores start at one size whatever the scale: T5's, which is 1, asks for smaller queries
+        # initial scores have the same size at any scale: T5's scale of 1 needs smaller queries
         attention.query.weight.data *= attention.head_dim**-0.5 / attention.scale

@@ -1,4 +1,4 @@
-"""Loss: the cross-entropy of the targets, without ever holding the logits of a whole batch."""
+"""Cross-entropy that never holds the logits of a whole batch."""
 
 import torch
 import torch.nn.functional as F
@@ -9,27 +9,20 @@ from configs.schema import IGNORE_INDEX
 CHUNK = 512  # positions whose logits are held at a time
 
 
-def cross_entropy(head, hidden_NC, targets_N):
-    logits_NV = head(hidden_NC)
-    if logits_NV.dtype != torch.float64:
-        logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
-    return F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
-
-
 def loss_and_logit_grad(logits_NV, targets_N):
-    """The same sum, and its gradient by the logits: what the model expects, minus what came."""
-    expected_NV = logits_NV.softmax(-1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
-    # expected is exp(logits - log_sum), so that its largest entry tells log_sum to the last digit
-    log_sum_N = logits_NV.amax(-1) - expected_NV.amax(-1).log()
-    came = targets_N[:, None]
-    total = log_sum_N.sum() - logits_NV.gather(-1, came).to(log_sum_N.dtype).sum()
-    expected_NV.scatter_(-1, came, expected_NV.gather(-1, came) - 1)
-    return total, expected_NV.to(logits_NV.dtype)
+    """The summed loss and its gradient with respect to the logits, softmax minus one-hot."""
+    probs_NV = logits_NV.softmax(-1, dtype=torch.promote_types(logits_NV.dtype, torch.float32))
+    # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
+    log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
+    index = targets_N[:, None]
+    total = log_sum_N.sum() - logits_NV.gather(-1, index).to(log_sum_N.dtype).sum()
+    probs_NV.scatter_(-1, index, probs_NV.gather(-1, index) - 1)
+    return total, probs_NV.to(logits_NV.dtype)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """The gradient of each chunk is taken while its logits are at hand, so that none need be kept for the
-    backward pass nor computed again in it."""
+    """Computes the gradient of each chunk in the forward pass, while its logits exist, so that none are
+    stored or recomputed for the backward pass."""
 
     @staticmethod
     def forward(ctx, head, hidden_NC, targets_N, *parameters):
@@ -41,11 +34,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             with torch.enable_grad():
                 rows = hidden_NC[chunk].detach().requires_grad_()
                 logits = head(rows)
-            part, slope = loss_and_logit_grad(logits.detach(), targets_N[chunk])
-            hidden_grad_NC[chunk], *part_grads = torch.autograd.grad(logits, [rows, *parameters], slope)
-            total += part
-            for grad, part_grad in zip(grads, part_grads, strict=True):
-                grad += part_grad
+            chunk_loss, logit_grad = loss_and_logit_grad(logits.detach(), targets_N[chunk])
+            hidden_grad_NC[chunk], *chunk_grads = torch.autograd.grad(logits, [rows, *parameters], logit_grad)
+            total += chunk_loss
+            for grad, chunk_grad in zip(grads, chunk_grads, strict=True):
+                grad += chunk_grad
         ctx.save_for_backward(hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)])
         return total
 
@@ -57,20 +50,22 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def loss(hidden, head, targets, count=None):
-    """The sum over all targets, not yet their mean, and their number. Positions without a target cost
-    nothing. Whoever knows the number should say so: counting on a GPU waits for it. It must be exact, for
-    only that many targets are read."""
+    """The sum over all targets, and their number. Pass `count` where it is known, to avoid a synchronization
+    on a GPU; it must be exact, because only that many targets are read."""
     if hidden.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"targets must be {tuple(hidden.shape[:-1])}, as hidden, and are {tuple(targets.shape)}"
-        )
+        raise ValueError(f"targets must be {tuple(hidden.shape[:-1])}, as hidden, not {tuple(targets.shape)}")
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     count = int((targets != IGNORE_INDEX).sum()) if count is None else count
     if count < len(targets):
-        there = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]  # where the targets are
-        hidden, targets = hidden[there], targets[there]
+        target_positions = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]
+        hidden, targets = hidden[target_positions], targets[target_positions]
     if torch.is_grad_enabled():
-        learning = [p for p in head.parameters() if p.requires_grad]
-        return ChunkedCrossEntropy.apply(head, hidden, targets, *learning), count
-    chunks = zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
-    return sum(cross_entropy(head, *chunk) for chunk in chunks), count
+        trainable = [p for p in head.parameters() if p.requires_grad]
+        return ChunkedCrossEntropy.apply(head, hidden, targets, *trainable), count
+    total = 0
+    for rows, chunk in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
+        logits_NV = head(rows)
+        if logits_NV.dtype != torch.float64:
+            logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
+        total = total + F.cross_entropy(logits_NV, chunk, reduction="sum")
+    return total, count

@@ -1,11 +1,10 @@
-"""Rope scaling: how a rotation learned on short texts is stretched over longer ones.
-
-Each kind maps the rates of the pairs (radians per position) to new rates, and says by what factor the turned
-queries and keys grow, which sharpens the softmax.
-"""
+"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates queries and
+keys, or adds a bias to the attention scores. RoPE can be scaled for longer sequences than it was trained
+on."""
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -13,101 +12,33 @@ import torch.nn as nn
 
 from configs.registry import Bounds, Count, Positive, build
 
-
-class NoScaling:
-    def __call__(self, rate, base):
-        return rate, 1.0
-
-
-@dataclass
-class ScaledRope:
-    factor: Annotated[float, Bounds(least=1)]
-
-
-class Linear(ScaledRope):
-    """Every position counts as a fraction of itself (arxiv.org/abs/2306.15595)."""
-
-    def __call__(self, rate, base):
-        return rate / self.factor, 1.0
-
-
-@dataclass
-class Llama3(ScaledRope):
-    """Pairs that turn often within the original context are kept, those that turn seldom stretched, the rest
-    blended (arxiv.org/abs/2407.21783)."""
-
-    low_freq_factor: Positive
-    high_freq_factor: Positive
-    original_max_position: Count
-
-    def __post_init__(self):
-        if self.high_freq_factor <= self.low_freq_factor:
-            raise ValueError(
-                f"low_freq_factor ({self.low_freq_factor}) must be below "
-                f"high_freq_factor ({self.high_freq_factor})"
-            )
-
-    def __call__(self, rate, base):
-        turns = self.original_max_position * rate / (2 * math.pi)
-        keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        return torch.lerp(rate / self.factor, rate, keep.clamp(0, 1)), 1.0
-
-
-@dataclass
-class Yarn(ScaledRope):
-    """Pairs that turn more than beta_fast times within the original context are kept, fewer than beta_slow
-    times stretched, and a ramp over the pairs' numbers leads from one to the other
-    (arxiv.org/abs/2309.00071)."""
-
-    original_max_position: Count
-    beta_fast: Positive
-    beta_slow: Positive
-    attention_factor: Positive | None = None  # 0.1 ln(factor) + 1, as the paper fits it
-
-    def __post_init__(self):
-        if self.beta_fast <= self.beta_slow:
-            raise ValueError(f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})")
-
-    def __call__(self, rate, base):
-        pairs = len(rate)
-        start = max(math.floor(self.pair_turning(self.beta_fast, base, pairs)), 0)
-        end = min(math.ceil(self.pair_turning(self.beta_slow, base, pairs)), 2 * pairs - 1)
-        pair = torch.arange(pairs, device=rate.device, dtype=rate.dtype)
-        stretch = (pair - start) / max(end - start, 0.001)
-        growth = self.attention_factor or 0.1 * math.log(self.factor) + 1
-        return torch.lerp(rate, rate / self.factor, stretch.clamp(0, 1)), growth
-
-    def pair_turning(self, times, base, pairs):
-        """The number, with a fraction, of the pair that turns so many times within the original context."""
-        return pairs * math.log(self.original_max_position / (times * 2 * math.pi)) / math.log(base)
-
-
-SCALINGS = {"none": NoScaling, "linear": Linear, "llama3": Llama3, "yarn": Yarn}
+Base = Annotated[float, Bounds(above=1)]
+Factor = Annotated[float, Bounds(least=1)]
 
 
 class Position(nn.Module):
-    """No position at all, and the three hooks: each scheme overrides exactly one."""
+    """No position encoding, and the base of all others. pos is (1|B, T)."""
 
-    max_positions = None  # the number of positions there are, where a scheme has only so many
+    max_positions = None  # the number of positions, if limited
 
-    def __init__(self):  # kind none has no options, and nn.Module's own signature would take any
+    def __init__(self):  # nn.Module's own signature would accept any option
         super().__init__()
 
     def embed(self, x, pos):
-        """Add to the token embeddings."""
+        """x, with what is added to the token embeddings."""
         return x
 
     def rotary(self, x, pos):
-        """A function that turns queries and keys standing at these positions, or None."""
+        """A function that rotates the queries or keys at these positions, or None."""
         return None
 
     def bias(self, q_pos, k_pos):
-        """Add to the attention scores, (1|B, H, T, S), or None."""
+        """What is added to the attention scores, (1|B, H, T, S), or None."""
         return None
 
 
 class LearnedPosition(Position):
-    """One free vector per position."""
+    """One learned vector per position."""
 
     def __init__(self, context_length: int, d_model: int):
         super().__init__()
@@ -115,11 +46,11 @@ class LearnedPosition(Position):
         self.table = nn.Embedding(context_length, d_model)
 
     def embed(self, x, pos):
-        return x + self.table(pos.clamp(min=0))  # left padding stands before 0
+        return x + self.table(pos.clamp(min=0))  # positions of left padding are negative
 
 
 def inv_frequencies(width, base, x):
-    """base^(-2i/width) for each pair i, on x's device; never less exact than float32."""
+    """base^(-2i/width) for each pair i, on x's device, in at least float32."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     return base ** (-torch.arange(0, width, 2, device=x.device, dtype=dtype) / width)
 
@@ -127,10 +58,10 @@ def inv_frequencies(width, base, x):
 class Sinusoidal(Position):
     """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5)."""
 
-    def __init__(self, d_model: int, base: Annotated[float, Bounds(above=1)] = 10000.0):
+    def __init__(self, d_model: int, base: Base = 1e4):
         super().__init__()
         if d_model % 2:
-            raise ValueError(f"sinusoidal pairs a sine with a cosine, so d_model ({d_model}) must be even")
+            raise ValueError(f"sinusoidal positions need an even d_model, not {d_model}")
         self.d_model, self.base = d_model, base
 
     def embed(self, x, pos):
@@ -139,72 +70,129 @@ class Sinusoidal(Position):
         return x + wave_BTC
 
 
+# RoPE scaling: (inv_freq, theta) -> new inv_freq, and mscale, a factor on rotated queries and keys
+@dataclass
+class Linear:
+    """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
+
+    factor: Factor
+
+    def __call__(self, inv_freq, theta):
+        return inv_freq / self.factor, 1.0
+
+
+@dataclass
+class Llama3:
+    """Keeps high frequencies, divides low ones by the factor (arxiv.org/abs/2407.21783)."""
+
+    factor: Factor
+    low_freq_factor: Positive
+    high_freq_factor: Positive
+    original_max_position: Count
+
+    def __post_init__(self):
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(f"low_freq_factor must be below high_freq_factor ({self.high_freq_factor})")
+
+    def __call__(self, inv_freq, theta):
+        turns = self.original_max_position * inv_freq / (2 * math.pi)
+        keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        return torch.lerp(inv_freq / self.factor, inv_freq, keep.clamp(0, 1)), 1.0
+
+
+@dataclass
+class Yarn:
+    """Keeps pairs that turn more than beta_fast times within the original context, divides those that turn
+    less than beta_slow times by the factor, with a linear ramp in between (arxiv.org/abs/2309.00071)."""
+
+    factor: Factor
+    original_max_position: Count
+    beta_fast: Positive
+    beta_slow: Positive
+    attention_factor: Positive | None = None  # default: 0.1 ln(factor) + 1, as in the paper
+
+    def __post_init__(self):
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})")
+
+    def __call__(self, inv_freq, theta):
+        pairs = len(inv_freq)
+        # fractional indices of the pairs that turn beta_fast and beta_slow times within the original context
+        low, high = (
+            pairs * math.log(self.original_max_position / (turns * 2 * math.pi)) / math.log(theta)
+            for turns in (self.beta_fast, self.beta_slow)
+        )
+        low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * pairs - 1)
+        pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
+        ramp = ((pair - low) / max(high - low, 0.001)).clamp(0, 1)
+        mscale = self.attention_factor or 0.1 * math.log(self.factor) + 1
+        return torch.lerp(inv_freq, inv_freq / self.factor, ramp), mscale
+
+
+SCALINGS = {"none": partial(Linear, factor=1.0), "linear": Linear, "llama3": Llama3, "yarn": Yarn}
+
+
 class Rope(Position):
-    """Turns each pair of channels of queries and keys, i and i + width/2, by an angle proportional to the
-    position: a score then depends on the distance alone (arxiv.org/abs/2104.09864)."""
+    """Rotates pairs of query and key channels by an angle proportional to the position, so that a score
+    depends only on the distance (arxiv.org/abs/2104.09864). Of D rotated channels, i and i + D/2 are a pair,
+    as in Hugging Face's Llama; the paper pairs 2i and 2i + 1."""
 
     def __init__(
         self,
         rotary_dim: int,
-        rope_theta: Annotated[float, Bounds(above=1)] = 10000.0,
-        rotary_fraction: Positive = 1.0,
+        rope_theta: Base = 1e4,
+        rotary_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0,
         scaling: dict | None = None,
     ):
         super().__init__()
         self.rope_theta, self.width = rope_theta, int(rotary_dim * rotary_fraction)
-        if self.width % 2 or not 0 < self.width <= rotary_dim:
-            raise ValueError(
-                f"rope turns pairs of channels, so the width it turns must be even and within the head's; "
-                f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width}"
-            )
+        if self.width % 2 or self.width == 0:
+            name = f"rotary_fraction ({rotary_fraction}) of {rotary_dim}"
+            raise ValueError(f"{name} is {self.width} channels; rope needs an even number above 0")
         self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"}, shared={})
 
     def rotary(self, x, pos):
-        rate, growth = self.scaling(inv_frequencies(self.width, self.rope_theta, x), self.rope_theta)
-        angle = pos[:, None, :, None] * rate
-        cos, sin = angle.cos() * growth, angle.sin() * growth
-        halves = [self.width // 2] * 2
+        inv_freq, mscale = self.scaling(inv_frequencies(self.width, self.rope_theta, x), self.rope_theta)
+        angle = pos[:, None, :, None] * inv_freq
+        cos, sin = angle.cos() * mscale, angle.sin() * mscale
+        half = self.width // 2
 
         def rotate(heads):
-            left, right, still = heads.split([*halves, heads.shape[-1] - self.width], -1)
-            turned = torch.cat([left * cos - right * sin, right * cos + left * sin, still], -1)
-            return turned.type_as(heads)
+            left, right, rest = heads.split([half, half, heads.shape[-1] - self.width], -1)
+            rotated = torch.cat([left * cos - right * sin, right * cos + left * sin, rest], -1)
+            return rotated.type_as(heads)
 
         return rotate
 
 
 class Alibi(Position):
-    """A penalty linear in the distance, steeper for some heads than for others (arxiv.org/abs/2108.12409)."""
+    """A penalty proportional to the distance, with a slope per head (arxiv.org/abs/2108.12409)."""
 
     def __init__(self, n_heads: int):
         super().__init__()
         self.n_heads = n_heads
 
     def bias(self, q_pos, k_pos):
-        distance_B1TS = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs()
-        bias_BHTS = -self.slopes(q_pos.device)[:, None, None] * distance_B1TS
-        return bias_BHTS
-
-    def slopes(self, device):
-        """2^(-8/n), 2^(-16/n), ...; a number of heads between powers of two takes every other one of the
-        next."""
-        power = 2 ** int(math.log2(self.n_heads))
+        # 2^(-8/n), 2^(-16/n), ... for n heads; beyond a power of two, every other slope of 2n heads
+        power, device = 2 ** int(math.log2(self.n_heads)), q_pos.device
         steps = torch.arange(1, power + 1, device=device) * 8 / power
         between = torch.arange(1, 1 + 2 * (self.n_heads - power), 2, device=device) * 4 / power
-        return 2.0 ** -torch.cat([steps, between])
+        slopes = 2.0 ** -torch.cat([steps, between])
+        distance_B1TS = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs()
+        bias_BHTS = -slopes[:, None, None] * distance_B1TS
+        return bias_BHTS
 
 
 class Relative(Position):
-    """One learned bias per head and bucket of distances, fine when near and coarse when far
-    (arxiv.org/abs/1910.10683, section 2.1)."""
+    """T5's learned bias per head and distance bucket (arxiv.org/abs/1910.10683, section 2.1)."""
 
-    def __init__(self, n_heads: int, causal: bool, num_buckets: int, max_distance: int):
+    def __init__(
+        self, n_heads: int, causal: bool, num_buckets: Annotated[int, Bounds(least=4)], max_distance: Count
+    ):
         super().__init__()
-        if num_buckets < 4 or num_buckets % 2 or max_distance <= num_buckets:
-            raise ValueError(
-                f"relative takes an even num_buckets from 4 on ({num_buckets}), and a larger max_distance "
-                f"({max_distance})"
-            )
+        if num_buckets % 2 or max_distance <= num_buckets:
+            sizes = f"num_buckets ({num_buckets}) must be even, and max_distance ({max_distance}) larger"
+            raise ValueError(sizes)
         self.table = nn.Embedding(num_buckets, n_heads)
         self.causal, self.num_buckets, self.max_distance = causal, num_buckets, max_distance
 
@@ -214,8 +202,8 @@ class Relative(Position):
         return bias_BHTS
 
     def bucket(self, offset):
-        """Half of the buckets hold one distance each, the others grow up to max_distance. An encoder, which
-        sees both sides, gives one half of all buckets to each."""
+        """Half of the buckets hold one distance each; the others grow logarithmically up to max_distance.
+        Without causality, each direction has half of all buckets."""
         buckets = self.num_buckets if self.causal else self.num_buckets // 2
         near = buckets // 2
         distance = (-offset).clamp(min=0) if self.causal else offset.abs()

@@ -1,171 +1,149 @@
-"""Stack: parts become depth. Vectors in, the same vectors knowing their context out."""
+"""Transformer: a stack of blocks, and the three architectures that are made of stacks."""
 
 from dataclasses import asdict, replace
 
 import torch
 import torch.nn as nn
 
-from configs.registry import build
+from configs.registry import build, construct
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS, KVDims
 from model.block import BLOCKS, AttentionContext
 from model.cache import KVCache, LayerCache
-from model.embedding import make_embedding, make_head
+from model.embedding import Embedding, Head
 from model.feedforward import FFNS
 from model.norm import norm_factory
 from model.position import POSITIONS
 
 
 def make_block(config, shared, memory_width):
-    attention = build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None})
-    ffn, cross = build("model.ffn", FFNS, config.ffn, shared), None
+    parts = {
+        "attention": build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None}),
+        "ffn": build("model.ffn", FFNS, config.ffn, shared),
+        "cross": None,
+    }
     if memory_width is not None:
-        memory = {"memory": KVDims(memory_width, memory_width)}
-        cross = build(
-            "model.cross_attention", ATTENTIONS, config.cross_attention, shared | memory, needs="memory"
-        )
-    parts = {"attention": attention, "cross": cross, "ffn": ffn}
+        cross = shared | {"memory": KVDims(memory_width, memory_width)}
+        node = config.cross_attention
+        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, cross, needs="memory")
     return build("model.block", BLOCKS, config.block, shared | parts)
 
 
 class Stack(nn.Module):
-    """Position, then n_layers blocks, then a last norm where the blocks leave one to do. With memory_width,
-    each block also looks at a memory of that width."""
+    """Position encoding, n_layers blocks, and a final norm where the blocks need one. With memory_width, the
+    blocks cross-attend to a memory of that width."""
 
     def __init__(self, config, *, causal, memory_width=None):
         super().__init__()
         norm = norm_factory(config)
-        shared = {"d_model": config.d_model, "n_heads": config.n_heads}
-        shared |= {"dropout": config.dropout, "norm": norm}
+        names = ("d_model", "n_heads", "context_length", "dropout")
+        shared = {name: getattr(config, name) for name in names} | {"causal": causal, "norm": norm}
         self.causal, self.has_memory = causal, memory_width is not None
         self.blocks = nn.ModuleList(make_block(config, shared, memory_width) for _ in range(config.n_layers))
         attention = self.blocks[0].attention
-        shared |= {
-            "context_length": config.context_length,
-            "causal": causal,
-            "rotary_dim": attention.rotary_dim,
-        }
-        self.sliding_window = attention.sliding_window
+        self.sliding_window, shared["rotary_dim"] = attention.sliding_window, attention.rotary_dim
         self.position = build("model.position", POSITIONS, config.position, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
         self.final_norm = norm() if self.blocks[-1].needs_final_norm else nn.Identity()
 
     def forward(self, x, *, visible=None, memory=None, memory_visible=None, caches=None):
-        """visible, (B, S): false where a token, cached ones included, is padding; given once, it is given at
-        every further step. memory_visible likewise."""
+        """visible: (B, S), false at padding, with a column for each cached token; once given, it must be
+        given at every later step. memory_visible: the same for the memory."""
         if (memory is not None) != self.has_memory:
-            raise ValueError("a memory goes with a stack that has cross-attention, and such a stack with one")
+            raise ValueError("pass a memory if, and only if, the stack has cross-attention")
         q_pos, k_pos = self.positions(x, visible, caches)
-        bias = self.position.bias(q_pos, k_pos)
-        sight = AttentionContext(
-            mask=make_mask(
-                q_pos,
-                k_pos,
-                causal=self.causal,
-                sliding_window=self.sliding_window,
-                visible=visible,
-                bias=bias,
-            ),
-            rotate=self.position.rotary(x, q_pos),
-            memory=memory,
-            memory_mask=make_cross_mask(memory_visible),
+        options = {"causal": self.causal, "sliding_window": self.sliding_window, "visible": visible}
+        context = AttentionContext(
+            make_mask(q_pos, k_pos, bias=self.position.bias(q_pos, k_pos), **options),
+            self.position.rotary(x, q_pos),
+            memory,
+            make_cross_mask(memory_visible),
         )
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
-            x = block(x, sight, caches and caches[i])
+            x = block(x, context, caches and caches[i])
         return self.final_norm(x)
 
     def positions(self, x, visible, caches):
-        """Where the new tokens stand, and where all do that they may look at. Counting starts at each row's
-        first visible token, so a row means the same with and without padding before it."""
+        """Positions of the new tokens, and of all tokens including cached ones."""
         start = caches[0].self_attn.length if caches else 0
-        end = start + x.shape[1]
-        if self.position.max_positions is not None and end > self.position.max_positions:
-            raise ValueError(
-                f"{end} positions, but model.context_length is {self.position.max_positions} and its learned positions end "
-                f"there: give fewer tokens, or train with a larger model.context_length or position=rope"
-            )
-        if visible is not None and (visible.dtype != torch.bool or visible.shape != (len(x), end)):
-            raise ValueError(
-                f"visible must be true or false for each token, cached ones included: a bool tensor of "
-                f"({len(x)}, {end}), not {visible.dtype} of {tuple(visible.shape)}"
-            )
+        end, limit = start + x.shape[1], self.position.max_positions
+        if limit is not None and end > limit:
+            raise ValueError(f"{end} positions, but learned positions end at model.context_length ({limit})")
+        shape = (len(x), end)
+        if visible is not None and (visible.dtype != torch.bool or visible.shape != shape):
+            got = f"{visible.dtype} of {tuple(visible.shape)}"
+            raise ValueError(f"visible must be torch.bool of {shape}, cached tokens included, not {got}")
         k_pos = torch.arange(end, device=x.device)[None]
-        if visible is not None:
-            first = visible.int().argmax(-1, keepdim=True)  # of the visible tokens in each row
-            k_pos = k_pos - first
+        if visible is not None:  # count from the first visible token, so that left padding changes nothing
+            k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
         return k_pos[:, start:], k_pos
 
     def new_caches(self, size):
         return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in self.blocks]
 
 
-class Decoder(nn.Module):
-    """tokens, (B, T); visible, (B, T), false where they are padding; caches from new_caches, to go on from
-    earlier tokens. `hidden` is what the head reads."""
-
-    kind = "decoder"
+class Transformer(nn.Module):
+    """Base of the architectures: forward gives the logits for `hidden`. `visible` is false at padding."""
 
     def __init__(self, config, vocab_size):
         super().__init__()
+        sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding = make_embedding(config, vocab_size)
+        self.embedding = construct("model.embedding", Embedding, config.embedding, sizes)
+        self.make_stacks(config, sizes)
+        self.head = construct("model.head", Head, config.head, sizes)
+
+    def forward(self, *inputs, **options):
+        logits_BTV = self.head(self.hidden(*inputs, **options))
+        return logits_BTV
+
+
+class Decoder(Transformer):
+    """tokens, visible: (B, T). Pass caches from new_caches to continue from earlier tokens."""
+
+    kind = "decoder"
+
+    def make_stacks(self, config, sizes):
         self.stack = Stack(config, causal=True)
-        self.head = make_head(config, vocab_size)
 
     def hidden(self, tokens, *, visible=None, caches=None):
         return self.stack(self.embedding(tokens), visible=visible, caches=caches)
-
-    def forward(self, tokens, *, visible=None, caches=None):
-        logits_BTV = self.head(self.hidden(tokens, visible=visible, caches=caches))
-        return logits_BTV
 
     def new_caches(self, size):
         return self.stack.new_caches(size)
 
 
-class Encoder(nn.Module):
-    """tokens, (B, T); visible, (B, T), false where they are padding; types, (B, T), the text each stands in,
-    where there are two."""
+class Encoder(Transformer):
+    """tokens, visible: (B, T). types, (B, T): the segment of each token, if the model has segment
+    embeddings."""
 
     kind = "encoder"
 
-    def __init__(self, config, vocab_size):
-        super().__init__()
-        self.context_length = config.context_length
-        self.embedding = make_embedding(config, vocab_size)
+    def make_stacks(self, config, sizes):
         self.stack = Stack(config, causal=False)
-        self.head = make_head(config, vocab_size)
 
     def hidden(self, tokens, *, visible=None, types=None):
         return self.stack(self.embedding(tokens, types), visible=visible)
 
-    def forward(self, tokens, *, visible=None, types=None):
-        logits_BTV = self.head(self.hidden(tokens, visible=visible, types=types))
-        return logits_BTV
 
-
-class EncoderDecoder(nn.Module):
-    """source, (B, S), and tokens, (B, T), the answer so far; source_visible, (B, S), false where it is
-    padding."""
+class EncoderDecoder(Transformer):
+    """source, source_visible: (B, S). tokens: (B, T), the target so far."""
 
     kind = "encoder_decoder"
 
-    def __init__(self, config, vocab_size):
-        super().__init__()
-        self.context_length = config.context_length
+    def make_stacks(self, config, sizes):
         encoder = replace(config, **{size: n for size, n in asdict(config.encoder).items() if n is not None})
-        self.embedding = make_embedding(config, vocab_size)
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
         try:
             self.encoder = Stack(encoder, causal=False)
-        except ValueError as error:  # the same parts served the decoder, so it is the encoder's own sizes
+        except ValueError as error:  # the decoder accepted the same parts, so the encoder's sizes are wrong
             raise ValueError(f"model.encoder: {error}") from None
-        # source and target share one table as long as they share its width
-        shared = encoder.d_model == config.d_model
-        self.source_embedding = None if shared else make_embedding(encoder, vocab_size)
-        self.head = make_head(config, vocab_size)
+        self.source_embedding = None  # source and target share an embedding if they have the same width
+        if encoder.d_model != config.d_model:
+            sizes = sizes | {"d_model": encoder.d_model}
+            self.source_embedding = construct("model.embedding", Embedding, config.embedding, sizes)
 
     def encode(self, source, *, visible=None):
         embed = self.source_embedding or self.embedding
@@ -178,10 +156,6 @@ class EncoderDecoder(nn.Module):
     def hidden(self, source, tokens, *, source_visible=None):
         memory_BSC = self.encode(source, visible=source_visible)
         return self.decode(tokens, memory_BSC, memory_visible=source_visible)
-
-    def forward(self, source, tokens, *, source_visible=None):
-        logits_BTV = self.head(self.hidden(source, tokens, source_visible=source_visible))
-        return logits_BTV
 
     def new_caches(self, size):
         return self.decoder.new_caches(size)

@@ -1,4 +1,4 @@
-"""Plain products beside the fused kernel on a CPU: where `plain_is_faster` in model/attend.py draws its line.
+"""Explicit matmuls against the fused kernel on a CPU, as measured for prefer_math_kernel in model/attend.py.
 
 OMP_NUM_THREADS=2 python tests/benchmarks/attention.py
 """
@@ -27,24 +27,24 @@ SHAPES = [
 
 
 def tensors(batch, heads, queries, keys, width, dtype, training):
-    """As `split` makes them: heads of one packed tensor."""
+    """Heads of one packed tensor, as `split` makes them."""
     lengths = (queries, keys, keys, queries)
     made = [torch.randn(batch, n, heads, width).to(dtype).transpose(1, 2) for n in lengths]
     return [t.requires_grad_(training) for t in made[:3]], made[3]
 
 
 def milliseconds(shape, dtype, training, rounds=9):
-    """The median over interleaved rounds of (plain, fused)."""
+    """The medians of (math, fused) over interleaved rounds."""
     inputs, gradient = tensors(*shape, dtype, training)
     times = {True: [], False: []}
     for _ in range(rounds):
-        for plain in times:
-            model.attend.plain_is_faster = lambda q, k, v, plain=plain: plain
+        for math in times:
+            model.attend.prefer_math_kernel = lambda q, k, v, math=math: math
             start = time.perf_counter()
             y = attend(*inputs, Mask(causal=shape[2] > 1))
             if training:
                 torch.autograd.grad(y, inputs, gradient)
-            times[plain].append(1000 * (time.perf_counter() - start))
+            times[math].append(1000 * (time.perf_counter() - start))
     return [sorted(t)[rounds // 2] for t in times.values()]
 
 
@@ -56,18 +56,18 @@ NUMBERS = {
 
 
 def main():
-    rule = model.attend.plain_is_faster
+    rule = model.attend.prefer_math_kernel
     shape = "batch, heads, queries, keys, width"
-    print(f"{shape:>34} {'numbers':>15} {'':>9} {'plain ms':>9} {'fused ms':>9}  chosen")
+    print(f"{shape:>34} {'dtype':>15} {'':>9} {'math ms':>9} {'fused ms':>9}  chosen")
     for shape in SHAPES:
         for numbers, (dtype, precision) in NUMBERS.items():
             torch.set_float32_matmul_precision(precision)
             for training in (True, False) if shape[2] > 1 else (False,):
                 inputs, _ = tensors(*shape, dtype, training)
-                chosen = "plain" if rule(*inputs) else "fused"
-                plain, fused = milliseconds(shape, dtype, training)
-                doing = "training" if training else "reading"
-                print(f"{shape!s:>34} {numbers:>15} {doing:>9} {plain:>9.2f} {fused:>9.2f}  {chosen}")
+                chosen = "math" if rule(*inputs) else "fused"
+                math, fused = milliseconds(shape, dtype, training)
+                doing = "training" if training else "forward"
+                print(f"{shape!s:>34} {numbers:>15} {doing:>9} {math:>9.2f} {fused:>9.2f}  {chosen}")
 
 
 if __name__ == "__main__":

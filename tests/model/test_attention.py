@@ -1,4 +1,4 @@
-"""Multi-head attention against torch's own, a calculation by hand, and its options one by one."""
+"""Multi-head attention: against torch.nn.MultiheadAttention, a worked example, and each option."""
 
 import pytest
 import torch
@@ -15,55 +15,54 @@ def randn(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def copied(torchs, d_model, n_heads, memory=None):
-    """Ours with the weights of torch.nn.MultiheadAttention, packed in one matrix or, with kdim and vdim, in
-    three."""
-    ours = MultiHeadAttention(d_model, n_heads, memory, bias=True, o_bias=True).double()
-    ours.load_state_dict(from_torch(torchs.state_dict()))
-    return ours
+def from_reference(reference, d_model, n_heads, memory=None):
+    """Our attention with the weights of a torch.nn.MultiheadAttention."""
+    attention = MultiHeadAttention(d_model, n_heads, memory, bias=True, o_bias=True).double()
+    attention.load_state_dict(from_torch(reference.state_dict()))
+    return attention
 
 
 def torch_attention(d_model, n_heads, **widths):
     torch.manual_seed(0)
-    torchs = torch.nn.MultiheadAttention(d_model, n_heads, batch_first=True, **widths).double()
-    torchs.in_proj_bias.data.normal_()
-    torchs.out_proj.bias.data.normal_()
-    return torchs
+    reference = torch.nn.MultiheadAttention(d_model, n_heads, batch_first=True, **widths).double()
+    reference.in_proj_bias.data.normal_()
+    reference.out_proj.bias.data.normal_()
+    return reference
 
 
-def same(ours, theirs):
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+def assert_same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_equals_torch_on_itself_and_on_the_past():
-    torchs, x = torch_attention(24, 4), randn(B, T, 24)
-    ours = copied(torchs, 24, 4)
-    same(ours(x, mask=Mask()), torchs(x, x, x)[0])
+def test_self_attention_equals_torch():
+    reference, x = torch_attention(24, 4), randn(B, T, 24)
+    attention = from_reference(reference, 24, 4)
+    assert_same(attention(x, mask=Mask()), reference(x, x, x)[0])
     lookahead = torch.ones(T, T, dtype=torch.bool).triu(1)
-    same(ours(x, mask=Mask(causal=True)), torchs(x, x, x, attn_mask=lookahead)[0])
+    assert_same(attention(x, mask=Mask(causal=True)), reference(x, x, x, attn_mask=lookahead)[0])
 
 
-def test_equals_torch_on_keys_and_values_of_other_widths():
-    torchs = torch_attention(24, 4, kdim=10, vdim=14)
-    ours = copied(torchs, 24, 4, KVDims(keys=10, values=14))
+def test_cross_attention_with_other_widths_equals_torch():
+    reference = torch_attention(24, 4, kdim=10, vdim=14)
+    attention = from_reference(reference, 24, 4, KVDims(keys=10, values=14))
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
-    same(ours(x, keys, values, mask=Mask()), torchs(x, keys, values)[0])
+    assert_same(attention(x, keys, values, mask=Mask()), reference(x, keys, values)[0])
 
 
-def test_equals_torch_under_padding():
-    torchs, x, memory = torch_attention(24, 4), randn(B, T, 24), randn(B, S, 24, seed=1)
-    ours = copied(torchs, 24, 4)
+def test_padding_equals_torch():
+    reference, x, memory = torch_attention(24, 4), randn(B, T, 24), randn(B, S, 24, seed=1)
+    attention = from_reference(reference, 24, 4)
     visible = torch.arange(S) < torch.tensor([[7], [4]])
-    same(
-        ours(x, memory, mask=make_cross_mask(visible)),
-        torchs(x, memory, memory, key_padding_mask=~visible)[0],
+    assert_same(
+        attention(x, memory, mask=make_cross_mask(visible)),
+        reference(x, memory, memory, key_padding_mask=~visible)[0],
     )
     pos, visible = torch.arange(T)[None], visible[:, :T]
-    ours_padded = ours(x, mask=make_mask(pos, pos, causal=False, visible=visible))
-    same(ours_padded[visible], torchs(x, x, x, key_padding_mask=~visible)[0][visible])
+    ours_padded = attention(x, mask=make_mask(pos, pos, causal=False, visible=visible))
+    assert_same(ours_padded[visible], reference(x, x, x, key_padding_mask=~visible)[0][visible])
 
 
-def test_the_worked_example():
+def test_worked_example():
     """Two tokens of width four, by hand: 4 = [1,2].[2,1], 11 = [1,2].[3,4], and so on."""
     x = torch.tensor([[[1.0, 2, 3, 4], [4, 3, 2, 1]]])
     one = MultiHeadAttention(4, 1, head_dim=2)
@@ -83,15 +82,9 @@ def test_the_worked_example():
     torch.testing.assert_close(one(x, mask=Mask())[0, :, :2], expected, rtol=0, atol=5e-6)
 
 
-def test_the_worked_example_with_two_heads():
-    two = MultiHeadAttention(4, 2, head_dim=1)
-    two.query.weight.data = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1]]).T
-    assert two.query(torch.tensor([[1.0, 2, 3, 4], [4, 3, 2, 1]])).tolist() == [[4, 6], [6, 4]]
-
-
 @pytest.mark.parametrize("group", [2, 4, None])
-def test_grouped_heads_are_repeated_heads(group):
-    grouped, x = MultiHeadAttention(24, 4, group=group).double(), randn(B, T, 24)
+def test_grouped_heads_equal_repeated_heads(group):
+    grouped, x = MultiHeadAttention(24, 4, queries_per_kv=group).double(), randn(B, T, 24)
     full = MultiHeadAttention(24, 4).double()
     full.load_state_dict(
         {
@@ -101,47 +94,43 @@ def test_grouped_heads_are_repeated_heads(group):
             for name, p in grouped.state_dict().items()
         }
     )
-    same(grouped(x, mask=Mask(causal=True)), full(x, mask=Mask(causal=True)))
+    assert_same(grouped(x, mask=Mask(causal=True)), full(x, mask=Mask(causal=True)))
     assert grouped.key.out_features == 24 // (group or 4)
 
 
-def test_every_width_is_free():
-    """E_q = 24, E_k = 10, E_v = 14, d_k = 5, d_v = 3: written out head by head."""
-    ours = MultiHeadAttention(24, 4, KVDims(10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
+def test_all_widths_are_independent():
+    """Written out head by head."""
+    attention = MultiHeadAttention(24, 4, KVDims(10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
+    assert MultiHeadAttention(24, 4, head_dim=5).v_head_dim == 5
     heads = []
     for head in range(4):
         shared = head // 2
-        q = x @ ours.query.weight[head * 5 : head * 5 + 5].T
-        k = keys @ ours.key.weight[shared * 5 : shared * 5 + 5].T
-        v = values @ ours.value.weight[shared * 3 : shared * 3 + 3].T
+        q = x @ attention.query.weight[head * 5 : head * 5 + 5].T
+        k = keys @ attention.key.weight[shared * 5 : shared * 5 + 5].T
+        v = values @ attention.value.weight[shared * 3 : shared * 3 + 3].T
         heads.append((q @ k.mT / 5**0.5).softmax(-1) @ v)
-    same(ours(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ ours.out.weight.T)
+    assert_same(attention(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ attention.out.weight.T)
 
 
-def test_widths_left_open_follow_the_one_before():
-    assert (MultiHeadAttention(24, 4).head_dim, MultiHeadAttention(24, 4).v_head_dim) == (6, 6)
-    assert MultiHeadAttention(24, 4, head_dim=5).v_head_dim == 5
-
-
-def test_qk_norm_by_head_and_over_all_heads():
+def test_qk_norm_per_head_and_over_all_heads():
     x = randn(B, T, 24)
     for kind, axes in (("head", (-1,)), ("full", (1, -1))):
-        ours = MultiHeadAttention(24, 4, qk_norm=kind, norm=LayerNorm).double()
-        q = ours.query(x).unflatten(-1, (4, 6)).transpose(1, 2)
-        centred = q - q.mean(axes, keepdim=True)
-        normed = centred / (centred.square().mean(axes, keepdim=True) + 1e-5).sqrt()
-        same(ours.query_norm(q), normed)
+        attention = MultiHeadAttention(24, 4, qk_norm=kind, norm=LayerNorm).double()
+        q = attention.query(x).unflatten(-1, (4, 6)).transpose(1, 2)
+        centered = q - q.mean(axes, keepdim=True)
+        normed = centered / (centered.square().mean(axes, keepdim=True) + 1e-5).sqrt()
+        assert_same(attention.query_norm(q), normed)
 
 
-def test_softcap_bounds_the_scores():
+def test_softcap_bounds_scores():
     q, k = 100 * randn(1, 1, T, 6), 100 * randn(1, 1, S, 6, seed=1)
     weights = attention_weights(q, k, Mask(), logit_softcap=2.0)
     assert (weights.amax(-1) / weights.amin(-1)).max() < torch.tensor(4.0).exp() * 1.0001
-    same(weights, (2 * ((q @ k.mT) * 6**-0.5 / 2).tanh()).softmax(-1))
+    assert_same(weights, (2 * ((q @ k.mT) * 6**-0.5 / 2).tanh()).softmax(-1))
 
 
-def test_weights_of_each_row_sum_to_one_and_give_what_attend_gives():
+def test_weights_sum_to_one_and_reproduce_attend():
     q, k, v = randn(B, 4, T, 6), randn(B, 2, T, 6, seed=1), randn(B, 2, T, 3, seed=2)
     pos = torch.arange(T)[None]
     visible = torch.arange(T) >= torch.tensor([[0], [2]])
@@ -151,12 +140,12 @@ def test_weights_of_each_row_sum_to_one_and_give_what_attend_gives():
         make_mask(pos, pos, causal=True, sliding_window=2, visible=visible),
     ):
         weights = attention_weights(q, k, mask)
-        same(weights.sum(-1), torch.ones(B, 4, T, dtype=torch.float64))
-        same(weights @ v.repeat_interleave(2, 1), attend(q, k, v, mask))
+        assert_same(weights.sum(-1), torch.ones(B, 4, T, dtype=torch.float64))
+        assert_same(weights @ v.repeat_interleave(2, 1), attend(q, k, v, mask))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_the_fused_kernel_gives_what_plain_products_give(groups, monkeypatch):
+def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
     q, k, v = randn(B, 4, T, 6), randn(B, groups, T, 6, seed=1), randn(B, groups, T, 3, seed=2)
     pos = torch.arange(T)[None]
     visible, bias = torch.arange(T) >= torch.tensor([[0], [2]]), randn(1, 4, T, T, seed=3)
@@ -166,13 +155,13 @@ def test_the_fused_kernel_gives_what_plain_products_give(groups, monkeypatch):
     ]
     for mask in masks:
         outcomes = []
-        for plain in (True, False):
-            monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, v, plain=plain: plain)
+        for math in (True, False):
+            monkeypatch.setattr("model.attend.prefer_math_kernel", lambda q, k, v, math=math: math)
             outcomes.append(attend(q, k, v, mask, scale=0.3))
-        same(*outcomes)
+        assert_same(*outcomes)
 
 
-def test_window_sees_so_many_tokens():
+def test_sliding_window_size():
     pos = torch.arange(8)[None]
     seen = make_mask(pos, pos, causal=True, sliding_window=3).bias == 0
     assert seen[0, 0].sum(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
@@ -180,7 +169,7 @@ def test_window_sees_so_many_tokens():
     assert seen[0, 0].sum(-1).tolist() == [3, 4, 5, 5, 5, 5, 4, 3]
 
 
-def test_masks_take_their_cheapest_form():
+def test_masks_use_their_cheapest_form():
     pos = torch.arange(8)[None]
     assert make_mask(pos, pos, causal=True) == Mask(causal=True)
     assert make_mask(pos[:, 7:], pos, causal=True) == Mask()
@@ -188,29 +177,25 @@ def test_masks_take_their_cheapest_form():
     assert make_cross_mask(None) == Mask()
 
 
-@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("math", [True, False])
 @pytest.mark.parametrize("kind", ATTENTIONS)
-def test_dropout_acts_in_training_only(kind, plain, monkeypatch):
-    monkeypatch.setattr("model.attend.plain_is_faster", lambda q, k, v: plain)
+def test_dropout_only_in_training(kind, math, monkeypatch):
+    monkeypatch.setattr("model.attend.prefer_math_kernel", lambda q, k, v: math)
     torch.manual_seed(0)
-    ours, x = ATTENTIONS[kind](24, 4, dropout=0.5).double(), randn(B, T, 24)
-    assert not torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))
-    ours.eval()
-    assert torch.equal(ours(x, mask=Mask()), ours(x, mask=Mask()))
+    attention, x = ATTENTIONS[kind](24, 4, dropout=0.5).double(), randn(B, T, 24)
+    assert not torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
+    attention.eval()
+    assert torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"d_model": 26}, r"d_model \(26\) must be a multiple of n_heads \(4\)"),
-        ({"queries_per_kv": 3}, r"n_heads \(4\) must be a multiple of group \(3\)"),
-        ({"qk_norm": None}, "qk_norm is None; choose one of: none, head, full"),
-        ({"qk_norm": "heads"}, "qk_norm is 'heads'; choose one of: none, head, full"),
-        ({"sliding_window": 0}, "window must be above 0 and is 0"),
-        ({"logit_softcap": -1.0}, "logit_softcap must be above 0 and is -1.0"),
-        ({"sliding_window": 4, "memory": KVDims(8, 8)}, "sliding_window is a distance within one text"),
+        ({"queries_per_kv": 3}, r"n_heads \(4\) must be a multiple of queries_per_kv \(3\)"),
+        ({"sliding_window": 4, "memory": KVDims(8, 8)}, "sliding_window does not apply to cross-attention"),
     ],
 )
-def test_errors(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{"d_model": 24, "n_heads": 4} | options)

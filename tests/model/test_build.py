@@ -1,4 +1,4 @@
-"""Plain data becomes parts, and what cannot is said in a sentence."""
+"""Building models: invalid configs are rejected, and stacks and embeddings are wired as configured."""
 
 import math
 
@@ -10,152 +10,158 @@ from model import build_model
 from tests.parts import alive, part, tiny, tokens
 
 
+def attention(name="gqa", **changes):
+    return {"attention": part("attention", name, **changes)}
+
+
+def ffn(**changes):
+    return {"ffn": part("ffn", "swiglu", **changes)}
+
+
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         (
             {"attention": {"kind": "mhaa"}},
             "model.attention.kind is 'mhaa'; choose one of: mha, gqa, mqa, mla",
         ),
-        ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
-        (
-            {"attention": part("attention", "mla", sliding_window=4)},
-            r"model.attention \(mla\) takes no option 'window'; its options are: q_lora_rank, kv_lora_rank",
-        ),
-        (
-            {"attention": part("attention", "mha", queries_per_kv=2)},
-            r"model.attention \(mha\) takes no option 'group'",
-        ),
-        (
-            {"attention": part("attention", "gqa", queries_per_kv=3)},
-            r"model.attention \(gqa\): n_heads \(4\) must be a",
-        ),
-        (
-            {"attention": part("attention", "gqa", sliding_window="far")},
-            "sliding_window is 'far'; expected a whole number or null",
-        ),
-        ({"attention": part("attention", "gqa", bias=2)}, "bias is 2; expected true or false"),
-        (
-            {"attention": part("attention", "gqa", sliding_window=True)},
-            "sliding_window is True; expected a whole number",
-        ),
-        ({"norm": part("norm", "rmsnorm", eps=math.nan)}, "eps is nan; expected a finite number"),
-        (
-            {"norm": part("norm", "rmsnorm", eps=0.0)},
-            r"model.norm \(rmsnorm\): eps must be above 0 and is 0.0",
-        ),
-        ({"block": part("block", "pre", final=True)}, "takes no option 'final'; its options are: none"),
-        ({"ffn": part("ffn", "relu", activation="gelu")}, "takes no option 'activation'"),
-        (
-            {"head": {"tie_weights": True, "shared": True}},
-            "model.head takes no option 'shared'; its options are: tied",
-        ),
-        ({"embedding": {"scaled": 1}}, "model.embedding: scaled is 1; expected true or false"),
-        ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_decoder"),
-        ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
-        ({"n_layers": 0}, "model.n_layers must be above 0 and is 0"),
-        ({"context_length": -1}, "model.context_length must be above 0 and is -1"),
-        ({"dropout": 1.0}, "model.dropout must be from 0 to below 1 and is 1.0"),
-        ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
-        ({"cross_attention": part("attention", "mha")}, "a decoder has no memory to look at"),
-        (
-            {"encoder": EncoderSizes(None, 3, None)},
-            "model.encoder sets sizes of an encoder_decoder's encoder",
-        ),
-        (
-            {"embedding": {"type_vocab_size": 2}},
-            "type_vocab_size tells an encoder's texts apart; model.kind is decoder",
-        ),
-        ({"d_model": 20, "position": part("position", "rope")}, "fraction .1.0. of 5 is 5"),
         ({"attention": {"kind": ["mha"]}}, "model.attention.kind is .'mha'.; choose one of: mha, gqa"),
         ({"attention": {"kind": {"a": 1}}}, "model.attention.kind is {'a': 1}; choose one of: mha, gqa"),
+        ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
         (
-            {"attention": part("attention", "mha", qk_norm=None)},
-            "qk_norm is None; choose one of: none, head, full",
+            attention("mla", sliding_window=4),
+            r"model.attention \(mla\) has no option 'sliding_window'; its opt",
         ),
+        (attention("mha", queries_per_kv=2), r"model.attention \(mha\) has no option 'queries_per_kv'"),
+        (attention(queries_per_kv=3), r"model.attention \(gqa\): n_heads \(4\) must be a multiple of"),
+        (attention(sliding_window="far"), "sliding_window is 'far'; expected an integer at least 1 or null"),
+        (attention(sliding_window=True), "sliding_window is True; expected an integer"),
+        (attention(sliding_window=0), "sliding_window is 0; expected an integer at least 1 or null"),
+        (attention(head_dim=0), "head_dim is 0; expected an integer at least 1"),
+        (attention(logit_softcap=-1.0), "logit_softcap is -1.0; expected a number above 0 or null"),
+        (attention(bias=2), "bias is 2; expected true or false"),
+        (attention("mha", qk_norm=None), "qk_norm is None; expected one of: none, head, full"),
+        (attention("mha", qk_norm="heads"), "qk_norm is 'heads'; expected one of: none, head, full"),
+        ({"norm": part("norm", "rmsnorm", eps=math.nan)}, "eps is nan; expected a number above 0"),
         (
-            {"norm": part("norm", "rmsnorm", eps=0.0), "attention": part("attention", "mha_qknorm")},
-            r"^model.norm \(rmsnorm\): eps must be above 0",
+            {"norm": part("norm", "rmsnorm", eps=0.0)} | attention("mha_qknorm"),
+            r"^model.norm \(rmsnorm\): eps is 0.0; expected a number above 0",
         ),
+        ({"block": part("block", "pre", final=True)}, "has no option 'final'; its options are: none"),
+        (ffn(activation="gelu"), "has no option 'activation'"),
+        (ffn(expansion=0.0), "expansion is 0.0; expected a number above 0 or null"),
+        (ffn(d_ff=64), r"set either expansion \(2.6667\) or d_ff \(64\), and the other to null"),
+        (ffn(expansion=None), r"set either expansion \(None\) or d_ff \(None\)"),
+        (ffn(expansion=None, d_ff=7), r"d_ff \(7\) must be a multiple of multiple_of \(32\)"),
+        ({"head": {"shared": True}}, "model.head has no option 'shared'; its options are: tie_weights"),
+        ({"head": {"mlm_transform": ""}}, "model.head: mlm_transform is ''; expected one of: relu"),
+        ({"embedding": {"scale_by_sqrt_d": 1}}, "embedding: scale_by_sqrt_d is 1; expected true or false"),
+        ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_decoder"),
+        ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
+        ({"n_layers": 0}, "model.n_layers is 0; expected an integer at least 1"),
+        ({"context_length": -1}, "model.context_length is -1; expected an integer at least 1"),
+        ({"dropout": 1.0}, "model.dropout is 1.0; expected a number at least 0 and below 1"),
+        ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
+        ({"cross_attention": part("attention", "mha")}, "a decoder has no encoder output"),
+        (
+            {"kind": "encoder", "cross_attention": part("attention", "mha")},
+            "an encoder has no encoder output",
+        ),
+        ({"encoder": EncoderSizes(None, 3, None)}, "model.encoder sets the encoder of an encoder_decoder"),
+        ({"embedding": {"type_vocab_size": 2}}, "type_vocab_size is for encoders; model.kind is decoder"),
         (
             {"kind": "encoder", "embedding": {"type_vocab_size": -3}},
-            "model.embedding: type_vocab_size must be at least 0 and is -3",
+            "type_vocab_size is -3; expected an integer",
+        ),
+        ({"d_model": 20, "position": part("position", "rope")}, r"rotary_fraction \(1.0\) of 5 is 5"),
+        (
+            {"position": part("position", "rope", rotary_fraction=1.5)},
+            "rotary_fraction is 1.5; expected a number",
         ),
         (
-            {"position": part("position", "rope"), "embedding": {"scaled": True}, "embedding_norm": True},
-            "model.embedding.scale_by_sqrt_d is undone by model.embedding_norm",
+            {"position": part("position", "rope", rope_theta=1.0)},
+            "rope_theta is 1.0; expected a number above 1",
         ),
-        ({"head": {"mlm_transform": ""}}, "model.head: transform is ''; choose one of: relu"),
-        ({"ffn": part("ffn", "swiglu", width=64)}, r"either expand \(2.6667\) or width \(64\) must be null"),
-        ({"ffn": part("ffn", "swiglu", expansion=None)}, r"either expand \(None\) or width \(None\)"),
+        ({"position": part("position", "sinusoidal", base=0.5)}, "base is 0.5; expected a number above 1"),
         (
-            {"ffn": part("ffn", "swiglu", expansion=None, width=7)},
-            r"width \(7\) must be a multiple of multiple_of \(32\)",
+            {"position": part("position", "relative", num_buckets=2)},
+            "num_buckets is 2; expected an integer at",
+        ),
+        (
+            {
+                "position": part("position", "rope"),
+                "embedding": {"scale_by_sqrt_d": True},
+                "embedding_norm": True,
+            },
+            "model.embedding_norm undoes model.embedding.scale_by_sqrt_d",
         ),
     ],
 )
-def test_errors(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_errors(changes, message):
+    with pytest.raises(ValueError, match=message):
         build_model(tiny(**changes), 23)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
-        ({"cross_attention": None}, "an encoder_decoder needs model.cross_attention"),
-        (
-            {"cross_attention": part("attention", "mla")},
-            "'mla', which takes no memory; choose one of: mha, gqa, mqa",
-        ),
+        ({"cross_attention": None}, "an encoder_decoder needs cross-attention"),
+        ({"cross_attention": part("attention", "mla")}, "cross_attention.*'mla'.*mha, gqa, mqa"),
         (
             {"cross_attention": part("attention", "mha", sliding_window=4)},
-            "sliding_window is a distance within one text",
+            "sliding_window does not apply to cross-attention",
         ),
-        ({"encoder": EncoderSizes(None, None, 0)}, "model.encoder.n_heads must be above 0 and is 0"),
-        ({"encoder": EncoderSizes(None, -1, None)}, "model.encoder.n_layers must be above 0 and is -1"),
+        (
+            {"encoder": EncoderSizes(None, None, 0)},
+            "model.encoder.n_heads is 0; expected an integer at least 1",
+        ),
+        (
+            {"encoder": EncoderSizes(None, -1, None)},
+            "model.encoder.n_layers is -1; expected an integer at least 1",
+        ),
         (
             {"encoder": EncoderSizes(50, 1, 3)},
             r"model.encoder: .* d_model \(50\) must be a multiple of n_heads",
         ),
     ],
 )
-def test_errors_of_an_encoder_decoder(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_errors_of_an_encoder_decoder(changes, message):
+    with pytest.raises(ValueError, match=message):
         build_model(tiny("encoder_decoder", **changes), 23)
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("arguments", "message"),
     [
-        ((0,), "vocab_size must be a whole number from 1 on and is 0"),
-        ((2.5,), "vocab_size must be a whole number from 1 on and is 2.5"),
-        ((23, "7"), "seed must be a whole number from 0 to below .* and is '7'"),
-        ((23, -1), "seed must be a whole number from 0 to below .* and is -1"),
+        ((0,), "vocab_size is 0; expected an integer at least 1"),
+        ((2.5,), "vocab_size is 2.5; expected an integer at least 1"),
+        ((23, "7"), "seed is '7'; expected an integer at least 0"),
+        ((23, -1), "seed is -1; expected an integer at least 0"),
     ],
 )
-def test_errors_of_the_rest(given, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        build_model(tiny(), *given)
+def test_errors_of_the_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build_model(tiny(), *arguments)
 
 
-def test_scaled_embeddings_count_where_a_position_is_added_before_their_norm():
-    build_model(tiny(embedding={"scaled": True}, embedding_norm=True), 23)
+def test_scaled_embeddings_matter_if_positions_are_added_before_the_norm():
+    build_model(tiny(embedding={"scale_by_sqrt_d": True}, embedding_norm=True), 23)
 
 
-def test_a_memory_goes_where_it_is_looked_at():
+def test_a_memory_is_required_exactly_with_cross_attention():
     net = alive(tiny("encoder_decoder"))
-    memory, sentence = net.encode(tokens(1, 6)), "a memory goes with a stack that has cross-attention"
-    with pytest.raises(ValueError, match=sentence):
+    memory, message = net.encode(tokens(1, 6)), "pass a memory if, and only if, the stack has cross-attention"
+    with pytest.raises(ValueError, match=message):
         net.decode(tokens(1, 4), None)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=message):
         net.encoder(memory, memory=memory)
 
 
-def test_whole_numbers_pass_for_any_number():
+def test_integers_are_accepted_as_numbers():
     build_model(tiny(attention=part("attention", "gqa", logit_softcap=30)), 23)
 
 
-def test_the_encoder_has_sizes_of_its_own():
+def test_the_encoder_can_have_other_sizes():
     net = alive(tiny("encoder_decoder", encoder=EncoderSizes(d_model=40, n_layers=3, n_heads=5)))
     assert (len(net.encoder.blocks), len(net.decoder.blocks)) == (3, 2)
     assert net.encoder.blocks[0].attention.n_heads == 5
@@ -164,12 +170,12 @@ def test_the_encoder_has_sizes_of_its_own():
     assert net(tokens(1, 6), tokens(1, 4)).shape == (1, 4, 23)
 
 
-def test_source_and_target_share_a_table_of_one_width():
+def test_source_and_target_share_an_embedding_of_the_same_width():
     shared = build_model(tiny("encoder_decoder", encoder=EncoderSizes(None, 1, None)), 23)
     assert shared.source_embedding is None
-    assert sum(tuple(p.shape) == (23, 32) for p in shared.parameters()) == 2  # table and head
-    apart = build_model(tiny("encoder_decoder"), 23)
-    assert apart.source_embedding.table.weight.shape == (23, 40)
+    assert sum(tuple(p.shape) == (23, 32) for p in shared.parameters()) == 2  # embedding and head
+    separate = build_model(tiny("encoder_decoder"), 23)
+    assert separate.source_embedding.table.weight.shape == (23, 40)
 
 
 def test_tied_weights_stay_tied():
@@ -183,7 +189,7 @@ def test_tied_weights_stay_tied():
     assert build_model(tiny(), 23).head.map.weight is not net.embedding.table.weight
 
 
-def test_cross_attention_reads_its_memory_once():
+def test_cross_attention_projects_its_memory_once():
     net = alive(tiny("encoder_decoder"))
     memory, calls = net.encode(tokens(1, 6)), []
     for block in net.decoder.blocks:
@@ -195,21 +201,21 @@ def test_cross_attention_reads_its_memory_once():
     assert sorted(calls) == ["key", "key", "value", "value"]  # one of each per layer
 
 
-def test_all_decoder_layers_look_at_one_memory():
+def test_all_decoder_layers_share_the_memory():
     net = alive(tiny("encoder_decoder"))
     seen = []
     for block in net.decoder.blocks:
-        block.cross.register_forward_hook(lambda module, given, _: seen.append(given[1]))
+        block.cross.register_forward_hook(lambda module, inputs, _: seen.append(inputs[1]))
     net(tokens(1, 6), tokens(1, 4))
     assert len(seen) == 2 and seen[0] is seen[1]
 
 
-def test_visible_tells_of_every_position():
+def test_visible_must_cover_every_position():
     for visible in (torch.ones(1, 5, dtype=torch.bool), torch.ones(7, dtype=torch.bool), torch.ones(1, 7)):
-        with pytest.raises(ValueError, match=r"a bool tensor of \(1, 7\), not torch.* of \("):
+        with pytest.raises(ValueError, match=r"visible must be torch.bool of \(1, 7\), .* not torch.* of \("):
             alive(tiny())(tokens(1, 7), visible=visible)
 
 
-def test_tokens_come_in_rows():
-    with pytest.raises(ValueError, match=r"tokens must be \(B, T\), rows of ids, and are \(7,\)"):
+def test_tokens_must_be_two_dimensional():
+    with pytest.raises(ValueError, match=r"tokens must be a tensor of \(B, T\), not \(7,\)"):
         alive(tiny())(tokens(7))

@@ -1,4 +1,4 @@
-"""A new model: what is drawn, how widely, and that nothing else decides it."""
+"""Weight initialization: the standard deviations of each scheme, and that only the seed decides."""
 
 import math
 
@@ -16,33 +16,23 @@ def std(weight):
     return pytest.approx(weight.std().item(), rel=0.05)
 
 
-def test_gpt2_scales_what_writes_into_the_stream_by_depth():
+def test_ffn_output_positions_biases_and_norms():
     net = build_model(tiny(**WIDE), 500)
     block = net.stack.blocks[1]
-    assert std(block.attention.query.weight) == std(block.ffn.up.weight) == std(net.head.map.weight) == 0.02
-    assert std(block.attention.out.weight) == std(block.ffn.out.weight) == 0.02 / math.sqrt(2 * 3)
-    assert std(net.embedding.table.weight) == std(net.stack.position.table.weight) == 0.02
+    assert std(block.ffn.out.weight) == 0.02 / math.sqrt(2 * 3)
+    assert std(net.stack.position.table.weight) == 0.02
     assert not block.attention.query.bias.any() and not block.ffn.out.bias.any()
     assert (block.ffn_norm.weight == 1).all()
 
 
-def test_a_decoder_that_crosses_has_three_writers_a_layer():
+def test_cross_attention_counts_as_a_residual_write():
     net = build_model(tiny("encoder_decoder", **WIDE), 500)
     assert std(net.decoder.blocks[0].cross.out.weight) == 0.02 / math.sqrt(3 * 3)
     assert std(net.encoder.blocks[0].ffn.out.weight) == 0.02 / math.sqrt(2 * 3)
 
 
-def test_modern_starts_with_silent_layers_and_an_even_guess():
-    net = build_model(tiny(**WIDE, init="modern"), 500)
-    for block in net.stack.blocks:
-        assert not block.attention.out.weight.any() and not block.ffn.out.weight.any()
-    assert not net.head.map.weight.any()
-    assert std(net.embedding.table.weight) == 1.0
-    assert std(net.stack.blocks[0].attention.key.weight) == 0.5 / 16
-
-
 @pytest.mark.parametrize("scale", [None, 1.0])
-def test_scores_start_at_one_size_whatever_the_scale(scale):
+def test_initial_scores_do_not_depend_on_the_scale(scale):
     net = build_model(tiny(**WIDE, init="t5", attention=part("attention", "mha_nobias", scale=scale)), 500)
     attention = net.stack.blocks[0].attention
     x = torch.randn(1, 64, 256, generator=torch.Generator().manual_seed(0))
@@ -54,7 +44,7 @@ FAN_IN, HALF, XAVIER, DEPTH = 1 / 16, 1 / 32, math.sqrt(2 / 512), 0.02 / math.sq
 
 
 @pytest.mark.parametrize(
-    ("scheme", "embedding", "tie_weights", "hidden", "out", "head"),
+    ("scheme", "embedding", "tied", "hidden", "out", "head"),
     [
         ("gpt2", 0.02, 0.02, 0.02, DEPTH, 0.02),
         ("bert", 0.02, 0.02, 0.02, 0.02, 0.02),
@@ -64,37 +54,40 @@ FAN_IN, HALF, XAVIER, DEPTH = 1 / 16, 1 / 32, math.sqrt(2 / 512), 0.02 / math.sq
     ],
 )
 def test_the_table(scheme, embedding, tied, hidden, out, head):
-    """Where a head of its own reads the table, where it is the table, and where it divides its scores."""
-    apart = build_model(tiny(**WIDE, init=scheme), 500)
-    assert std(apart.embedding.table.weight) == embedding and std(apart.head.map.weight) == head
-    attention = apart.stack.blocks[1].attention
-    assert std(attention.key.weight) == hidden and std(attention.out.weight) == out
-    one = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": True}), 500)
-    assert std(one.embedding.table.weight) == tied
-    divided = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": True, "scaled": True}), 500)
-    assert std(divided.embedding.table.weight) == embedding
+    """With a separate head, a tied head, and a tied head that scales its input."""
+    separate = build_model(tiny(**WIDE, init=scheme), 500)
+    assert std(separate.embedding.table.weight) == embedding and std(separate.head.map.weight) == head
+    block = separate.stack.blocks[1]
+    assert std(block.attention.key.weight) == hidden
+    assert std(block.attention.out.weight) == out
+    shared = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": True}), 500)
+    assert std(shared.embedding.table.weight) == tied
+    scaled = build_model(
+        tiny(**WIDE, init=scheme, head={"tie_weights": True, "scale_by_inv_sqrt_d": True}), 500
+    )
+    assert std(scaled.embedding.table.weight) == embedding
 
 
-def test_only_the_table_that_is_the_head_is_drawn_as_one():
+def test_only_the_tied_embedding_counts_as_tied():
     net = build_model(tiny("encoder_decoder", **WIDE, init="modern", head={"tie_weights": True}), 500)
     assert std(net.embedding.table.weight) == 0.02 and std(net.source_embedding.table.weight) == 1.0
 
 
-def test_vaswani_draws_by_both_sides():
+def test_xavier_uses_both_dimensions():
     net = build_model(tiny(**WIDE, init="vaswani"), 500)
     assert std(net.stack.blocks[0].ffn.up.weight) == math.sqrt(2 / (256 + 1024))
 
 
 @pytest.mark.parametrize("scheme", ["gpt2", "bert", "t5", "vaswani", "modern"])
 @pytest.mark.parametrize("tie_weights", [True, False])
-def test_the_first_guess_is_near_an_even_one(scheme, tied):
-    net = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": tied}), 500).eval()
+def test_initial_loss_is_near_uniform(scheme, tie_weights):
+    net = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": tie_weights}), 500).eval()
     text = torch.randint(0, 500, (8, 17), generator=torch.Generator().manual_seed(0))
     loss = F.cross_entropy(net(text[:, :16]).flatten(0, 1), text[:, 1:].flatten()).item()
     assert abs(loss - math.log(500)) < 0.7
 
 
-def test_the_seed_alone_decides():
+def test_only_the_seed_decides():
     first = build_model(tiny(), 23, seed=7)
     torch.randn(100)
     again, other = build_model(tiny(), 23, seed=7), build_model(tiny(), 23, seed=8)
@@ -103,7 +96,7 @@ def test_the_seed_alone_decides():
         assert torch.equal(a, c) == (a.ndim == 1)
 
 
-def test_building_leaves_the_worlds_randomness_alone():
+def test_building_keeps_the_global_random_state():
     torch.manual_seed(0)
     expected = torch.randn(3)
     torch.manual_seed(0)
@@ -111,7 +104,7 @@ def test_building_leaves_the_worlds_randomness_alone():
     assert torch.equal(torch.randn(3), expected)
 
 
-def test_sizes_can_be_asked_without_memory():
+def test_meta_device_gives_sizes_without_memory():
     with torch.device("meta"):
         net = build_model(tiny(), 23)
     assert all(p.is_meta for p in net.parameters())

@@ -1,4 +1,4 @@
-"""Every preset in every sort of number, and compiled: the same model within what the numbers can tell."""
+"""Every preset in lower precision, and compiled: the same model within rounding."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SOURCE, TEXT = tokens(2, 9, seed=1), tokens(2, 7)
 
 
 def built(preset):
-    """A model that has learned a little, so that its zeros have gone."""
+    """A model after two steps of training, so that none of its weights are zero."""
     config = compose([f"model={preset}", "size=tiny", "model.dropout=0"]).model
     net = build_model(config, 23)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -35,7 +35,7 @@ def logits(net, kind):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("preset", names("model"))
 def test_autocast(preset, dtype):
-    """Weights and gradients stay float32; loss and gradients stay near those of float32."""
+    """Weights and gradients are float32, and close to those without autocast."""
     net, kind = built(preset)
 
     def gradients(enabled):
@@ -52,7 +52,7 @@ def test_autocast(preset, dtype):
 
 
 @pytest.mark.parametrize("preset", names("model"))
-def test_a_whole_model_in_bfloat16(preset):
+def test_bfloat16_model(preset):
     net, kind = built(preset)
     exact = logits(net, kind)
     net = net.bfloat16()
@@ -66,7 +66,7 @@ def test_a_whole_model_in_bfloat16(preset):
 
 
 @pytest.mark.parametrize("preset", ["modern", "deepseek", "bert", "t5"])
-def test_compiled_without_a_break(preset):
+def test_compiles_without_graph_breaks(preset):
     net, kind = built(preset)
     compiled = torch.compile(net, fullgraph=True, backend="eager")
     torch.testing.assert_close(logits(compiled, kind), logits(net, kind), rtol=0, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Each scheme of position against its formula or its reference, and against what it promises."""
+"""Each position encoding against its formula or a reference, and its properties."""
 
 import math
 
@@ -37,14 +37,14 @@ def scores(rope, q, k, q_pos, k_pos):
 
 @pytest.mark.parametrize("kind", [k for k in POSITIONS if k != "none"])
 def test_each_scheme_overrides_exactly_one_hook(kind):
-    hooks = {"embed", "rotation", "bias"}
+    hooks = {"embed", "rotary", "bias"}
     assert len(hooks & set(vars(POSITIONS[kind]))) == 1
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 @pytest.mark.parametrize("name", [n for n in names("position") if n.startswith("rope")])
-def test_rope_tells_the_distance_and_nothing_else(name, fraction):
-    options = part("position", name, fraction=fraction)
+def test_rope_scores_depend_only_on_the_distance(name, fraction):
+    options = part("position", name, rotary_fraction=fraction)
     options.pop("kind")
     rope, q, k = Rope(8, **options), randn(1, 1, 1, 8), randn(1, 1, 1, 8, seed=1)
     near = scores(rope, q, k, 7, 3)
@@ -54,12 +54,12 @@ def test_rope_tells_the_distance_and_nothing_else(name, fraction):
     assert torch.equal(rope.rotary(q, POS[:, 5:6])(q)[..., width:], q[..., width:])
 
 
-def test_rope_keeps_lengths():
+def test_rope_keeps_norms():
     x = randn(1, 2, 12, 8)
     torch.testing.assert_close(Rope(8).rotary(x, POS)(x).norm(dim=-1), x.norm(dim=-1))
 
 
-def test_rope_turns_as_llama_does():
+def test_rope_equals_llama():
     x = randn(1, 2, 12, 8)
     angle = POS[0, :, None] * inv_frequencies(8, 10000.0, x)
     cos, sin = torch.cat([angle, angle], -1).cos()[None], torch.cat([angle, angle], -1).sin()[None]
@@ -69,72 +69,39 @@ def test_rope_turns_as_llama_does():
 
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
 @pytest.mark.parametrize(
-    ("scaling", "theirs"),
+    "scaling",
     [
-        ({"kind": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
-        (
-            {
-                "kind": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position": 512,
-            },
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 512,
-            },
-        ),
-        (
-            YARN,
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
-        ),
-        (
-            YARN | {"original_max_position": 131072},
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 131072},
-        ),
-        (
-            YARN
-            | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
-            {
-                "rope_type": "yarn",
-                "factor": 40.0,
-                "original_max_position_embeddings": 4096,
-                "beta_fast": 16.0,
-                "attention_factor": 1.1,
-            },
-        ),
+        {"kind": "linear", "factor": 4.0},
+        part("position", "rope_llama3")["scaling"] | {"original_max_position": 512},
+        YARN,
+        YARN | {"original_max_position": 131072},
+        YARN | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
     ],
-    ids=["linear", "llama3", "yarn", "yarn over a long text", "yarn with a growth of its own"],
+    ids=["linear", "llama3", "yarn", "yarn long context", "yarn with attention_factor"],
 )
-def test_rope_scaling_equals_its_reference(scaling, theirs, base):
-    config = LlamaConfig(
-        hidden_size=64,
-        num_attention_heads=1,
-        max_position_embeddings=16384,
-        rope_parameters=theirs | {"rope_theta": base},
-    )
-    expected, growth = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, "cpu")
-    rope = Rope(64, base=base, scaling=scaling)
-    rate, ours = rope.scaling(inv_frequencies(64, base, torch.zeros(())), base)
-    torch.testing.assert_close(rate, expected, rtol=1e-5, atol=0)
-    assert ours == pytest.approx(growth)
-    turned = rope.rotary(torch.zeros(()), POS)(torch.ones(1, 1, 12, 64))
-    torch.testing.assert_close(turned.norm(dim=-1), torch.full((1, 1, 12), 8 * growth))
+def test_rope_scaling_equals_transformers(scaling, base):
+    names = {"kind": "rope_type", "original_max_position": "original_max_position_embeddings"}
+    options = {names.get(name, name): value for name, value in scaling.items()} | {"rope_theta": base}
+    sizes = {"hidden_size": 64, "num_attention_heads": 1, "max_position_embeddings": 16384}
+    config = LlamaConfig(**sizes, rope_parameters=options)
+    expected, mscale = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, "cpu")
+    rope = Rope(64, rope_theta=base, scaling=scaling)
+    inv_freq, factor = rope.scaling(inv_frequencies(64, base, torch.zeros(())), base)
+    torch.testing.assert_close(inv_freq, expected, rtol=1e-5, atol=0)
+    assert factor == pytest.approx(mscale)
+    rotated = rope.rotary(torch.zeros(()), POS)(torch.ones(1, 1, 12, 64))
+    torch.testing.assert_close(rotated.norm(dim=-1), torch.full((1, 1, 12), 8 * mscale))
 
 
 def test_rope_angles_stay_exact_in_bfloat16():
-    """Position 1001 has no bfloat16: an angle made in it would be off by radians."""
+    """1001 is not a bfloat16 number; an angle computed in it would be off by radians."""
     x, pos = torch.ones(1, 1, 1, 8), torch.tensor([[1001]])
     exact = Rope(8).rotary(x, pos)(x)
     rough = Rope(8).bfloat16().rotary(x.bfloat16(), pos)(x.bfloat16())
     torch.testing.assert_close(rough.float(), exact, rtol=0, atol=0.01)
 
 
-def test_sinusoidal_is_the_formula_of_the_paper():
+def test_sinusoidal_equals_its_formula():
     x = Sinusoidal(8).embed(torch.zeros(1, 12, 8, dtype=torch.float64), POS)
     for pos in range(12):
         for i in range(4):
@@ -144,13 +111,13 @@ def test_sinusoidal_is_the_formula_of_the_paper():
 
 
 @pytest.mark.parametrize("n_heads", [1, 4, 6, 8, 12, 25])
-def test_alibi_slopes_are_blooms(n_heads):
-    theirs = build_alibi_tensor(torch.ones(1, 12), n_heads, torch.float32)[:, 0]  # slope * key position
-    ours = Alibi(n_heads).bias(POS[:, -1:], POS)[0, :, 0]
-    torch.testing.assert_close(ours - ours[:, :1], theirs, rtol=1e-5, atol=1e-6)
+def test_alibi_equals_bloom(n_heads):
+    expected = build_alibi_tensor(torch.ones(1, 12), n_heads, torch.float32)[:, 0]  # slope * key position
+    bias = Alibi(n_heads).bias(POS[:, -1:], POS)[0, :, 0]
+    torch.testing.assert_close(bias - bias[:, :1], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_alibi_is_the_same_to_both_sides():
+def test_alibi_is_symmetric():
     bias = Alibi(4).bias(POS, POS)
     assert torch.equal(bias, bias.mT)
     assert (bias.diagonal(dim1=-2, dim2=-1) == 0).all()
@@ -158,13 +125,13 @@ def test_alibi_is_the_same_to_both_sides():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (16, 40)])
-def test_relative_buckets_are_t5s(causal, buckets, max_distance):
+def test_relative_buckets_equal_t5(causal, buckets, max_distance):
     offset = torch.arange(-300, 301)
-    theirs = T5Attention._relative_position_bucket(offset, not causal, buckets, max_distance)
-    assert torch.equal(Relative(4, causal, buckets, max_distance).bucket(offset), theirs)
+    expected = T5Attention._relative_position_bucket(offset, not causal, buckets, max_distance)
+    assert torch.equal(Relative(4, causal, buckets, max_distance).bucket(offset), expected)
 
 
-def test_buckets_do_not_depend_on_the_default_numbers():
+def test_buckets_do_not_depend_on_the_default_dtype():
     relative, offset = Relative(4, True, 128, 1000), torch.arange(-300, 301)
     expected = relative.bucket(offset)
     try:
@@ -174,7 +141,7 @@ def test_buckets_do_not_depend_on_the_default_numbers():
         torch.set_default_dtype(torch.float32)
 
 
-def test_relative_bias_is_one_table_for_all_layers():
+def test_all_layers_share_the_relative_bias():
     net = alive(tiny(position=part("position", "relative")))
     tables = [name for name, p in net.named_parameters() if tuple(p.shape) == (32, 4)]
     assert tables == ["stack.position.table.weight"]
@@ -182,8 +149,7 @@ def test_relative_bias_is_one_table_for_all_layers():
 
 @pytest.mark.parametrize("name", [n for n in names("position") if n != "none"])
 def test_order_matters(name):
-    """With a position the last token knows in which order the others came; without one, in one layer, it does
-    not."""
+    """Without position encoding, one layer gives the last token no order of the others."""
     text = tokens(1, 7)
     mixed = text[:, [2, 0, 1, 5, 3, 4, 6]]
 
@@ -195,17 +161,17 @@ def test_order_matters(name):
     assert change("none") < 1e-12
 
 
-def test_no_position_leaves_everything_as_it_is():
+def test_none_changes_nothing():
     x = randn(1, 12, 8)
     assert Position().embed(x, POS) is x
     assert Position().rotary(x, POS) is None
     assert Position().bias(POS, POS) is None
 
 
-def test_learned_positions_end():
+def test_learned_positions_are_limited():
     net = alive(tiny())
     with pytest.raises(
-        ValueError, match=r"17 positions, but model.context_length is 16 and its learned positions end"
+        ValueError, match=r"17 positions, but learned positions end at model.context_length \(16\)"
     ):
         net(tokens(1, 17))
     caches = net.new_caches(32)
@@ -214,51 +180,41 @@ def test_learned_positions_end():
         net(tokens(1, 1), caches=caches)
 
 
-def test_other_positions_go_on():
+def test_other_positions_are_not_limited():
     for name in names("position"):
         if name != "learned":
             assert alive(tiny(position=part("position", name)))(tokens(1, 40)).isfinite().all()
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("make", "message"),
     [
-        (lambda: Rope(7), "must be even and within the head's; fraction \\(1.0\\) of 7 is 7"),
-        (lambda: Rope(8, fraction=0.4), "fraction \\(0.4\\) of 8 is 3"),
-        (lambda: Rope(8, fraction=1.5), "fraction \\(1.5\\) of 8 is 12"),
-        (lambda: Rope(8, base=1.0), "base must be above 1 and is 1.0"),
-        (lambda: Sinusoidal(8, base=0.5), "base must be above 1 and is 0.5"),
+        (lambda: Rope(7), "rotary_fraction \\(1.0\\) of 7 is 7 channels; rope needs an even number above 0"),
+        (lambda: Rope(8, rotary_fraction=0.4), "rotary_fraction \\(0.4\\) of 8 is 3 channels"),
+        (lambda: Rope(8, rotary_fraction=0.1), "rotary_fraction \\(0.1\\) of 8 is 0 channels"),
         (
             lambda: Rope(8, scaling=YARN | {"beta_slow": 32.0}),
             "beta_slow \\(32.0\\) must be below beta_fast \\(32.0\\)",
         ),
-        (lambda: Rope(8, scaling=YARN | {"factor": 0.5}), "factor must be at least 1"),
-        (lambda: Rope(8, scaling={"kind": "linear", "factor": 0.5}), "factor must be at least 1"),
-        (lambda: Rope(8, scaling={"kind": "linear", "factor": -1.0}), "factor must be above 0"),
-        (
-            lambda: Rope(8, scaling={"kind": "ntk"}),
-            "scaling.kind is 'ntk'; choose one of: none, linear, llama3, yarn",
-        ),
+        (lambda: Rope(8, scaling=YARN | {"factor": 0.5}), "factor is 0.5; expected a number at least 1"),
+        (lambda: Rope(8, scaling={"kind": "linear", "factor": -1.0}), "factor is -1.0; expected a number at"),
+        (lambda: Rope(8, scaling={"kind": "ntk"}), "scaling.kind is 'ntk'; choose one of: none, linear"),
         (lambda: Rope(8, scaling={"kind": "linear"}), "scaling \\(linear\\) needs a value for factor"),
         (
             lambda: Rope(8, scaling=part("position", "rope_llama3")["scaling"] | {"low_freq_factor": 4.0}),
-            "low_freq_factor \\(4.0\\) must be below high_freq_factor \\(4.0\\)",
+            "low_freq_factor must be below high_freq_factor \\(4.0\\)",
         ),
-        (lambda: Sinusoidal(7), "d_model \\(7\\) must be even"),
-        (lambda: Relative(4, True, buckets=5, max_distance=128), "even number of buckets from 4 on \\(5\\)"),
-        (lambda: Relative(4, True, buckets=32, max_distance=16), "larger max_distance \\(16\\)"),
+        (lambda: Sinusoidal(7), "sinusoidal positions need an even d_model, not 7"),
+        (lambda: Relative(4, True, num_buckets=5, max_distance=128), "num_buckets \\(5\\) must be even"),
+        (lambda: Relative(4, True, num_buckets=32, max_distance=16), "max_distance \\(16\\) larger"),
     ],
 )
-def test_errors(make, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_learned_positions_begin_at_the_first_row():
+def test_learned_positions_start_at_row_0():
     learned, x = LearnedPosition(16, 8).double(), randn(1, 12, 8)
     torch.testing.assert_close(learned.embed(x, POS), x + learned.table.weight[:12])
     torch.testing.assert_close(learned.embed(x[:, :3], POS[:, :3] - 2), x[:, :3] + learned.table.weight[:1])
-
-
-def test_learned_positions_are_as_many_as_the_context():
-    assert LearnedPosition(16, 8).table.weight.shape == (16, 8)

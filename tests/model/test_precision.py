@@ -1,0 +1,52 @@
+"""Device and precision: what is requested is available, or is rejected; the reason is given."""
+
+import pytest
+import torch
+
+from model.precision import choose_device, choose_precision, fast_bf16
+
+
+@pytest.mark.parametrize(
+    "name", ["tpu", "", "cpu:foo", "cpu:7", "cpu:", "auto:3", "mps:1", "cuda:", "cuda:-1", "cuda:01"]
+)
+def test_unknown_devices_are_rejected(name):
+    with pytest.raises(
+        ValueError, match=f"device is '{name}'; choose one of: auto, cpu, cuda, mps, or a GPU"
+    ):
+        choose_device(name)
+
+
+def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 2)
+        assert choose_device("cuda:1") == torch.device("cuda", 1)
+        assert choose_device("cuda") == torch.device("cuda")
+        with pytest.raises(ValueError, match="device=cuda:2, but there are 2 GPUs; the first is cuda:0"):
+            choose_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(ValueError, match="there is no GPU that torch can use"):
+            choose_device(name)
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "features", "feature"),
+    [
+        ("AuthenticAMD", "avx2 avx512_bf16", "avx512_bf16"),
+        ("GenuineIntel", "avx2 avx512_bf16", None),
+        ("GenuineIntel", "avx512_bf16 amx_bf16", "amx_bf16"),
+        ("AuthenticAMD", "avx2", None),
+    ],
+)
+def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypatch):
+    cpu = {"vendor_id": vendor, "flags": features}
+    assert fast_bf16(cpu) == feature
+    monkeypatch.setattr("model.precision.processor", lambda: cpu)
+    precision = choose_precision(torch.device("cpu"), "auto")
+    assert precision.dtype == (torch.bfloat16 if feature else torch.float32)
+    assert precision.reason == (
+        f"CPU has native bf16 matmul ({feature})" if feature else "no faster dtype is safe on this cpu"
+    )
+    assert choose_precision(torch.device("cpu"), "fp16").dtype == torch.float16
