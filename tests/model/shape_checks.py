@@ -1,0 +1,51 @@
+"""Checks that tensors have the shapes their names promise."""
+
+from collections import defaultdict
+
+from model.attention import MultiHeadLatentAttention
+from model.embedding import Embedding
+
+# the attribute in which a module keeps the size of an axis
+AXIS_ATTRS = {
+    "H": "n_heads",
+    "G": "n_groups",
+    "D": "head_dim",
+    "E": "v_head_dim",
+    "R": "rotary_dim",
+    "P": "qk_nope_head_dim",
+    "L": "kv_lora_rank",
+    "F": "d_ff",
+}
+
+
+def axis_sizes(model, **given):
+    """The sizes that each axis may have in this model; the input gives those of B, T, S and N."""
+    sizes = defaultdict(set, {axis: set(values) for axis, values in given.items()})
+    sizes["1"], sizes["V"] = {1}, {model.head.map.out_features}
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            sizes["C"].add(module.table.embedding_dim)
+        for axis, attribute in AXIS_ATTRS.items():
+            if attribute in vars(module):
+                sizes[axis].add(vars(module)[attribute])
+        if isinstance(module, MultiHeadLatentAttention):  # the absorbed form attends to the latents
+            cached = module.kv_lora_rank + module.rotary_dim
+            for axis, size in {"K": cached, "G": 1, "D": cached, "E": module.kv_lora_rank}.items():
+                sizes[axis].add(size)
+    sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
+    sizes["J"] = {T * heads // groups for T in sizes["T"] for heads in sizes["H"] for groups in sizes["G"]}
+    return sizes
+
+
+def violations(records, sizes):
+    """The tensors whose shape differs from their name's; within one call a letter has one size."""
+    sizes_in_call, messages = defaultdict(dict), []
+    for record in records:
+        holds = len(record.axes) == len(record.shape)
+        for axis, size in zip(record.axes, record.shape, strict=False):
+            if axis == "B" and size == 1:
+                continue
+            holds &= size in sizes[axis] and sizes_in_call[record.call].setdefault(axis, size) == size
+        if not holds:
+            messages.append(f"{record.file}:{record.line} {record.name} is {record.shape}")
+    return messages
