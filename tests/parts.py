@@ -1,5 +1,6 @@
-"""What the tests share: the yaml files of each part, and tiny models whose weights are all alive."""
+"""Shared by the tests: the YAML files of each part, and tiny models with random weights."""
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,10 +10,17 @@ from omegaconf import OmegaConf
 
 from configs.schema import EncoderSizes, ModelConfig
 from model import build_model
+from model.attention import ATTENTIONS
+from model.block import BLOCKS
+from model.feedforward import FFNS
+from model.norm import NORMS
+from model.position import POSITIONS
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 VOCABULARY = 23
+ARCHITECTURES = ["decoder", "encoder", "encoder_decoder"]
+PARTS = {"attention": ATTENTIONS, "position": POSITIONS, "norm": NORMS, "ffn": FFNS, "block": BLOCKS}
 
 
 def names(group):
@@ -21,15 +29,27 @@ def names(group):
 
 @cache
 def loaded(group, name):
-    return OmegaConf.load(CONFIGS / group / f"{name}.yaml")
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"))
 
 
 def part(group, name, /, **changes):
-    return OmegaConf.to_container(loaded(group, name)) | changes
+    """What a YAML file sets, with what it inherits from its neighbors."""
+    options = deepcopy(loaded(group, name))
+    for base in reversed(options.pop("defaults", [])):
+        if base != "_self_":
+            options = part(group, base.partition("@")[0]) | options
+    return options | changes
+
+
+def kind_options(group, kind):
+    """The options of a kind: those of the YAML file of its name, or else of the first file with that kind."""
+    files = [name for name in names(group) if part(group, name).get("kind") == kind]
+    assert files, f"configs/{group} has no YAML file with kind: {kind}"
+    return part(group, kind if kind in files else files[0])
 
 
 def tiny(kind="decoder", **changes):
-    """A small config; what a test is about goes into `changes`."""
+    """A small config; `changes` are what a test is about."""
     config = ModelConfig(
         kind=kind,
         d_model=32,
@@ -59,11 +79,11 @@ def tiny(kind="decoder", **changes):
 
 
 def alive(config, vocabulary=VOCABULARY):
-    """A model in float64 with every parameter drawn anew, so that nothing hides behind a zero or a one."""
+    """A model in float64 with every parameter drawn at random, so that no zero or one hides an error."""
     model = build_model(config, vocabulary).double().eval()
-    draw = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         parameter.data = parameter.data * (0.5 if parameter.ndim < 2 else 0) + 0.3 * noise
     return model
 

@@ -1,152 +1,180 @@
-"""What the README says is so: its commands run, what it lists is there, its attention joins the others."""
+"""The README is true: its commands run, its tables list every option, its attention passes the tests."""
 
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-import sample
-from configs.cli import run_command
-from configs.compose import compose
-from model.hub.__main__ import main as hub
-from tests.parts import ROOT, names
-from tests.test_house import GROUPS
-from train import main as train
-from training.sweep import launch
+from configs.compose import PAIR_SOURCES, compose
+from tests.parts import ARCHITECTURES, ROOT, names
+from tests.test_house import FILES, REGISTRIES
 
 README = (ROOT / "README.md").read_text()
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.strip() for line in README.splitlines() if re.match(r" {4,}python ", line)]
+TRAIN = [command for command in COMMANDS if "python train.py" in command]
+HUB = [command for command in COMMANDS if "python -m model.hub" in command]
+SMALL = {"size": "tiny", "tokenizer": "byte", "data": "text", "data.path": "README.md"}
+SMALL |= {"train.steps": 2, "train.batch_size": 2, "eval.max_examples": 2, "log.every": 1}
 
 
-def run(*words, cwd):
-    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True)
+def arguments(command):
+    """([program, *options], {key: value} of the overrides)"""
+    _, *args = shlex.split(command, comments=True)
+    overrides = [arg for arg in args if re.match(r"[\w.@]+=", arg)]
+    return [arg for arg in args if arg not in overrides], dict(arg.split("=", 1) for arg in overrides)
 
 
-@pytest.fixture
-def copy(tmp_path):
-    for folder in ("model", "data", "configs", "training", "tests"):
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "cache")
-        )
-    for file in ("pyproject.toml", "README.md", "train.py", "sample.py"):
-        shutil.copy(ROOT / file, tmp_path)
-    return tmp_path
+def small(command):
+    """The command for a tiny model and a text of a few kilobytes."""
+    args, overrides = arguments(command)
+    if args[0] != "train.py" and args[:2] != ["-m", "data"]:
+        return shlex.split(command, comments=True)[1:]
+    changes = dict(SMALL)
+    if compose(first_values(overrides)).data["kind"] in PAIR_SOURCES:
+        changes = changes | {"data": "synthetic", "data.size": 200}
+        del changes["data.path"]
+    if "init_from" in overrides:
+        del changes["size"], changes["tokenizer"]
+    return [*args, *(f"{key}={value}" for key, value in (overrides | changes).items())]
 
 
-def test_an_attention_of_your_own(copy):
-    """One class, one line, one yaml, taken from the README; then the grid finds it."""
-    _, new_class, line = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    path = copy / "model/attention.py"
-    text = path.read_text().replace("ATTENTIONS = {\n", f"{new_class}\n\nATTENTIONS = {{\n{line}")
-    path.write_text(text)
-    (copy / "configs/attention/talking.yaml").write_text(yaml)
-    proof = run("-m", "pytest", "-k", "talking", "-p", "no:cacheprovider", cwd=copy)
-    assert proof.returncode == 0, proof.stdout
-    passed = int(re.search(r"(\d+) passed", proof.stdout)[1])
-    per_kind = len(names("position")) * len(names("block")) * 3
-    assert passed > per_kind
-    shown = run("-m", "model.shapes", "model=t5", "attention=talking", cwd=copy)
-    assert "scores_BTSH" in shown.stdout, shown.stderr
+def first_values(overrides):
+    """Without what needs a run, and of a sweep the first."""
+    plain = {key: value for key, value in overrides.items() if key not in ("resume", "init_from")}
+    return [f"{key}={value.split(',')[0]}" for key, value in plain.items()]
 
 
-def test_the_python_runs():
-    code, _, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = run("-c", code, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"\[(\[\d+\](, )?){5}\]", done.stdout.strip())
-
-
-LINES = [line.strip() for line in README.splitlines() if line.startswith("    python ")]
-TRAIN, SAMPLE = ([line for line in LINES if f"python {name}.py" in line] for name in ("train", "sample"))
-
-
-PLANS = [line for line in TRAIN if "dry_run" in line or "--cfg" in line]
-HUB = [line for line in LINES if "model.hub" in line]
-
-
-@pytest.mark.parametrize(
-    "line", [line for line in LINES if line in PLANS or line not in TRAIN + SAMPLE + HUB]
-)
-def test_commands_run(line):
-    done = run(*line.split()[1:], cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("line", [line for line in TRAIN if "name=" not in line and line not in PLANS])
-def test_training_runs(line, copy):
-    """Shortened, in a copy, which keeps the run."""
-    done = run(*line.split()[1:], "train.steps=2", "eval.max_examples=2", cwd=copy)
-    assert done.returncode == 0, done.stderr
-    [folder] = (copy / "runs").iterdir()
-    assert (folder / "checkpoints/latest").read_text() == "step-00000002\n"
+def execute(args):
+    """`python *args` in this process; its exit code."""
+    target, *rest = args[1:] if args[0] == "-m" else args
+    environment, argv, sys.argv = dict(os.environ), sys.argv, [target, *rest]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)
+            if args[0] == "-m":
+                runpy.run_module(target, run_name="__main__")
+            else:
+                runpy.run_path(str(ROOT / target), run_name="__main__")
+    except SystemExit as end:
+        return end.code or 0
+    finally:
+        sys.argv = argv
+        os.environ.clear()
+        os.environ.update(environment)
+    return 0
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with the runs that are sampled from, much shortened, that of `python train.py` the newest."""
-    home, before = tmp_path_factory.mktemp("trained"), Path.cwd()
-    (home / "book.txt").write_text(README)
-    short = ["size=tiny", "tokenizer=byte", "train.steps=2", "train.batch_size=2", "eval.max_examples=2"]
-    os.chdir(home)
-    try:
-        for line in [*(line for line in TRAIN if "name=" in line), "python train.py"]:
-            words = shlex.split(line)[2:]
-            small = (
-                ["data.size=200"] if "experiment=reverse" in words else ["data=text", "data.path=book.txt"]
-            )
-            assert launch(train, compose, [*words, *small, *short]) == 0
-    finally:
-        os.chdir(before)
-    return home
+def home(tmp_path_factory):
+    """A folder in which every training command has run; the newest run is that of `python train.py`."""
+    folder = tmp_path_factory.mktemp("home")
+    shutil.copy(ROOT / "README.md", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert execute(small("python train.py name=first")) == 0
+        used = {run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)}
+        for run in used - {f"runs/{arguments(command)[1].get('name')}" for command in TRAIN}:
+            shutil.copytree("runs/first", run)
+        for command in [*TRAIN, "python train.py"]:
+            assert execute(small(command)) == 0, command
+    return folder
 
 
-@pytest.mark.parametrize("line", SAMPLE)
-def test_sampling_runs(line, trained, monkeypatch, capsys):
-    monkeypatch.chdir(trained)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in TRAIN + HUB])
+def test_commands_run(command, home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def \n")))
-    words = shlex.split(line)[2:]
-    assert run_command(sample.main, words) == 0
+    args = small(command)
+    code = execute(args)
+    out, err = capsys.readouterr()
+    assert code == 0 and out, err
+    if "--attention-map" in args:
+        assert Path(args[args.index("--attention-map") + 1]).exists()
+
+
+def test_training_made_runs(home):
+    for overrides in (arguments(command)[1] for command in TRAIN):
+        if "name" in overrides:
+            latest = home / "runs" / overrides["name"] / "checkpoints/latest"
+            assert latest.read_text() == "step-00000002\n"
+
+
+def test_import_and_export(home, monkeypatch):
+    """In order, but without what the hub would have to send."""
+    monkeypatch.chdir(home)
+    for command in HUB:
+        args = shlex.split(command)[1:]
+        source = args[args.index("--from") + 1] if "--from" in args else ""
+        if "/" not in source or Path(source).exists():
+            assert execute(args) == 0, command
+            assert Path(args[args.index("--to") + 1]).exists()
+
+
+def test_an_attention_of_your_own(tmp_path):
+    """The README's class, line and YAML file are added to a copy, where the tests by kind find it."""
+    [new_class] = [block for block in PYTHON_BLOCKS if block.startswith("class ")]
+    [line] = [block for block in PYTHON_BLOCKS if re.match(r'\s*"\w+": ', block)]
+    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    kind = re.search(r'"(\w+)"', line)[1]
+    for folder in ("configs", "data", "model", "training", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", "cache")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    file = tmp_path / "model/attention.py"
+    text = file.read_text().replace("ATTENTIONS = {\n", f"{new_class}\n\nATTENTIONS = {{\n{line}")
+    file.write_text(text)
+    (tmp_path / f"configs/attention/{kind}.yaml").write_text(yaml)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+
+    def run(*args):
+        return subprocess.run(
+            [sys.executable, *args], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    files = ("tests/model/test_grid.py", "tests/model/test_shapes.py")
+    tests = run("-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-k", kind, "-v", *files)
+    assert tests.returncode == 0, tests.stdout
+    assert int(re.search(r"(\d+) passed", tests.stdout)[1]) > len(names("position")) * len(ARCHITECTURES)
+    shown = run("-m", "model.shapes", "model=t5", f"attention={kind}")
+    assert shown.returncode == 0 and "attention.py" in shown.stdout, shown.stderr
+
+
+def test_the_first_python_block_runs(capsys):
+    exec(compile(PYTHON_BLOCKS[0], "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_every_option_of_sampling_is_explained(capsys):
+    assert execute(["sample.py", "--help"]) == 0
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert options and not {option for option in options if f"`{option}" not in README}
+
+
+def test_the_excerpt_of_the_shapes_is_real(capsys):
+    command = next(command for command in COMMANDS if "model.shapes" in command)
+    assert execute(shlex.split(command)[1:]) == 0
     shown = capsys.readouterr().out
-    assert shown
-    if "--attention-map" in words:
-        assert Path("maps.png").exists()
-
-
-def test_the_hub_takes_and_gives(trained, monkeypatch):
-    """All of its commands but that which needs a network, one after another."""
-    monkeypatch.chdir(trained)
-    for line in HUB:
-        if "openai-community" not in line:
-            assert run_command(hub, shlex.split(line)[3:]) == 0
-    assert (trained / "runs/small_again/checkpoints/latest").exists()
-
-
-def test_every_option_is_told():
-    told = set(re.findall(r"`(--[a-z-]+)", README))
-    assert {name for name in re.findall(r'"(--[a-z-]+)"', (ROOT / "training/asking.py").read_text())} <= told
-
-
-def test_the_walk_looks_as_shown():
-    shown = run("-m", "model.shapes", "model=llama", cwd=ROOT).stdout
     excerpt = [line.strip() for line in README.splitlines() if re.match(r"    \w+_[A-Z1]+ +\(", line)]
-    assert len(excerpt) == 6
-    for line in excerpt:
-        assert line in shown, line
+    assert excerpt and not [line for line in excerpt if line not in shown]
 
 
-@pytest.mark.parametrize("group", [*GROUPS, "model", "size", "experiment"])
-def test_the_kinds_listed_are_there(group):
+@pytest.mark.parametrize("group", [*REGISTRIES, "model", "size", "experiment"])
+def test_the_tables_list_every_option(group):
     [row] = [line for line in README.splitlines() if line.startswith(f"| `{group}=`")]
     listed = re.sub(r"\(.*?\)|:.*", "", row.split("|")[2]).split(",")
-    assert {name.strip() for name in listed} == set(names(group))
+    assert {name.strip(" `") for name in listed} == set(names(group))
 
 
-def test_the_map_shows_every_file():
-    for path in (path for folder in ("model", "data", "training") for path in (ROOT / folder).rglob("*.py")):
-        assert path.stem.startswith("__") or path.name in README, f"{path.name} is missing from the README"
+def test_the_files_named_exist():
+    paths = [f"/{path.relative_to(ROOT)}" for path in [*FILES, *(ROOT / "tests").rglob("*.py")]]
+    named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README))
+    assert named and not [name for name in named if not any(path.endswith(f"/{name}") for path in paths)]

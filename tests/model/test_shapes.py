@@ -1,34 +1,42 @@
-"""Names cannot lie: what ends in a shape has that shape, in every architecture and preset and at every step."""
+"""Every tensor has the shape that its name promises, in every architecture and preset and at every step."""
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 import torch
 
+from configs.cli import run_command
 from configs.compose import compose
 from configs.schema import EncoderSizes
 from model import LEGEND, build_model
+from model.attention import ATTENTIONS
 from model.generate.decode import generate
 from model.loss import CHUNK, loss
-from model.shapes import Tracer, axes_of, axis_sizes, trace_forward, violations
-from tests.parts import ROOT, alive, names, part, tiny, tokens
+from model.position import POSITIONS
+from model.shapes import Tracer, axes_of, main, trace_forward
+from tests.model.shape_checks import axis_sizes, violations
+from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
+
+WIDTHS = {"head_dim": 8, "v_head_dim": 9, "qk_nope_head_dim": 10, "qk_rope_head_dim": 4, "kv_lora_rank": 22}
 
 
-def apart(kind, attention, **changes):
-    """A config whose sizes all differ, so that no axis can pass for another."""
-    widths = {"head_dim": 8, "v_head_dim": 9, "qk_nope_head_dim": 10, "rotary_dim": 4, "kv_lora_rank": 22}
-    options = part("attention", attention)
-    options |= {width: n for width, n in widths.items() if width in options}
-    changes |= {"d_model": 60, "n_heads": 6, "attention": options}
+def config_of(kind, attention, position):
+    """A config whose sizes all differ, so that no axis can be mistaken for another."""
+    options = kind_options("attention", attention)
+    options |= {width: n for width, n in WIDTHS.items() if width in options}
+    changes = {
+        "d_model": 60,
+        "n_heads": 6,
+        "attention": options,
+        "position": kind_options("position", position),
+    }
     if kind == "encoder_decoder":
         cross = part("attention", "gqa", head_dim=8, v_head_dim=9)
         changes |= {"cross_attention": cross, "encoder": EncoderSizes(72, 1, None)}
     return tiny(kind, **changes)
 
 
-def traced(net, action, *, T, S, B=2, N=()):
+def trace(net, action, *, T, S, B=2, N=()):
     with Tracer(net) as tracer:
         action()
     assert tracer.sightings
@@ -44,26 +52,26 @@ def forward(net, kind):
     return lambda: net(tokens(2, 7), visible=visible)
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("attention", names("attention"))
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_every_attention_and_position(attention, position, kind):
-    net = alive(apart(kind, attention, position=part("position", position)))
-    seen = traced(net, forward(net, kind), T=[7, 9], S=[7, 9])
+    net = alive(config_of(kind, attention, position))
+    seen = trace(net, forward(net, kind), T=[7, 9], S=[7, 9])
     assert seen >= {"q_BHTD", "scores_BHTS", "weights_BHTS", "merged_BTW", "h_BTF", "logits_BTV", "x"}
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("attention", names("attention"))
-def test_queries_that_are_fewer_than_keys(attention, position, kind):
-    """Five tokens after seven: here S cannot pass for T."""
-    net = alive(apart(kind, attention, position=part("position", position)))
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_fewer_queries_than_keys(attention, position, kind):
+    """Five tokens after seven, so that S and T differ."""
+    net = alive(config_of(kind, attention, position))
     caches, text = net.new_caches(12), tokens(2, 12)
     visible = torch.arange(12)[None] >= torch.tensor([[0], [3]])
     step = net.hidden if kind == "decoder" else partial(net.decode, memory=net.encode(tokens(2, 11)))
     step(text[:, :7], visible=visible[:, :7], caches=caches)
-    seen = traced(net, lambda: step(text[:, 7:], visible=visible, caches=caches), T=[5], S=[5, 11, 12])
+    seen = trace(net, lambda: step(text[:, 7:], visible=visible, caches=caches), T=[5], S=[5, 11, 12])
     assert seen >= {"q_BHTD", "behind_B1TS", "allowed_B1TS", "scores_BHTS", "merged_BTW"}
 
 
@@ -71,21 +79,19 @@ def test_queries_that_are_fewer_than_keys(attention, position, kind):
 def test_every_preset(preset):
     config = compose([f"model={preset}", "size=tiny"]).model
     net = build_model(config, 23)
-    traced(net, forward(net, config.kind), T=[7, 9], S=[7, 9])
+    trace(net, forward(net, config.kind), T=[7, 9], S=[7, 9])
 
 
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
-def test_every_step_of_a_decoding(attention):
+def test_every_step_of_generation(attention):
     net = alive(tiny(attention=part("attention", attention), position=part("position", "rope")))
-    traced(
-        net, lambda: list(generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)), T=[1, 5], S=[1, 5, 6, 7, 8]
-    )
+    trace(net, lambda: list(generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)), T=[1, 5], S=[1, 5, 6, 7, 8])
 
 
-def test_every_step_of_an_answer():
+def test_every_step_of_an_encoder_decoder():
     net, sources = alive(tiny("encoder_decoder")), [[1] * 9, [2] * 6]
     steps = generate(net, [[1], [2]], sources=sources, max_new_tokens=3)
-    traced(net, lambda: list(steps), T=[1], S=[1, 2, 3, 9])
+    trace(net, lambda: list(steps), T=[1], S=[1, 2, 3, 9])
 
 
 def test_the_loss():
@@ -93,30 +99,30 @@ def test_the_loss():
     hidden, targets = net.hidden(tokens(2 * CHUNK // 16 + 2, 16)), tokens(2 * CHUNK // 16 + 2, 16, seed=1)
     rows = targets.numel()
     chunks = [rows, CHUNK, rows % CHUNK]
-    assert "logits_NV" in traced(net, lambda: loss(hidden, net.head, targets), T=[], S=[], N=chunks)
+    assert "logits_NV" in trace(net, lambda: loss(hidden, net.head, targets), T=[], S=[], N=chunks)
 
 
-def test_a_lie_is_found(monkeypatch):
-    """Heads and positions swapped; and a letter that means two sizes within one call."""
+def test_a_wrong_name_is_found(monkeypatch):
+    """Heads and positions swapped; a letter with two sizes in one call; a missing axis."""
     net = alive(tiny())
     monkeypatch.setattr("model.attention.split", lambda packed, n: packed.unflatten(-1, (n, -1)))
     with Tracer(net) as tracer, pytest.raises(RuntimeError):
         net(tokens(2, 7))
     given = {"B": [2], "T": [7], "S": [7]}
-    lies = violations(tracer.sightings, axis_sizes(net, **given))
-    assert any("attention.py" in lie and "q_BHTD is (2, 7, 4, 8)" in lie for lie in lies)
-    sight = next(s for s in tracer.sightings if s.axes == "BTC")
-    other = sight._replace(tensor=torch.empty(2, 9, 32))
-    assert len(violations([sight, other], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
-    assert len(violations([sight._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
+    messages = violations(tracer.sightings, axis_sizes(net, **given))
+    assert any("attention.py" in message and "q_BHTD is (2, 7, 4, 8)" in message for message in messages)
+    record = next(record for record in tracer.sightings if record.axes == "BTC")
+    longer = record._replace(tensor=torch.empty(2, 9, 32))
+    assert len(violations([record, longer], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
+    assert len(violations([record._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
 
 
-def test_what_a_name_promises():
+def test_the_axes_in_a_name():
     assert (axes_of("q_BHTD"), axes_of("x"), axes_of("k_B1SR")) == ("BHTD", "BTC", "B1SR")
     assert (axes_of("ROWS"), axes_of("q"), axes_of("self"), axes_of("a_Bx")) == (None,) * 4
 
 
-def test_the_walk_goes_from_tokens_to_logits():
+def test_a_trace_goes_from_tokens_to_logits():
     net = build_model(compose(["model=t5", "size=tiny"]).model, 23).double()
     steps = trace_forward(net, {"source": tokens(2, 9), "tokens": tokens(2, 6)})
     across = [s.name for s in steps if s.module == "decoder.blocks.0.cross"]
@@ -135,26 +141,26 @@ def test_the_walk_goes_from_tokens_to_logits():
     assert all(code.startswith("x = x + ") for code in stream) and len(stream) == 3
 
 
-def command(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "model.shapes", *words], cwd=ROOT, capture_output=True, text=True
-    )
+@pytest.fixture
+def command(capsys):
+    """(exit code, stdout, stderr) of `python -m model.shapes` with these arguments."""
+    return lambda *args: (run_command(main, list(args)), *capsys.readouterr())
 
 
-def test_the_command():
-    shown = command("model=llama", "attention=mla")
-    assert shown.returncode == 0, shown.stderr
-    lines = [line.split() for line in shown.stdout.splitlines() if ".py:" in line]
+def test_the_command(command):
+    code, out, err = command("model=llama", "attention=mla")
+    assert code == 0, err
+    lines = [line.split() for line in out.splitlines() if ".py:" in line]
     assert lines[0][1] == "tokens_BT" and lines[-1][1] == "logits_BTV"
-    assert ["latents_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"] in [
-        line[1:10] for line in lines
-    ]
-    assert f"V  {LEGEND['V']}" in shown.stdout
+    latents = ["latents_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"]
+    assert latents in [line[1:10] for line in lines]
+    assert f"V  {LEGEND['V']}" in out
 
 
-def test_the_command_explains_a_wrong_word():
-    for words in (["attention=mlaa"], ["model.attention.windw=3"], ["attention@model.cross_attention=mha"]):
-        shown = command(*words)
-        assert shown.returncode == 2
-        assert shown.stderr.startswith("error: ") and len(shown.stderr.splitlines()) == 1
-        assert not shown.stdout
+@pytest.mark.parametrize(
+    "override", ["attention=mlaa", "model.attention.windw=3", "attention@model.cross_attention=mha"]
+)
+def test_the_command_refuses_a_wrong_override(command, override):
+    code, out, err = command(override)
+    assert code == 2 and not out
+    assert err.startswith("error: ") and len(err.splitlines()) == 1
