@@ -49,8 +49,8 @@ def load_sampler(options):
         raise CheckpointError(f"no such run: {folder}")
     run = load_run(folder, options.checkpoint)
     model, objective = run.model, run.config.get("objective")
-    is_pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
-    is_seq2seq = is_pairs or model.kind == "encoder_decoder"
+    on_pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
+    is_seq2seq = on_pairs or model.kind == "encoder_decoder"
     check_options(options, model.kind, run.tokenizer, is_seq2seq)
     precision = choose_precision(choose_device(options.device), options.precision)
     model.to(precision.device, precision.dtype)  # 16-bit weights are read in half the time
@@ -69,7 +69,7 @@ def prompt_template(run, is_seq2seq):
 
 
 def print_samples(sampler, texts):
-    """`n` samples for each text. Returns the inputs of the first, for its attention maps."""
+    """`n` samples for each text."""
     options, seq2seq = sampler.options, sampler.is_seq2seq
     rows = [(text, sampler.encode(text), sample_id) for text in texts for sample_id in range(options.n)]
     live = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
@@ -82,10 +82,8 @@ def print_samples(sampler, texts):
             elif not live:
                 separator, prompt = ("", "") if seq2seq else ("---\n" if number else "", text)
                 show(f"{separator}{prompt}{stream.text}\n")
-    if sampler.model.kind == "encoder_decoder":
-        target = [sampler.tokenizer.specials["start"], *streams[0].ids[:-1]]
-        return {"source": rows[0][1], "tokens": target}
-    return {"tokens": rows[0][1]}
+    if options.attention_map:
+        save_attention_maps(sampler, rows[0][1], streams[0].ids[:-1])
 
 
 def generate_batch(sampler, rows, live):
@@ -146,10 +144,14 @@ def print_filled_masks(sampler, texts):
             for number, predictions in enumerate(filled.predictions, 1):
                 top = (f"{name([i])!r} {math.exp(p):.3f}" for i, p in zip(*predictions, strict=True))
                 show(f"  {MASK} {number}: {', '.join(top)}\n")
-    return {"tokens": rows[0]}
+    if sampler.options.attention_map:
+        save_attention_maps(sampler, rows[0])
 
 
-def save_attention_maps(sampler, inputs):
+def save_attention_maps(sampler, ids, generated=()):
+    inputs = {"tokens": ids}
+    if sampler.model.kind == "encoder_decoder":
+        inputs = {"source": ids, "tokens": [sampler.tokenizer.specials["start"], *generated]}
     inputs = {name: ids[: sampler.model.context_length] for name, ids in inputs.items()}
     maps = attention_maps(sampler.model.float(), inputs)
     draw_maps(maps, sampler.tokenizer.decode_with_specials, sampler.options.attention_map)
@@ -189,9 +191,7 @@ def main(args):
     if texts is None:
         return interactive(sampler, handler)
     try:
-        inputs = handler(sampler, texts)
-        if options.attention_map:
-            save_attention_maps(sampler, inputs)
+        handler(sampler, texts)
     except KeyboardInterrupt:
         if sys.stdout.isatty():
             print()  # so that the shell's prompt begins on its own line

@@ -29,9 +29,7 @@ def check_token_rows(name, rows, model):
         if not 1 <= len(row) <= model.context_length:
             raise ValueError(f"a {name} has {len(row)} tokens; the context length is {model.context_length}")
         if min(row) < 0 or max(row) >= vocab_size:
-            raise ValueError(
-                f"a {name} has ids {min(row)} to {max(row)}; the vocabulary size is {vocab_size}"
-            )
+            raise ValueError(f"a {name} has ids {min(row)} to {max(row)}; expected 0 to {vocab_size - 1}")
 
 
 class DecodingState:
@@ -43,13 +41,12 @@ class DecodingState:
             raise ValueError("the model is in training mode: call model.eval() first")
         if model.kind == "encoder":
             raise ValueError("an encoder cannot generate text; it fills in masked tokens")
-        if (model.kind == "encoder_decoder") != (sources is not None):
-            raise ValueError("an encoder_decoder needs sources; a decoder takes none")
         check_token_rows("prompt", prompts, model)
         if sources is not None:
             check_token_rows("source", sources, model)
-            if len(sources) != len(prompts):
-                raise ValueError(f"got {len(sources)} sources and {len(prompts)} prompts; expected as many")
+        n_sources, expected = len(sources or []), len(prompts) if model.kind == "encoder_decoder" else 0
+        if n_sources != expected:
+            raise ValueError(f"got {n_sources} sources; this {model.kind} needs {expected}")
         self.max_new_tokens = check_value("max_new_tokens", max_new_tokens, MaxNewTokens)
         self.vocab_size = model.embedding.table.num_embeddings
         self.stop = check_value("stop", stop, Annotated[int, Bounds(0, self.vocab_size - 1)] | None)

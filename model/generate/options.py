@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, get_args
@@ -12,7 +11,7 @@ from configs.registry import Bounds, Count, NonNegative, Positive, check_value
 from model.generate.beams import Beams, LengthPenalty
 from model.generate.decode import MaxNewTokens
 from model.generate.prompt import MASK
-from model.generate.sampling import Probability, Seed
+from model.generate.sampling import Probability, Sampling, Seed
 
 OPTIONS = {  # name: (type, help); those of type list may be repeated
     "--prompt": (list, "text to continue; for an encoder-decoder, its source"),
@@ -40,21 +39,13 @@ OPTIONS = {  # name: (type, help); those of type list may be repeated
     "--attention-map": (Path, "save all attention weights as .png, .pdf or .svg"),
     "--debug": (bool, "show the traceback of an error"),
 }
-METAVARS = {Path: "PATH", str: "NAME", int: "N", float: "X", list: "TEXT"}
-DEFAULTS = {
-    "max_new_tokens": 200,
-    "stop": [],
-    "n": 1,
-    "length_penalty": 1.0,
-    "repetition_penalty": 1.0,
-    "seed": 0,
-}
+METAVARS = {Path: "PATH", str: "NAME", int: "N", float: "X"}
+DEFAULTS = vars(Sampling()) | {"max_new_tokens": 200, "stop": [], "n": 1, "length_penalty": 1.0}
 KINDS = {"decoder": "a decoder", "encoder": "an encoder", "encoder_decoder": "an encoder-decoder"}
 GREEDY, SAMPLING, BEAM_SEARCH = "greedy decoding (temperature 0)", "sampling", "beam search"
-GENERATION = (SAMPLING, GREEDY, BEAM_SEARCH)
 APPLIES_TO = {  # option: the models or decoding methods on which it has an effect
     **dict.fromkeys(["source", "beams"], (KINDS["encoder_decoder"],)),
-    **dict.fromkeys(["max_new_tokens", "stop", "no_stream"], GENERATION),
+    **dict.fromkeys(["max_new_tokens", "stop", "no_stream"], (SAMPLING, GREEDY, BEAM_SEARCH)),
     **dict.fromkeys(["temperature", "repetition_penalty"], (SAMPLING, GREEDY)),
     **dict.fromkeys(["top_k", "top_p", "min_p", "seed", "n"], (SAMPLING,)),
     "length_penalty": (BEAM_SEARCH,),
@@ -97,14 +88,13 @@ def parse_options(args):
         hint = "; write a text that looks like an option as --prompt=--text"
         raise ValueError(f"{error}{hint if 'expected one argument' in str(error) else ''}") from None
     if unknown:
-        near = get_close_matches(unknown[0].partition("=")[0], OPTIONS, 1)
-        near = near if unknown[0].startswith("-") else [f"--prompt {unknown[0]!r}"]
-        raise ValueError(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        hint = "see --help" if unknown[0].startswith("-") else f"did you mean --prompt {unknown[0]!r}?"
+        raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     for name, (annotation, _) in OPTIONS.items():
         field = name.removeprefix("--").replace("-", "_")
         value = getattr(options, field)
         if value is not None and annotation is list:
-            setattr(options, field, ["--" if text == [] else text for text in value])  # argparse drops a --
+            setattr(options, field, ["--" if text == [] else text for text in value])  # argparse drops it
         elif value is not None and get_args(annotation):
             check_value(name, value, annotation)
     return options

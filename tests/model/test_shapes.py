@@ -85,7 +85,7 @@ def test_every_step_of_a_decoding(attention):
 def test_every_step_of_an_answer():
     net, sources = alive(tiny("encoder_decoder")), [[1] * 9, [2] * 6]
     steps = generate(net, [[1], [2]], sources=sources, max_new_tokens=3)
-    traced(net, lambda: list(steps), T=[1], S=[1, 2, 3, 9])
+    traced(net, lambda: list(steps), T=[1, 9], S=[1, 2, 3, 9])
 
 
 def test_the_loss():
