@@ -134,16 +134,17 @@ def print_filled_masks(sampler, texts):
         raise ValueError(f"an encoder fills in {MASK}, and there is none in {unmasked[0]!r:.60}")
     for start in range(0, len(rows), MAX_BATCH):
         batch = rows[start : start + MAX_BATCH]
-        for text, filled in zip(texts[start:], fill_masks(sampler.model, batch, mask), strict=False):
-            ids = filled.ids[len(before) : len(filled.ids) - len(after)]
+        filled = fill_masks(sampler.model, batch, mask)
+        for text, (ids, predictions) in zip(texts[start:], filled, strict=False):
+            ids = ids[len(before) : len(ids) - len(after)]
             if sampler.options.json:
-                best = [(tokens[0], logprobs[0]) for tokens, logprobs in filled.predictions]
-                print_json(text, tokenizer.decode(ids), *map(list, zip(*best, strict=True)), None)
+                best, logprobs = [top[0] for top, _ in predictions], [top[0] for _, top in predictions]
+                print_json(text, tokenizer.decode(ids), best, logprobs, None)
                 continue
             show(f"{name(ids)}\n")
-            for number, predictions in enumerate(filled.predictions, 1):
-                top = (f"{name([i])!r} {math.exp(p):.3f}" for i, p in zip(*predictions, strict=True))
-                show(f"  {MASK} {number}: {', '.join(top)}\n")
+            for number, top in enumerate(predictions, 1):
+                named = (f"{name([i])!r} {math.exp(p):.3f}" for i, p in zip(*top, strict=True))
+                show(f"  {MASK} {number}: {', '.join(named)}\n")
     if sampler.options.attention_map:
         save_attention_maps(sampler, rows[0])
 

@@ -4,7 +4,6 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated, get_args
 
 from configs.registry import Bounds, Count, NonNegative, Positive, check_value
@@ -43,7 +42,7 @@ METAVARS = {Path: "PATH", str: "NAME", int: "N", float: "X"}
 DEFAULTS = vars(Sampling()) | {"max_new_tokens": 200, "stop": [], "n": 1, "length_penalty": 1.0}
 KINDS = {"decoder": "a decoder", "encoder": "an encoder", "encoder_decoder": "an encoder-decoder"}
 GREEDY, SAMPLING, BEAM_SEARCH = "greedy decoding (temperature 0)", "sampling", "beam search"
-APPLIES_TO = {  # option: the models or decoding methods on which it has an effect
+ONLY_FOR = {  # option: the models or decoding methods on which it has an effect
     **dict.fromkeys(["source", "beams"], (KINDS["encoder_decoder"],)),
     **dict.fromkeys(["max_new_tokens", "stop", "no_stream"], (SAMPLING, GREEDY, BEAM_SEARCH)),
     **dict.fromkeys(["temperature", "repetition_penalty"], (SAMPLING, GREEDY)),
@@ -90,13 +89,13 @@ def parse_options(args):
     if unknown:
         hint = "see --help" if unknown[0].startswith("-") else f"did you mean --prompt {unknown[0]!r}?"
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
-    for name, (annotation, _) in OPTIONS.items():
-        field = name.removeprefix("--").replace("-", "_")
-        value = getattr(options, field)
+    for name, value in vars(options).items():
+        option = f"--{name.replace('_', '-')}"
+        annotation, _ = OPTIONS[option]
         if value is not None and annotation is list:
-            setattr(options, field, ["--" if text == [] else text for text in value])  # argparse drops it
+            setattr(options, name, ["--" if text == [] else text for text in value])  # argparse drops it
         elif value is not None and get_args(annotation):
-            check_value(name, value, annotation)
+            check_value(option, value, annotation)
     return options
 
 
@@ -107,10 +106,12 @@ def check_options(options, kind, tokenizer, is_seq2seq):
     method = "mask filling" if kind == "encoder" else SAMPLING if temperature else GREEDY
     if kind == "encoder_decoder" and "beams" in given:
         method = BEAM_SEARCH
-    for name, where in APPLIES_TO.items():
+    for name, where in ONLY_FOR.items():
         if name in given and not {KINDS[kind], method} & set(where):
             option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} applies to {' or '.join(where)}; this is {method} with {KINDS[kind]}")
+            raise ValueError(
+                f"{option} is only for {' or '.join(where)}; this is {method} with {KINDS[kind]}"
+            )
     if "no_stream" in given and "json" in given:
         raise ValueError("--no-stream has no effect with --json")
     for text in given.get("stop", []):
@@ -129,12 +130,15 @@ def check_attention_map(options):
     path, texts = options.attention_map, options.prompt or options.source or [""]
     if options.interactive or options.file or len(texts) > 1 or (options.n or 1) > 1:
         raise ValueError("--attention-map needs one text: a single --prompt or --source, and no --n")
-    if path.suffix not in (".png", ".pdf", ".svg") or path.is_dir():
+    if path.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--attention-map is {path}; expected a file name that ends in .png, .pdf or .svg")
+    existed = path.exists()
     try:
-        TemporaryFile(dir=path.parent).close()
+        path.open("ab").close()
     except OSError as error:
         raise ValueError(f"--attention-map {path} cannot be written ({error.strerror})") from None
+    if not existed:
+        path.unlink()
 
 
 def read_texts(options):
@@ -152,8 +156,7 @@ def read_texts(options):
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise ValueError(f"{name} is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
-    if options.file is None:
-        return [text.removesuffix("\n")]
-    if not (lines := [line for line in text.split("\n") if line.strip()]):
+    texts = [text.removesuffix("\n")] if options.file is None else [t for t in text.split("\n") if t.strip()]
+    if not texts:
         raise ValueError(f"{name} has no prompt; each line is one")
-    return lines
+    return texts

@@ -1,7 +1,5 @@
 """Prompt: text becomes the ids that a model has learned to see, and an encoder's masks become predictions."""
 
-from typing import NamedTuple
-
 import torch
 
 from data.tokenizers.tokenizer import NO_TEMPLATE
@@ -39,13 +37,10 @@ def encode_prompt(text, tokenizer, context_length, slide=False, template=NO_TEMP
     return [*before, *ids[-room:], *after]
 
 
-class FilledMasks(NamedTuple):
-    ids: list  # the row, each mask replaced by the most likely token
-    predictions: list  # for each mask the five best as (ids, log-probabilities)
-
-
 @torch.inference_mode()
 def fill_masks(model, rows, mask):
+    """For each row (its ids with masks replaced by the most likely token, the top predictions for each mask
+    as (ids, log-probabilities))."""
     check_token_rows("prompt", rows, model)
     tokens, visible = left_pad(rows, model)
     logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
@@ -53,7 +48,7 @@ def fill_masks(model, rows, mask):
     for row, logprobs_TV in zip(rows, logprobs_BTV, strict=True):
         masked = torch.tensor(row) == mask
         best = logprobs_TV[-len(row) :].cpu()[masked].topk(min(TOP_K, logprobs_TV.shape[-1]))
-        first = iter(best.indices[:, 0].tolist())
-        ids = [next(first) if i == mask else i for i in row]
-        filled.append(FilledMasks(ids, list(zip(best.indices.tolist(), best.values.tolist(), strict=True))))
+        top_ids = iter(best.indices[:, 0].tolist())
+        ids = [next(top_ids) if i == mask else i for i in row]
+        filled.append((ids, list(zip(best.indices.tolist(), best.values.tolist(), strict=True))))
     return filled
