@@ -131,7 +131,7 @@ def print_filled_masks(sampler, texts):
     mask, name = tokenizer.specials["mask"], tokenizer.decode_with_specials
     before, after = sampler.template
     if unmasked := [text for text, row in zip(texts, rows, strict=True) if mask not in row]:
-        raise ValueError(f"an encoder fills in {MASK}, and there is none in {unmasked[0]!r:.60}")
+        raise ValueError(f"an encoder fills in {MASK}; there is no {MASK} in {unmasked[0]!r:.60}")
     for start in range(0, len(rows), MAX_BATCH):
         batch = rows[start : start + MAX_BATCH]
         filled = fill_masks(sampler.model, batch, mask)

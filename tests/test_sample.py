@@ -378,7 +378,7 @@ WRONG = [
     ("bert", "--prompt [MASK] --max-new-tokens 1", "--max-new-tokens is only for sampling or"),
     ("bert", "--prompt [MASK] --no-stream", "--no-stream is only for sampling or"),
     ("bert", "--source [MASK]", "--source is only for an encoder-decoder; this is mask filling with"),
-    ("bert", "--prompt a", "an encoder fills in [MASK], and there is none in 'a'"),
+    ("bert", "--prompt a", "an encoder fills in [MASK]; there is no [MASK] in 'a'"),
     ("bert", f"--slide --prompt [MASK]{32 * 'x'}", "the last 32 tokens and loses 1 [MASK]: shorten"),
     ("bert", f"--slide --prompt [MASK]{31 * 'x'}[MASK]", "tokens and loses 1 [MASK]"),
     ("t5", f"--slide --source [MASK]{32 * 'x'}", "tokens and loses 1 [MASK]"),

@@ -27,9 +27,9 @@ class TextStream:
             return self.finish("eos")
         name = self.names.get(i)
         self.buffer += self.decode([i]) if name is None else self.decode([], final=True) + name
-        if found := [place for stop in self.stops if (place := self.buffer.find(stop)) >= 0]:
+        if places := [place for stop in self.stops if (place := self.buffer.find(stop)) >= 0]:
             self.finish_reason = "stop"
-            return self.emit(min(found))
+            return self.emit(min(places))
         prefixes = (n for stop in self.stops for n in range(1, len(stop)) if self.buffer.endswith(stop[:n]))
         return self.emit(len(self.buffer) - max(prefixes, default=0))
 
