@@ -1,4 +1,4 @@
-"""From a checkpoint to text: open a run -> read a prompt -> write on -> show.
+"""The story of a sample: argv -> run -> prompt -> ids -> text.
 
 python sample.py --prompt "def "
 """
@@ -9,259 +9,203 @@ import os
 import sys
 from argparse import Namespace
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import fields
 from typing import NamedTuple
 
 import torch.nn as nn
 
 from configs.cli import run_command
+from configs.errors import CheckpointError
 from data.tokenizers.tokenizer import NO_TEMPLATE, Tokenizer
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint.files import RUNS_DIR, newest_run
 from model.checkpoint.load import load_run
-from model.generate.beams import beam_search, check_search
-from model.generate.decode import check_request, decode
-from model.generate.options import (
-    check_options,
-    check_sampled,
-    check_stops,
-    join_dashed_values,
-    make_parser,
-    read_texts,
-)
+from model.generate.beams import beam_search
+from model.generate.decode import decode
+from model.generate.options import check_options, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt, fill_masks
-from model.generate.sampling import Sampling, check_sampling
+from model.generate.sampling import Sampling
 from model.generate.stream import TextStream, escape_control
 from model.precision import choose_device, choose_precision
 
-TOGETHER = 64  # rows written at once
-LENGTH = 200  # new tokens, unless asked otherwise
-WARMTH = 0.8  # the temperature of a text that goes on freely; an answer is the likeliest
+MAX_BATCH = 64
 
 
 class Sampler(NamedTuple):
-    """A model, and what is asked of it."""
-
     model: nn.Module
     tokenizer: Tokenizer
     options: Namespace
-    answers: bool  # whether it has learned to answer texts, not to go on from them
-    template: list  # ids that it has learned to see before and after a text
-
-    def sampling(self):
-        given = {name: getattr(self.options, name) for name in Sampling._fields}
-        usual = {"temperature": 0.0 if self.answers else WARMTH}
-        return Sampling(**usual | {name: value for name, value in given.items() if value is not None})
-
-    def length(self):
-        return LENGTH if self.options.max_new_tokens is None else self.options.max_new_tokens
+    is_seq2seq: bool  # trained on pairs: it generates a target, not a continuation
+    template: list  # ids before and after a text, as in training
 
     def encode(self, text):
-        return encode_prompt(
-            text, self.tokenizer, self.model.context_length, self.options.slide, self.template
-        )
-
-    def ids(self, text):
-        """(prompt, source)"""
-        if self.model.kind == "encoder_decoder":
-            return [self.tokenizer.specials["start"]], self.encode(text)
-        return self.encode(text), None
-
-    def check(self):
-        """Before any text is known."""
-        check_sampled(self.options, self.sampling().temperature)
-        check_stops(self.options, self.tokenizer)
-        if self.model.kind != "encoder":
-            check_request(
-                self.model, [[0]], [[0]] if self.model.kind == "encoder_decoder" else None, self.length()
-            )
-            check_sampling(self.sampling(), self.tokenizer.vocab_size)
-        if self.options.beams is not None:
-            check_search(self.options.beams, self.penalty())
-
-    def penalty(self):
-        return 1.0 if self.options.length_penalty is None else self.options.length_penalty
-
-    def said(self, prompts, sources, numbers):
-        """(row, id, log of its probability) of all that is written, as it comes."""
-        asked = {"max_new_tokens": self.length(), "stop": self.tokenizer.specials["end"]}
-        if self.options.beams is not None:
-            asked |= {"beams": self.options.beams, "length_penalty": self.penalty()}
-            return searched(self.model, sources, prompts, asked)
-        told = decode(
-            self.model, prompts, sources=sources, numbers=numbers, sampling=self.sampling(), **asked
-        )
-        return drawn(told, self.options.json)
+        context_length, slide = self.model.context_length, self.options.slide
+        return encode_prompt(text, self.tokenizer, context_length, slide, self.template)
 
 
-def searched(model, sources, prompts, asked):
-    for row, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
-        answer = beam_search(model, source, prompt, **asked)
-        yield from ((row, i, logprob) for i, logprob in zip(*answer, strict=True))
+def load_sampler(options):
+    folder = options.run or newest_run(RUNS_DIR)
+    if not folder.is_dir():
+        raise CheckpointError(f"no such run: {folder}")
+    run = load_run(folder, options.checkpoint)
+    model, objective = run.model, run.config.get("objective")
+    on_pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
+    is_seq2seq = on_pairs or model.kind == "encoder_decoder"
+    check_options(options, model.kind, run.tokenizer, is_seq2seq)
+    precision = choose_precision(choose_device(options.device), options.precision)
+    model.to(precision.device, precision.dtype)  # 16-bit weights are read in half the time
+    dtype = str(precision.dtype).removeprefix("torch.")
+    print(f"{folder}, step {run.step}: {dtype} on {precision.device}, {precision.reason}", file=sys.stderr)
+    return Sampler(model, run.tokenizer, options, is_seq2seq, prompt_template(run, is_seq2seq))
 
 
-def drawn(told, with_logprobs):
-    for step in told:
-        logprobs = step.logprobs() if with_logprobs else [None] * len(step.ids)
+def prompt_template(run, is_seq2seq):
+    """Training here uses no template, even from a model that had one; a decoder trained on pairs expects a
+    start token behind the source."""
+    before, after = NO_TEMPLATE if run.config.get("init_from") else run.tokenizer.template
+    if run.model.kind == "decoder":
+        after = [run.tokenizer.specials["start"]] if is_seq2seq else []
+    return [before, after]
+
+
+def print_samples(sampler, texts):
+    """`n` samples for each text."""
+    options, seq2seq = sampler.options, sampler.is_seq2seq
+    rows = [(text, sampler.encode(text), sample_id) for text in texts for sample_id in range(options.n)]
+    live = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
+    for start in range(0, len(rows), MAX_BATCH):
+        batch = rows[start : start + MAX_BATCH]
+        streams = generate_batch(sampler, batch, live)
+        for number, ((text, *_), stream) in enumerate(zip(batch, streams, strict=True), start):
+            if options.json:
+                print_json(text, stream.text, stream.ids, stream.logprobs, stream.finish_reason)
+            elif not live:
+                separator, prompt = ("", "") if seq2seq else ("---\n" if number else "", text)
+                show(f"{separator}{prompt}{stream.text}\n")
+    if options.attention_map:
+        save_attention_maps(sampler, rows[0][1], streams[0].ids[:-1])
+
+
+def generate_batch(sampler, rows, live):
+    """A finished TextStream for each row (text, ids, sample id), printed as it grows if `live`."""
+    texts, prompts, sample_ids = map(list, zip(*rows, strict=True))
+    prefixes = [() if sampler.is_seq2seq else prompt for prompt in prompts]
+    streams = [TextStream(sampler.tokenizer, sampler.options.stop, prefix) for prefix in prefixes]
+    if live and not sampler.is_seq2seq:
+        show(texts[0])
+    for row, i, logprob in generate_tokens(sampler, prompts, sample_ids):
+        text = streams[row].push(i, logprob)
+        if live:
+            show(text)
+        if all(stream.finish_reason for stream in streams):
+            break
+    rest = [stream.finish("length") for stream in streams]
+    if live:
+        show(f"{rest[0]}\n")
+    return streams
+
+
+def generate_tokens(sampler, prompts, sample_ids):
+    """(row, id, log-probability) of each new token."""
+    model, options, specials = sampler.model, sampler.options, sampler.tokenizer.specials
+    limits, sources = {"max_new_tokens": options.max_new_tokens, "stop": specials["end"]}, None
+    if model.kind == "encoder_decoder":
+        sources, prompts = prompts, [[specials["start"]] for _ in prompts]
+    if options.beams is not None:
+        limits |= {"beams": options.beams, "length_penalty": options.length_penalty}
+        for row, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
+            best = beam_search(model, source, prompt, **limits)
+            yield from ((row, i, logprob) for i, logprob in zip(*best, strict=True))
+        return
+    sampling = Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
+    for step in decode(model, prompts, sources=sources, row_ids=sample_ids, sampling=sampling, **limits):
+        logprobs = step.logprobs() if options.json else [None] * len(step.ids)
         for row, (i, logprob) in enumerate(zip(step.ids, logprobs, strict=True)):
             if i is not None:
                 yield row, i, logprob
 
 
-def prompt_template(opened, answers):
-    """What goes on learning here learns texts without a frame. A decoder goes on from the text itself, or
-    answers it after a start token."""
-    before, after = NO_TEMPLATE if opened.config.get("init_from") else opened.tokenizer.template
-    if opened.model.kind == "decoder":
-        after = [opened.tokenizer.specials["start"]] if answers else []
-    return [before, after]
-
-
-def open_sampler(options):
-    folder = newest_run(RUNS_DIR) if options.run is None else Path(options.run)
-    opened = load_run(folder, options.checkpoint)
-    model, objective = opened.model, opened.config.get("objective")
-    check_options(options, model.kind)
-    pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
-    answers = pairs or model.kind == "encoder_decoder"
-    sampler = Sampler(model, opened.tokenizer, options, answers, prompt_template(opened, answers))
-    sampler.check()
-    precision = choose_precision(choose_device(options.device), options.precision)
-    model.to(precision.device, precision.dtype)  # weights half as wide are read in half the time
-    numbers = str(precision.dtype).removeprefix("torch.")
-    how = f"{numbers} on {precision.device}, {precision.reason}"
-    print(f"{folder}, step {opened.step}: {how}", file=sys.stderr)
-    return sampler
-
-
-def write(sampler, texts):
-    """What a model that writes makes of each text, `n` times each."""
-    options = sampler.options
-    rows = [(text, *sampler.ids(text), number) for text in texts for number in range(options.n or 1)]
-    streams = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
-    for start in range(0, len(rows), TOGETHER):
-        batch = rows[start : start + TOGETHER]
-        voices = speak(sampler, batch, streams)
-        for place, ((text, *_), voice) in enumerate(zip(batch, voices, strict=True), start):
-            if options.json:
-                show_json(text, voice.text, voice.ids, voice.logprobs, voice.stop)
-            elif not streams:
-                between = "---\n" if place and not sampler.answers else ""
-                show(f"{between}{'' if sampler.answers else text}{voice.text}\n")
-    if options.attention_map:
-        _, prompt, source, _ = rows[0]
-        seen = (
-            {"tokens": prompt}
-            if source is None
-            else {"source": source, "tokens": prompt + voices[0].ids[:-1]}
-        )
-        look(sampler, seen)
-
-
-def speak(sampler, rows, streams):
-    """A voice for each of these rows, which are written together; where it streams, it is heard meanwhile."""
-    texts, prompts, sources, numbers = map(list, zip(*rows, strict=True))
-    befores = [() if sampler.answers else prompt for prompt in prompts]
-    voices = [TextStream(sampler.tokenizer, sampler.options.stop or (), before) for before in befores]
-    said = sampler.said(prompts, None if sources[0] is None else sources, numbers)
-    if streams and not sampler.answers:
-        show(texts[0])
-    for row, i, logprob in said:
-        told = "" if voices[row].stop else voices[row].hear(i, logprob)
-        if streams:
-            show(told)
-        if all(voice.stop for voice in voices):
-            break
-    rest = ["" if voice.stop else voice.finish("length") for voice in voices]
-    if streams:
-        show(f"{rest[0]}\n")
-    return voices
-
-
-def guess(sampler, texts):
-    """What an encoder takes to stand behind each mask."""
+def print_filled_masks(sampler, texts):
+    """Each text with its masks filled in, and the top-5 predictions for each mask."""
     tokenizer, rows = sampler.tokenizer, [sampler.encode(text) for text in texts]
-    mask = tokenizer.specials["mask"]
+    mask, name = tokenizer.specials["mask"], tokenizer.decode_with_specials
+    before, after = sampler.template
     if unmasked := [text for text, row in zip(texts, rows, strict=True) if mask not in row]:
-        raise ValueError(f"an encoder fills in {MASK}, and there is none in {unmasked[0]!r:.60}")
-    batches = (rows[start : start + TOGETHER] for start in range(0, len(rows), TOGETHER))
-    found = (filled for batch in batches for filled in fill_masks(sampler.model, batch, mask))
-    for text, filled in zip(texts, found, strict=True):
-        likeliest, ids = [best[0] for best in filled.guesses], strip_template(filled.ids, sampler.template)
-        if sampler.options.json:
-            show_json(text, tokenizer.decode(ids), *map(list, zip(*likeliest, strict=True)), None)
-            continue
-        show(f"{tokenizer.decode_with_specials(ids)}\n")
-        for number, best in enumerate(filled.guesses, 1):
-            words = (
-                f"{tokenizer.decode_with_specials([i])!r} {math.exp(logprob):.3f}" for i, logprob in best
-            )
-            show(f"  {MASK} {number}: {', '.join(words)}\n")
+        raise ValueError(f"an encoder fills in {MASK}; there is no {MASK} in {unmasked[0]!r:.60}")
+    for start in range(0, len(rows), MAX_BATCH):
+        batch = rows[start : start + MAX_BATCH]
+        filled = fill_masks(sampler.model, batch, mask)
+        for text, (ids, predictions) in zip(texts[start:], filled, strict=False):
+            ids = ids[len(before) : len(ids) - len(after)]
+            if sampler.options.json:
+                best, logprobs = [top[0] for top, _ in predictions], [top[0] for _, top in predictions]
+                print_json(text, tokenizer.decode(ids), best, logprobs, None)
+                continue
+            show(f"{name(ids)}\n")
+            for number, top in enumerate(predictions, 1):
+                named = (f"{name([i])!r} {math.exp(p):.3f}" for i, p in zip(*top, strict=True))
+                show(f"  {MASK} {number}: {', '.join(named)}\n")
     if sampler.options.attention_map:
-        look(sampler, {"tokens": rows[0]})
+        save_attention_maps(sampler, rows[0])
 
 
-def strip_template(ids, template):
-    before, after = map(len, template)
-    return ids[before : len(ids) - after]
-
-
-def look(sampler, texts):
-    texts = {name: ids[: sampler.model.context_length] for name, ids in texts.items()}
-    draw_maps(
-        attention_maps(sampler.model.float(), texts), sampler.tokenizer.show, sampler.options.attention_map
-    )
+def save_attention_maps(sampler, ids, generated=()):
+    inputs = {"tokens": ids}
+    if sampler.model.kind == "encoder_decoder":
+        inputs = {"source": ids, "tokens": [sampler.tokenizer.specials["start"], *generated]}
+    inputs = {name: ids[: sampler.model.context_length] for name, ids in inputs.items()}
+    maps = attention_maps(sampler.model.float(), inputs)
+    draw_maps(maps, sampler.tokenizer.decode_with_specials, sampler.options.attention_map)
 
 
 def show(text):
     print(escape_control(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
-def show_json(prompt, text, ids, logprobs, stop):
-    row = {"prompt": prompt, "text": text, "ids": ids, "logprobs": logprobs, "stop": stop}
+def print_json(prompt, text, ids, logprobs, finish_reason):
+    row = dict(prompt=prompt, text=text, ids=ids, logprobs=logprobs, finish_reason=finish_reason)
     print(json.dumps(row, ensure_ascii=sys.stdout.isatty()), flush=True)
 
 
-def converse(sampler, respond):
-    """One prompt after another, until the end of input; what is wrong with one is said, and the next is asked
-    for."""
-    with suppress(ImportError):  # not every system has it
-        import readline  # noqa: F401  keeps what was typed, for the arrow keys
+def interactive(sampler, handler):
+    """One prompt after another until the end of input; an error or an interrupt only ends its own prompt."""
+    with suppress(ImportError):  # not on every system
+        import readline  # noqa: F401  line editing and history
     while True:
         try:
-            text = input("> " if sys.stdin.isatty() else "").removeprefix("\ufeff")  # of a pipe, perhaps
+            text = input("> " if sys.stdin.isatty() else "").removeprefix("\ufeff")  # a pipe may have a BOM
         except EOFError:
             return
         try:
-            respond(sampler, [text])
+            handler(sampler, [text])
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
-        except KeyboardInterrupt:  # enough of this one
+        except KeyboardInterrupt:
             print()
 
 
-def main(words):
-    options = make_parser().parse_args(join_dashed_values(words))
-    texts = [] if options.interactive else read_texts(options)
-    sampler = open_sampler(options)
-    respond = guess if sampler.model.kind == "encoder" else write
-    if options.interactive:
-        return converse(sampler, respond)
+def main(args):
+    options = parse_options(args)
+    texts = None if options.interactive else read_texts(options)
+    sampler = load_sampler(options)
+    handler = print_filled_masks if sampler.model.kind == "encoder" else print_samples
+    if texts is None:
+        return interactive(sampler, handler)
     try:
-        respond(sampler, texts)
+        handler(sampler, texts)
     except KeyboardInterrupt:
         if sys.stdout.isatty():
-            print()  # the shell's next prompt has a line of its own
+            print()  # so that the shell's prompt begins on its own line
         raise
 
 
-def open_closed():
-    """A stream that the shell has closed leads nowhere."""
+def reopen_closed_streams():
+    """A standard stream that the shell has closed leads to /dev/null."""
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
 
 
 if __name__ == "__main__":
-    open_closed()
+    reopen_closed_streams()
     sys.exit(run_command(main, sys.argv[1:]))

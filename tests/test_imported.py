@@ -1,4 +1,4 @@
-"""Imported models say what they say in transformers: texts stand in the frame that they have learned."""
+"""Imported models generate what they generate in transformers, with the template of their tokenizer."""
 
 import json
 
@@ -15,37 +15,37 @@ from tests.model.hub_models import END, PAD, byte_pairs, made, save
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
-FRAMES = {"bert": "<pad> $A <eos>", "t5": "$A <eos>", "bart": "<eos> $A <eos>", "mistral": "<pad> $A"}
+TEMPLATES = {"bert": "<pad> $A <eos>", "t5": "$A <eos>", "bart": "<eos> $A <eos>", "mistral": "<pad> $A"}
 PROMPT = "the cat's hat"
 
 
-def pieces():
-    """Each with the space before it, and the special tokens of the other."""
-    words = [f"\u2581{word}" for word in ("the", "cat", "hat", "in")] + ["\u2581", *"'abcdehinorst"]
-    words += [f"\u2581w{n}" for n in range(END - len(words))] + ["<eos>", "<pad>"]
-    tokenizer = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=PAD))
+def unigram():
+    """Tokens that begin with their space, and the special tokens of byte_pairs()."""
+    vocabulary = [f"\u2581{word}" for word in ("the", "cat", "hat", "in")] + ["\u2581", *"'abcdehinorst"]
+    vocabulary += [f"\u2581w{n}" for n in range(END - len(vocabulary))] + ["<eos>", "<pad>"]
+    tokenizer = Tokenizer(models.Unigram([(token, -2.0) for token in vocabulary], unk_id=PAD))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer.add_special_tokens(["<eos>", "<pad>"])
     return tokenizer
 
 
-TOKENIZERS = {"bpe": byte_pairs, "hub": pieces}
+TOKENIZERS = {"bpe": byte_pairs, "hub": unigram}
 
 
 @pytest.fixture(params=TOKENIZERS)
 def imported(request, tmp_path):
-    """(model, tokenizer) of transformers; in tmp_path is the run that they become."""
+    """imported(name): model and tokenizer of transformers; tmp_path/run is their import."""
 
     def imported(name):
-        model, words = made(name), TOKENIZERS[request.param]()
-        words.add_special_tokens(["<mask>"])
-        ids = [(token, words.token_to_id(token)) for token in ("<eos>", "<pad>")]
-        words.post_processor = processors.TemplateProcessing(FRAMES[name], special_tokens=ids)
-        save(model, tmp_path / "theirs")
+        model, backend = made(name), TOKENIZERS[request.param]()
+        backend.add_special_tokens(["<mask>"])
+        ids = [(token, backend.token_to_id(token)) for token in ("<eos>", "<pad>")]
+        backend.post_processor = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
+        save(model, tmp_path / "hf")
         roles = {"eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}
-        tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=words, **roles)
-        tokenizer.save_pretrained(tmp_path / "theirs")
-        import_run(tmp_path / "theirs", tmp_path / "run")
+        tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
+        tokenizer.save_pretrained(tmp_path / "hf")
+        import_run(tmp_path / "hf", tmp_path / "run")
         assert load_run(tmp_path / "run").tokenizer.kind == request.param
         return model, tokenizer
 
@@ -53,55 +53,60 @@ def imported(request, tmp_path):
 
 
 @pytest.fixture
-def say(tmp_path, capsys):
-    def said(*words):
+def run(tmp_path, capsys):
+    def run(*args):
         capsys.readouterr()
-        assert run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *words]) == 0
+        assert run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *args]) == 0
         return capsys.readouterr().out
 
-    return said
+    return run
 
 
-def test_masks_are_filled_as_there(imported, say, tmp_path):
+def test_masks_are_filled_as_there(imported, run, tmp_path):
     model, tokenizer = imported("bert")
-    asked = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
-    place = asked[0].tolist().index(tokenizer.mask_token_id)
-    shares, best = (found.tolist() for found in model(asked).logits[0, place].softmax(-1).topk(5))
-    named = load_run(tmp_path / "run").tokenizer.show
-    text, guesses = say("--prompt", f"{PROMPT} [MASK] in").splitlines()
-    expected = (f"{named([i])!r} {share:.3f}" for i, share in zip(best, shares, strict=True))
-    assert guesses == f"  [MASK] 1: {', '.join(expected)}"
-    asked[0, place] = best[0]
-    assert text == named(asked[0, 1:-1].tolist()), "what stands around it is none of it"
+    inputs = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
+    place = inputs[0].tolist().index(tokenizer.mask_token_id)
+    probs, best = (top.tolist() for top in model(inputs).logits[0, place].softmax(-1).topk(5))
+    name = load_run(tmp_path / "run").tokenizer.decode_with_specials
+    text, predictions = run("--prompt", f"{PROMPT} [MASK] in").splitlines()
+    expected = (f"{name([i])!r} {prob:.3f}" for i, prob in zip(best, probs, strict=True))
+    assert predictions == f"  [MASK] 1: {', '.join(expected)}"
+    inputs[0, place] = best[0]
+    assert text == name(inputs[0, 1:-1].tolist()), "without the template"
+
+
+def hf_generate(model, tokenizer):
+    """(ids of the prompt, ids that transformers generates greedily from it, which may begin with them)"""
+    inputs = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    mask = inputs != -1
+    output = model.generate(inputs, attention_mask=mask, max_new_tokens=12, do_sample=False)
+    return inputs[0].tolist(), output[0].tolist()
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_sources_are_answered_as_there(name, imported, say):
+def test_encoder_decoders_generate_as_there(name, imported, run):
     model, tokenizer = imported(name)
-    asked = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
-    ids = model.generate(asked, attention_mask=asked != -1, max_new_tokens=12, do_sample=False)[
-        0, 1:
-    ].tolist()
-    answer = json.loads(say("--source", PROMPT, "--max-new-tokens", "12", "--json"))
-    assert answer["ids"] == ids
-    assert answer["text"] == tokenizer.decode(ids, skip_special_tokens=True)
+    _, [_, *ids] = hf_generate(model, tokenizer)
+    row = json.loads(run("--source", PROMPT, "--max-new-tokens", "12", "--json"))
+    assert row["ids"] == ids
+    assert row["text"] == tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_a_prompt_goes_on_as_there(imported, say):
-    """With what stands before a text, without what stands behind; and no space is lost between the two."""
+def test_decoders_generate_as_there(imported, run):
+    """With the template's prefix, without its suffix; no space is lost where the generated text begins."""
     model, tokenizer = imported("mistral")
-    asked = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
-    whole = model.generate(asked, attention_mask=asked != -1, max_new_tokens=12, do_sample=False)[0].tolist()
-    shown, told = say("--prompt", PROMPT, *GREEDY), json.loads(say("--prompt", PROMPT, *GREEDY, "--json"))
-    assert told["ids"] == whole[asked.shape[1] :]
-    assert shown == tokenizer.decode(whole, skip_special_tokens=True) + "\n" == PROMPT + told["text"] + "\n"
-    stop = f" {told['text'].split(' ')[1]}" if " " in told["text"] else told["text"][3:6]
-    cut = json.loads(say("--prompt", PROMPT, *GREEDY, "--json", "--stop", stop))["text"]
-    assert cut == told["text"][: told["text"].index(stop)]
+    prompt, output = hf_generate(model, tokenizer)
+    printed, row = run("--prompt", PROMPT, *GREEDY), json.loads(run("--prompt", PROMPT, *GREEDY, "--json"))
+    assert row["ids"] == output[len(prompt) :]
+    expected = tokenizer.decode(output, skip_special_tokens=True)
+    assert printed == f"{expected}\n" == f"{PROMPT}{row['text']}\n"
+    stop = f" {row['text'].split(' ')[1]}" if " " in row["text"] else row["text"][3:6]
+    stopped = json.loads(run("--prompt", PROMPT, *GREEDY, "--json", "--stop", stop))["text"]
+    assert stopped == row["text"][: row["text"].index(stop)]
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_the_frame_goes_there_and_back(name, imported, tmp_path):
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_export_keeps_the_template(name, imported, tmp_path):
     _, tokenizer = imported(name)
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
     back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
@@ -111,9 +116,9 @@ def test_the_frame_goes_there_and_back(name, imported, tmp_path):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 
-def test_what_goes_on_learning_here_is_asked_as_it_learns(imported, tmp_path):
+def test_a_finetuned_model_is_prompted_without_the_template(imported, tmp_path):
     imported("bart")
-    opened = load_run(tmp_path / "run")
-    assert sample.frame_of(opened, True) == [[END], [END]]
-    tuned = opened._replace(config=opened.config | {"init_from": str(tmp_path / "run")})
-    assert sample.frame_of(tuned, True) == [[], []]
+    run = load_run(tmp_path / "run")
+    assert sample.prompt_template(run, True) == [[END], [END]]
+    finetuned = run._replace(config=run.config | {"init_from": str(tmp_path / "run")})
+    assert sample.prompt_template(finetuned, True) == [[], []]

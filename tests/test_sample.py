@@ -1,8 +1,9 @@
-"""From checkpoints of every family to text: what is given, what is shown, what is refused."""
+"""Sampling from checkpoints of every family: what goes in, what is printed, what is refused."""
 
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from data.tokenizers.tokenizer import CharTokenizer
 from model.attention_maps import attention_maps, name_ticks
 from model.checkpoint.files import newest_run
 from model.checkpoint.load import load_run
-from model.generate.options import encode_prompt
+from model.generate.options import make_parser, parse_options
+from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream, escape_control
 from tests.parts import ROOT
 from train import main as train
@@ -27,14 +29,7 @@ TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 SHORT = ["size=tiny", "tokenizer=byte", "train.steps=3", "train.batch_size=4", "eval.max_examples=2"]
 SHORT += ["precision=fp32", "model.context_length=32"]
 BOOK, PAIRS = ["data=text", "data.path=book.txt"], ["data=synthetic", "data.size=200"]
-FAMILIES = {
-    "gpt2": BOOK,
-    "deepseek": BOOK,
-    "bert": BOOK,
-    "t5": BOOK,
-    "bart": PAIRS,
-    "llama": PAIRS,
-}
+FAMILIES = {"gpt2": BOOK, "deepseek": BOOK, "bert": BOOK, "t5": BOOK, "bart": PAIRS, "llama": PAIRS}
 
 
 @pytest.fixture(scope="module")
@@ -52,206 +47,175 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def say(home, monkeypatch, capsys):
-    """What is shown of these words, or (exit code, the error)."""
+def run(home, monkeypatch, capsys):
+    """run(*args): stdout of the command, or (exit code, error)."""
     monkeypatch.chdir(home)
 
-    def said(*words, run="gpt2", stdin=b""):
+    def run(*args, name="gpt2", stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         capsys.readouterr()
-        code = run_command(
-            sample.main, ["--precision", "fp32", *(["--run", f"runs/{run}"] if run else []), *words]
-        )
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.err
-        errors = [line for line in shown.err.splitlines() if line.startswith("error: ")]
-        return (code, errors[0]) if code and len(errors) == 1 else shown.out
+        folder = ["--run", f"runs/{name}"] if name else []
+        code = run_command(sample.main, ["--precision", "fp32", *folder, *args])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        errors = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+        return (code, errors[0]) if code and len(errors) == 1 else printed.out
 
-    return said
+    return run
 
 
 @pytest.fixture
-def terminal(say, monkeypatch):
-    """The same on a terminal, piece by piece as it is shown."""
+def terminal(run, monkeypatch):
+    """The same on a terminal: (the pieces in which it is printed, all of it)."""
 
-    def shown(*words, **rest):
-        pieces, usual = [], sample.show
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        monkeypatch.setattr(sample, "show", lambda text: (pieces.append(text), usual(text)))
-        whole = say(*words, **rest)
-        return pieces, whole
+    def terminal(*args, **options):
+        pieces, show = [], sample.show
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            patch.setattr(sample, "show", lambda text: (pieces.append(text), show(text)))
+            return pieces, run(*args, **options)
 
-    return shown
-
-
-def rows(text):
-    return [json.loads(line) for line in text.splitlines()]
+    return terminal
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-def test_every_family_speaks(say, model):
-    words = ["--prompt", "line [MASK] of", "--json"]
-    [row] = rows(say(*words, *([] if model == "bert" else ["--max-new-tokens", "6"]), run=model))
-    assert set(row) == {"prompt", "text", "ids", "logprobs", "stop"}
-    assert row["prompt"] == "line [MASK] of" and len(row["ids"]) == len(row["logprobs"])
-    assert row["stop"] in ([None] if model == "bert" else ["end", "length"])
-    assert all(logprob < 0 for logprob in row["logprobs"])
-
-
-def test_a_decoder_goes_on(say):
-    words = ["--prompt", "line 1", "--max-new-tokens", "12"]
-    [row] = rows(say(*words, "--json"))
-    assert say(*words) == f"line 1{row['text']}\n"
-    opened = load_run("runs/gpt2")
-    assert opened.tokenizer.decode(row["ids"]) == row["text"]
-    text = torch.tensor([[*b"line 1", *row["ids"]]])
-    logprobs = opened.model(text)[0, 5:-1].log_softmax(-1).gather(-1, text[0, 6:, None])[:, 0]
-    assert row["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
-
-
-def test_seeds(say):
-    words = ["--prompt", "line", "--max-new-tokens", "20", "--n", "3"]
-    first, again, other = say(*words), say(*words), say(*words, "--seed", "1")
-    assert first == again != other
-    samples = first.split("\n---\n")
-    assert len(samples) == len(set(samples)) == 3
-    assert say(*words[:-2]).removesuffix("\n") == samples[0]
-
-
-def test_a_file_is_its_lines_each_alone(say):
-    Path("prompts.txt").write_text("line 1\n\nan unlike one\r\nl\n", encoding="utf-8-sig")
-    usual = ["--max-new-tokens", "40", "--json", "--n", "2"]  # past the context of 32
-    together = rows(say("--file", "prompts.txt", *usual))
-    assert [row["prompt"] for row in together] == [p for p in ("line 1", "an unlike one", "l") for _ in "12"]
-    alone = [row for p in ("line 1", "an unlike one", "l") for row in rows(say("--prompt", p, *usual))]
-    assert [row["ids"] for row in together] == [row["ids"] for row in alone]
-    assert together[0]["logprobs"] == pytest.approx(alone[0]["logprobs"], abs=1e-4)
-
-
-def test_many_lines_are_written_in_turn(say, monkeypatch):
-    Path("many.txt").write_text("".join(f"line {i}\n" for i in range(5)))
-    usual = ["--file", "many.txt", "--n", "2", "--max-new-tokens", "5"]
-    plain, told = say(*usual), rows(say(*usual, "--json"))
-    monkeypatch.setattr(sample, "TOGETHER", 3)
-    assert say(*usual) == plain and plain.count("---\n") == 9
-    assert [row["ids"] for row in rows(say(*usual, "--json"))] == [row["ids"] for row in told]
-
-
-def test_stdin_is_one_prompt(say):
-    usual = ["--max-new-tokens", "5"]
-    assert say(*usual, stdin="a\nnaïve\n".encode()) == say("--prompt", "a\nnaïve", *usual)
-
-
-def test_lines_that_end_in_two_characters_and_marks_of_an_encoding(say):
-    usual, plain = ["--max-new-tokens", "5"], say("--prompt", "a\nb", "--max-new-tokens", "5")
-    assert say(*usual, stdin=b"a\r\nb\r\n") == say(*usual, stdin=b"\xef\xbb\xbfa\nb") == plain
-    alone = say("--prompt", "a", *usual)
-    assert say("--interactive", *usual, stdin=b"\xef\xbb\xbfa\r\n") == alone
-
-
-@pytest.mark.parametrize("text", ["-x", "--", "-", "-1", "--run=", "--prompt=a"])
-def test_a_text_may_begin_with_a_dash(say, text):
-    usual = ["--max-new-tokens", "5", "--json"]
-    [row] = rows(say(f"--prompt={text}", *usual))
-    assert row["prompt"] == text
-    if not text.startswith(("--r", "--p")):
-        assert rows(say("--prompt", text, "--stop", text, *usual))[0]["prompt"] == text
-
-
-def test_a_stop_may_be_dashes(say, monkeypatch):
-    heard, usual = [], sample.Voice
-
-    def spy(tokenizer, stops, before):
-        heard.append(stops)
-        return usual(tokenizer)
-
-    monkeypatch.setattr(sample, "Voice", spy)
-    say("--prompt", "a", "--max-new-tokens", "2", "--stop", "--", "--stop", "-x", "--stop=--")
-    assert heard == [["--", "-x", "--"]]
-
-
-def test_a_stop_that_cannot_be_written_is_refused(say, monkeypatch):
-    usual = sample.open_run
-    letters = CharTokenizer("".join(map(chr, range(256))), {"end": 256})
-    monkeypatch.setattr(sample, "open_run", lambda *given: usual(*given)._replace(tokenizer=letters))
-    code, said = say("--prompt", "a", "--stop", "a\u2603")
-    assert (
-        code == 2 and "--stop 'a\u2603' is never written: the character '\u2603' is not among the 256" in said
-    )
-
-
-def test_several_prompts(say):
-    usual = ["--max-new-tokens", "5", "--json"]
-    both = rows(say("--prompt", "line", "--prompt", "of", *usual))
-    assert [row["prompt"] for row in both] == ["line", "of"]
-    assert [row["ids"] for row in both] == [
-        rows(say("--prompt", p, *usual))[0]["ids"] for p in ("line", "of")
+@pytest.fixture
+def rows(run):
+    """The rows of --json."""
+    return lambda *args, **options: [
+        json.loads(line) for line in run(*args, "--json", **options).splitlines()
     ]
 
 
-def test_a_stop_string(say):
-    words = ["--prompt", "line", "--max-new-tokens", "30", "--json"]
-    [whole] = rows(say(*words))
-    middle = whole["text"][10:12]
-    [row] = rows(say(*words, "--stop", "never there", "--stop", middle))
-    assert row["stop"] == "stop string" and whole["stop"] == "length"
-    assert row["text"] == whole["text"][: whole["text"].index(middle)]
-    assert row["ids"] == whole["ids"][: len(row["ids"])] and len(row["ids"]) < 30
+@pytest.mark.parametrize("model", FAMILIES)
+def test_every_family(rows, model):
+    limit = [] if model == "bert" else ["--max-new-tokens", "6"]
+    [row] = rows("--prompt", "line [MASK] of", *limit, name=model)
+    assert set(row) == {"prompt", "text", "ids", "logprobs", "finish_reason"}
+    assert row["prompt"] == "line [MASK] of" and len(row["ids"]) == len(row["logprobs"])
+    assert row["finish_reason"] in ([None] if model == "bert" else ["eos", "length"])
+    assert all(logprob < 0 for logprob in row["logprobs"])
 
 
-def test_one_conversation(say):
-    shown = say("--interactive", "--max-new-tokens", "5", stdin=("line\n\n" + 40 * "x" + "\nof\n").encode())
-    expected = [say("--prompt", prompt, "--max-new-tokens", "5") for prompt in ("line", "of")]
-    assert shown == "".join(expected), "an error does not end it"
+def test_a_decoder_continues_the_prompt(run, rows):
+    args = ["--prompt", "line 1", "--max-new-tokens", "12"]
+    [row] = rows(*args)
+    assert run(*args) == f"line 1{row['text']}\n"
+    gpt2 = load_run("runs/gpt2")
+    assert gpt2.tokenizer.decode(row["ids"]) == row["text"]
+    text = torch.tensor([[*b"line 1", *row["ids"]]])
+    logprobs = gpt2.model(text)[0, 5:-1].log_softmax(-1).gather(-1, text[0, 6:, None])[:, 0]
+    assert row["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
 
 
-def interrupted(*arguments):
+def test_seeds(run):
+    args = ["--prompt", "line", "--max-new-tokens", "20", "--n", "3"]
+    first, again, other = run(*args), run(*args), run(*args, "--seed", "1")
+    assert first == again != other
+    samples = first.split("\n---\n")
+    assert len(samples) == len(set(samples)) == 3
+    assert run(*args[:-2]).removesuffix("\n") == samples[0]
+
+
+def test_each_line_of_a_file_is_a_prompt_of_its_own(rows):
+    Path("prompts.txt").write_text("line 1\n\nan unlike one\r\nl\n", encoding="utf-8-sig")
+    prompts, limits = ["line 1", "an unlike one", "l"], ["--max-new-tokens", "40", "--n", "2"]  # past 32
+    batched = rows("--file", "prompts.txt", *limits)
+    assert [row["prompt"] for row in batched] == [prompt for prompt in prompts for _ in "12"]
+    alone = [row for prompt in prompts for row in rows("--prompt", prompt, *limits)]
+    assert [row["ids"] for row in batched] == [row["ids"] for row in alone]
+    assert batched[0]["logprobs"] == pytest.approx(alone[0]["logprobs"], abs=1e-4)
+    several = rows(*(arg for prompt in prompts for arg in ("--prompt", prompt)), *limits)
+    assert [row["ids"] for row in several] == [row["ids"] for row in alone]
+
+
+def test_batches(run, rows, monkeypatch):
+    Path("many.txt").write_text("".join(f"line {i}\n" for i in range(5)))
+    args = ["--file", "many.txt", "--n", "2", "--max-new-tokens", "5"]
+    printed, expected = run(*args), rows(*args)
+    monkeypatch.setattr(sample, "MAX_BATCH", 3)
+    assert run(*args) == printed and printed.count("---\n") == 9
+    assert [row["ids"] for row in rows(*args)] == [row["ids"] for row in expected]
+
+
+def test_stdin_is_one_prompt(run):
+    """CRLF is read as a line end, and a byte order mark is dropped."""
+    limit = ["--max-new-tokens", "5"]
+    assert run(*limit, stdin="a\nnaïve\n".encode()) == run("--prompt", "a\nnaïve", *limit)
+    expected = run("--prompt", "a\nb", *limit)
+    assert run(*limit, stdin=b"a\r\nb\r\n") == run(*limit, stdin=b"\xef\xbb\xbfa\nb") == expected
+    assert run("--interactive", *limit, stdin=b"\xef\xbb\xbfa\r\n") == run("--prompt", "a", *limit)
+
+
+@pytest.mark.parametrize("text", ["-x", "--", "-", "-1", "a b", "", "--run=", "--prompt=a"])
+def test_a_text_may_begin_with_a_dash(text):
+    assert parse_options([f"--prompt={text}", f"--stop={text}"]).prompt == [text]
+    if not text.startswith(("--r", "--p")):
+        options = parse_options(["--prompt", text, "--stop", text, f"--stop={text}", "--n", "2"])
+        assert (options.prompt, options.stop, options.n) == ([text], [text, text], 2)
+
+
+def test_a_stop_string_that_cannot_be_generated(run, monkeypatch):
+    chars = CharTokenizer("".join(map(chr, range(256))), {"end": 256})
+    monkeypatch.setattr(sample, "load_run", lambda *args: load_run(*args)._replace(tokenizer=chars))
+    code, error = run("--prompt", "a", "--stop", "a\u2603")
+    assert code == 2 and "--stop 'a\u2603' can never be generated: " in error
+
+
+def test_a_stop_string(rows):
+    args = ["--prompt", "line", "--max-new-tokens", "30"]
+    [full] = rows(*args)
+    stop = full["text"][10:12]
+    [row] = rows(*args, "--stop", "never there", "--stop", stop)
+    assert row["finish_reason"] == "stop" and full["finish_reason"] == "length"
+    assert row["text"] == full["text"][: full["text"].index(stop)]
+    assert row["ids"] == full["ids"][: len(row["ids"])] and len(row["ids"]) < 30
+
+
+def test_interactive(run):
+    stdin = f"line\n\n{40 * 'x'}\nof\n".encode()  # the second is empty, the third too long
+    expected = [run("--prompt", prompt, "--max-new-tokens", "5") for prompt in ("line", "of")]
+    assert run("--interactive", "--max-new-tokens", "5", stdin=stdin) == "".join(expected)
+
+
+def interrupt(*args):
     raise KeyboardInterrupt
 
 
-def test_enough_of_one_text(say, monkeypatch):
-    monkeypatch.setattr(sample, "write", interrupted)
-    assert say("--interactive", stdin=b"line\nof\n") == "\n\n"
+def test_an_interrupt_ends_one_prompt(run, monkeypatch):
+    monkeypatch.setattr(sample, "generate_batch", interrupt)
+    assert run("--interactive", stdin=b"line\nof\n") == "\n\n"
 
 
-def test_enough_while_it_comes(terminal, monkeypatch):
-    """The shell's next prompt has a line of its own."""
-    monkeypatch.setattr(TextStream, "finish", interrupted)
-    pieces, whole = terminal("--prompt", "line", "--max-new-tokens", "2")
-    assert len(pieces) == 3 and whole == escape_control("".join(pieces)) + "\n"
+def test_an_interrupt_ends_the_line_of_a_terminal(terminal, run, monkeypatch):
+    monkeypatch.setattr(TextStream, "finish", interrupt)
+    pieces, printed = terminal("--prompt", "line", "--max-new-tokens", "2")
+    assert len(pieces) == 3 and printed == escape_control("".join(pieces)) + "\n"
+    assert run("--prompt", "line", "--max-new-tokens", "2") == ""
 
 
-def test_enough_of_a_pipe(say, monkeypatch):
-    monkeypatch.setattr(TextStream, "finish", interrupted)
-    assert say("--prompt", "line", "--max-new-tokens", "2") == ""
-
-
-WRONG_DRAWS = {
-    "--temperature -1": "temperature is -1.0",
-    "--top-k 0": "top_k is 0",
-    "--max-new-tokens 0": "max_new_tokens must be",
-    "--top-p 0": "top_p is 0.0",
-    "--repetition-penalty 0": "repetition_penalty is 0.0",
-}
-
-
-@pytest.mark.parametrize("words", WRONG_DRAWS)
-def test_what_no_prompt_could_mend_is_said_at_once(say, words):
+@pytest.mark.parametrize(
+    ("args", "sentence", "model"),
+    [
+        (["--temperature", "-1"], "--temperature is -1.0", "gpt2"),
+        (["--max-new-tokens", "0"], "--max-new-tokens is 0", "gpt2"),
+        (["--top-k", "2", "--temperature", "0"], "--top-k is only for sampling", "gpt2"),
+        (["--beams", "0"], "--beams is 0", "bart"),
+    ],
+)
+def test_options_are_refused_before_the_first_prompt(run, args, sentence, model):
     for stdin in (b"line\nof\n", b""):
-        code, said = say("--interactive", *words.split(), stdin=stdin)
-        assert code == 2 and WRONG_DRAWS[words] in said
-    code, said = say("--interactive", "--beams", "0", run="bart")
-    assert code == 2 and "beams is 0" in said
+        code, error = run("--interactive", *args, stdin=stdin, name=model)
+        assert code == 2 and sentence in error
 
 
-def test_a_terminal_is_told_as_it_comes(terminal):
-    words = ["--prompt", "line\x1b[2J", "--max-new-tokens", "9", "--temperature", "3"]
-    pieces, whole = terminal(*words)
+def test_a_terminal_shows_each_token(terminal):
+    args = ["--prompt", "line\x1b[2J", "--max-new-tokens", "9", "--temperature", "3"]
+    pieces, printed = terminal(*args)
     assert len(pieces) == 11 and pieces[0] == "line\x1b[2J"
-    assert whole.startswith(r"line\x1b[2J") and "\x1b" not in whole
-    at_once, same = terminal(*words, "--no-stream")
-    assert len(at_once) == 1 and same == whole
-    assert len(terminal(*words, "--n", "2")[0]) == 2
+    assert printed.startswith(r"line\x1b[2J") and "\x1b" not in printed
+    at_once, same = terminal(*args, "--no-stream")
+    assert len(at_once) == 1 and same == printed
+    assert len(terminal(*args, "--n", "2")[0]) == 2
 
 
 def test_json_on_a_terminal_is_ascii(terminal):
@@ -259,111 +223,100 @@ def test_json_on_a_terminal_is_ascii(terminal):
     assert line.isascii() and json.loads(line)["prompt"] == "☃\x9b"
 
 
-def test_masks_are_filled(say, monkeypatch):
-    shown = say("--prompt", "li[MASK]e [MASK]", run="bert").splitlines()
-    assert len(shown) == 3 and shown[1].startswith("  [MASK] 1: ") and shown[2].startswith("  [MASK] 2: ")
-    opened, mask = load_run("runs/bert"), 257
-    text = torch.tensor([[*b"li", mask, *b"e ", mask]])
-    shares, best = opened.model(text)[0, 2].softmax(-1).topk(5)
-    expected = (
-        f"{opened.tokenizer.decode_with_specials([i])!r} {p:.3f}"
-        for i, p in zip(best.tolist(), shares, strict=True)
-    )
-    assert shown[1] == f"  [MASK] 1: {', '.join(expected)}"
+def test_masks_are_filled(run, rows, monkeypatch):
+    shown = run("--prompt", "li[MASK]e [MASK]", name="bert").splitlines()
+    bert, mask = load_run("runs/bert"), 257
+    probs, best = bert.model(torch.tensor([[*b"li", mask, *b"e ", mask]]))[0, 2].softmax(-1).topk(5)
+    name = bert.tokenizer.decode_with_specials
+    top = (f"{name([i])!r} {p:.3f}" for i, p in zip(best.tolist(), probs, strict=True))
+    assert len(shown) == 3 and shown[1] == f"  [MASK] 1: {', '.join(top)}"
+    assert shown[2].startswith("  [MASK] 2: ")
     Path("masks.txt").write_text("li[MASK]e [MASK]\n[MASK]e\n")
-    [row, short] = rows(say("--file", "masks.txt", "--json", run="bert"))
-    [alone] = rows(say("--prompt", "[MASK]e", "--json", run="bert"))
-    monkeypatch.setattr(sample, "TOGETHER", 1)
-    assert [each["ids"] for each in rows(say("--file", "masks.txt", "--json", run="bert"))] == [
-        row["ids"],
-        short["ids"],
-    ]
-    assert short["ids"] == alone["ids"] and short["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-5)
-    assert row["ids"][0] == best[0] and row["logprobs"][0] == pytest.approx(shares[0].log().item(), abs=1e-4)
+    [row, short] = rows("--file", "masks.txt", name="bert")
+    assert row["ids"][0] == best[0] and row["logprobs"][0] == pytest.approx(probs[0].log().item(), abs=1e-4)
     assert row["text"] == shown[0] and len(short["ids"]) == 1
+    monkeypatch.setattr(sample, "MAX_BATCH", 1)
+    alone = rows("--file", "masks.txt", name="bert")
+    assert [row["ids"] for row in alone] == [row["ids"], short["ids"]]
+    assert short["logprobs"] == pytest.approx(alone[1]["logprobs"], abs=1e-5)
 
 
 def test_masks_of_a_source_are_sentinels(home):
     tokenizer = load_run(home / "runs/t5").tokenizer
     first, second = (tokenizer.specials[f"sentinel_{n}"] for n in (0, 1))
     assert encode_prompt("a[MASK][MASK]b", tokenizer, 32) == [97, first, second, 98]
-    plain = load_run(home / "runs/gpt2").tokenizer
-    assert encode_prompt("a[MASK]", plain, 32) == [*b"a[MASK]"], "to others it is text"
+    decoder = load_run(home / "runs/gpt2").tokenizer
+    assert encode_prompt("a[MASK]", decoder, 32) == [*b"a[MASK]"], "to others it is text"
 
 
-def test_an_answer_by_beams(say):
-    words = ["--source", "abc", "--max-new-tokens", "6", "--json"]
-    [greedy] = rows(say(*words, run="bart"))
-    [found] = rows(say(*words, "--beams", "4", "--length-penalty", "0", run="bart"))
-    assert sum(found["logprobs"]) >= sum(greedy["logprobs"])
-    assert say("--prompt", "abc", "--max-new-tokens", "6", "--json", run="bart") == say(*words, run="bart")
+def test_beam_search(rows):
+    args = ["--source", "abc", "--max-new-tokens", "6"]
+    [greedy] = rows(*args, name="bart")
+    [best] = rows(*args, "--beams", "4", "--length-penalty", "0", name="bart")
+    assert sum(best["logprobs"]) >= sum(greedy["logprobs"])
+    assert rows("--prompt", "abc", "--max-new-tokens", "6", name="bart") == [greedy]
 
 
-def test_a_decoder_that_answers_is_asked_as_in_training(say, monkeypatch):
-    asked = []
-    monkeypatch.setattr(sample, "steps", lambda model, prompts, **rest: asked.append(prompts) or iter(()))
-    say("--prompt", "abc", run="llama")
-    say("--prompt", "abc", run="gpt2")
+def test_the_prompt_of_a_decoder_trained_on_pairs(run, monkeypatch):
+    prompts = []
+    monkeypatch.setattr(sample, "decode", lambda model, batch, **options: prompts.append(batch) or iter(()))
+    run("--prompt", "abc", name="llama")
+    run("--prompt", "abc", name="gpt2")
     start = load_run("runs/llama").tokenizer.specials["start"]
-    assert asked == [[[*b"abc", start]], [[*b"abc"]]]
+    assert prompts == [[[*b"abc", start]], [[*b"abc"]]]
 
 
-def test_a_long_prompt_keeps_its_newest_part(say):
-    long, usual = "0123456789" * 4, ["--max-new-tokens", "5", "--json"]
-    [slid], [short] = (
-        rows(say("--prompt", long, "--slide", *usual)),
-        rows(say("--prompt", long[-32:], *usual)),
-    )
+def test_slide_truncates_on_the_left(rows):
+    long, limit = "0123456789" * 4, ["--max-new-tokens", "5"]
+    [slid], [short] = rows("--prompt", long, "--slide", *limit), rows("--prompt", long[-32:], *limit)
     assert slid["ids"] == short["ids"] and slid["prompt"] == long
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_a_map_of_attention(say, model):
-    words = ["--prompt", "a$ [MASK]\x00☃", "--attention-map", "maps.png"]
-    words += [] if model == "bert" else ["--max-new-tokens", "4"]
+def test_attention_maps(run, model):
+    args = ["--prompt", "a$ [MASK]\x00☃", "--attention-map", "maps.png", "--precision", "bf16"]
     Path("maps.png").unlink(missing_ok=True)
-    say(*words, "--precision", "bf16", run=model)
+    run(*args, *([] if model == "bert" else ["--max-new-tokens", "4"]), name=model)
     assert Path("maps.png").read_bytes().startswith(b"\x89PNG")
     net = load_run(f"runs/{model}").model
-    texts = {"tokens": [1, 2, 3]} | ({"source": [4, 5, 6, 7]} if net.kind == "encoder_decoder" else {})
-    found = attention_maps(net, texts)
-    assert len(found) == (6 if net.kind == "encoder_decoder" else 2)
-    for layer in found:
-        assert layer.weights_HTS.shape[1:] == (len(layer.asking), len(layer.asked))
-        torch.testing.assert_close(layer.weights_HTS.sum(-1), torch.ones(layer.weights_HTS.shape[:2]))
-    cross = [(layer.asking, layer.asked) for layer in found if layer.name.endswith("to source")]
-    assert cross == ([([1, 2, 3], [4, 5, 6, 7])] * 2 if "source" in texts else [])
+    is_pair = net.kind == "encoder_decoder"
+    maps = attention_maps(net, {"tokens": [1, 2, 3]} | ({"source": [4, 5, 6, 7]} if is_pair else {}))
+    assert len(maps) == (6 if is_pair else 2)
+    for _, queries, keys, weights_HTS in maps:
+        assert weights_HTS.shape[1:] == (len(queries), len(keys))
+        torch.testing.assert_close(weights_HTS.sum(-1), torch.ones(weights_HTS.shape[:2]))
+    cross = [(queries, keys) for name, queries, keys, _ in maps if name.endswith("to source")]
+    assert cross == ([([1, 2, 3], [4, 5, 6, 7])] * 2 if is_pair else [])
 
 
 @pytest.mark.parametrize(("n", "every"), [(48, 1), (49, 2), (130, 3)])
-def test_a_map_of_many_tokens_names_some_of_them(n, every):
+def test_a_map_of_many_tokens_labels_some_of_them(n, every):
     ticks, names = [], [str(i) for i in range(n)]
-    name_ticks(lambda places, named, **rest: ticks.append((list(places), named)), names, 0)
+    name_ticks(lambda places, labels, **options: ticks.append((list(places), labels)), names, 0)
     assert ticks == [(list(range(n))[::every], [repr(name) for name in names[::every]])]
 
 
-def test_a_picture_that_is_refused_leaves_no_file(say):
+def test_a_refused_attention_map_leaves_no_file(run):
     Path("old.png").write_bytes(b"old")
     for name in ("new.png", "old.png"):
-        code, _ = say("--prompt", "a", "--attention-map", name, "--temperature", "-1")
-        assert code == 2
+        assert run("--prompt", "x" * 33, "--attention-map", name)[0] == 2
     assert not Path("new.png").exists() and Path("old.png").read_bytes() == b"old"
 
 
-def test_weights_are_cast_once(say, monkeypatch):
-    seen, usual = [], sample.steps
+def test_weights_are_cast_once(run, monkeypatch):
+    dtypes, decode = [], sample.decode
 
-    def spy(model, *rest, **more):
-        seen.append({parameter.dtype for parameter in model.parameters()})
-        return usual(model, *rest, **more)
+    def spy(model, *args, **options):
+        dtypes.append({parameter.dtype for parameter in model.parameters()})
+        return decode(model, *args, **options)
 
-    monkeypatch.setattr(sample, "steps", spy)
+    monkeypatch.setattr(sample, "decode", spy)
     for model in ("gpt2", "deepseek", "t5"):
-        assert say("--prompt", "line", "--precision", "bf16", "--max-new-tokens", "3", run=model)
-    assert seen == [{torch.bfloat16}] * 3
+        assert run("--prompt", "line", "--precision", "bf16", "--max-new-tokens", "3", name=model)
+    assert dtypes == [{torch.bfloat16}] * 3
 
 
-def test_the_newest_run_is_the_default(home, say):
+def test_the_newest_run_is_the_default(home, run):
     newest = max(home.glob("runs/*/checkpoints/latest"), key=lambda path: path.stat().st_mtime_ns).parents[1]
     assert newest_run(home / "runs") == newest == home / "runs/llama"
     swept = home / "runs/sweep-1/one/checkpoints/latest"
@@ -371,180 +324,113 @@ def test_the_newest_run_is_the_default(home, say):
     swept.write_text("step-00000001\n")
     assert newest_run(home / "runs") == home / "runs/sweep-1/one"
     swept.unlink()
-    words = ["--prompt", "abc", "--max-new-tokens", "4"]
-    assert say(*words, run=None) == say(*words, run="llama")
+    args = ["--prompt", "abc", "--max-new-tokens", "4"]
+    assert run(*args, name=None) == run(*args, name="llama")
 
 
-def test_without_a_run_there_is_one_sentence(tmp_path, say, monkeypatch):
+def test_without_a_run(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, sentence = say("--prompt", "a", run=None)
-    assert (
-        code == 4
-        and "there is no run with a checkpoint in runs/: train one first: python train.py" in sentence
-    )
+    code, error = run("--prompt", "a", name=None)
+    assert code == 4 and "there is no run with a checkpoint in runs/" in error
 
 
 WRONG = [
-    ("gpt2", ["--prompt", ""], "the prompt is empty; expected at least one character"),
-    (
-        "gpt2",
-        ["--prompt", "x" * 33],
-        "the prompt has 33 tokens and the model's context is 32: shorten it, or",
-    ),
-    ("gpt2", ["--prompt", "a", "--temperature", "-1"], "temperature is -1.0; expected a number from 0 on"),
-    ("gpt2", ["--prompt", "a", "--temperature", "nan"], "temperature is nan; expected a number from 0 on"),
-    ("gpt2", ["--prompt", "a", "--temperature", "hot"], "--temperature: invalid float value: 'hot'"),
-    ("gpt2", ["--prompt", "a", "--top-k", "0"], "top_k is 0; expected a whole number from 1 to 257"),
-    ("gpt2", ["--prompt", "a", "--top-k", "258"], "top_k is 258; expected"),
-    ("gpt2", ["--prompt", "a", "--top-p", "0"], "top_p is 0.0; expected a number above 0 and up to 1"),
-    ("gpt2", ["--prompt", "a", "--top-p", "1.1"], "top_p is 1.1; expected"),
-    ("gpt2", ["--prompt", "a", "--min-p", "2"], "min_p is 2.0; expected"),
-    ("gpt2", ["--prompt", "a", "--repetition-penalty", "0"], "repetition_penalty is 0.0; expected"),
-    ("gpt2", ["--prompt", "a", "--max-new-tokens", "0"], "max_new_tokens must be a whole number from 1"),
-    ("gpt2", ["--prompt", "a", "--max-new-tokens", "1" + 9 * "0"], "to 1,000,000 and is 1000000000"),
-    ("gpt2", ["--prompt", "a", "--n", "0"], "--n is 0; expected a whole number from 1 to 1000"),
-    ("gpt2", ["--prompt", "a", "--seed", "-1"], "seed is -1; expected a whole number from 0 on"),
-    ("gpt2", ["--prompt", "a", "--stop", ""], "--stop is empty"),
-    ("gpt2", ["--prompt", "a", "--temperature", "0", "--top-k", "5"], "--top-k is about draws"),
-    ("gpt2", ["--prompt", "a", "--temperature", "0", "--n", "2"], "--n is about draws"),
-    ("gpt2", ["--prompt", "a", "--temperature", "0", "--seed", "2"], "--seed is about draws"),
-    (
-        "bart",
-        ["--prompt", "a", "--top-p", "0.5"],
-        "--top-p is about draws, and temperature 0 takes the likel",
-    ),
-    (
-        "gpt2",
-        ["--prompt", "a", "--beams", "2"],
-        "--beams goes with an encoder-decoder; this run is a decoder",
-    ),
-    (
-        "gpt2",
-        ["--source", "a"],
-        "--source is answered by an encoder-decoder; this run is a decoder: give --pr",
-    ),
-    ("gpt2", ["--prompt", "a", "--length-penalty", "2"], "--length-penalty goes with --beams"),
-    ("bart", ["--prompt", "a", "--beams", "0"], "beams is 0; expected a whole number from 1"),
-    (
-        "bart",
-        ["--prompt", "a", "--beams", "2", "--temperature", "1"],
-        "--temperature does not go with --beams",
-    ),
-    ("bart", ["--prompt", "a", "--beams", "2", "--n", "2"], "--n does not go with --beams"),
-    ("bart", ["--prompt", "a", "--beams", "2", "--top-k", "2"], "--top-k does not go with --beams"),
-    ("bart", ["--prompt", "a", "--beams", "2", "--length-penalty", "nan"], "length_penalty is nan; expected"),
-    ("bart", ["--source", "a", "--prompt", "b"], "--prompt: not allowed with argument --source"),
-    ("bert", ["--prompt", "a [MASK]", "--temperature", "1"], "--temperature is for models that write"),
-    ("bert", ["--prompt", "a [MASK]", "--max-new-tokens", "1"], "--max-new-tokens is for models that write"),
-    ("bert", ["--source", "a [MASK]"], "--source is answered by an encoder-decoder; this run is an encoder"),
-    ("bert", ["--prompt", "a"], r"an encoder fills in [MASK], and there is none in 'a'"),
-    ("t5", ["--source", "[MASK]" * 9], "the prompt has 9 [MASK]; this run has learned to fill in up to"),
-    ("gpt2", ["--file", "none.txt"], "--file none.txt cannot be read (No such file or directory)"),
-    ("gpt2", ["--file", "latin.txt"], "latin.txt is not UTF-8: byte 0xe9 at offset 2"),
-    ("gpt2", ["--file", "blank.txt"], "--file blank.txt has no prompt in it; each line is one"),
-    ("gpt2", [], "the prompt is empty"),  # and so is stdin
-    ("gpt2", ["--prompt", "a\udcff"], "the prompt is not UTF-8"),
-    (
-        "gpt2",
-        ["--prompt", "a", "--checkpoint", "first"],
-        "the checkpoint is 'first'; choose latest, best or a s",
-    ),
-    ("gpt2", ["--prompt", "a", "--device", "tpu"], "device is 'tpu'; choose one of"),
-    ("gpt2", ["--prompt", "a", "--precision", "fp8"], "precision is 'fp8'; choose one of"),
-    ("gpt2", ["--prompt", "a", "--tempersture", "1"], "unrecognized arguments: --tempersture 1"),
-    (
-        "gpt2",
-        ["--prompt", "a", "--attention-map", "m.txt"],
-        "expected a name that ends in .png, .pdf or .svg",
-    ),
-    ("gpt2", ["--prompt", "a", "--attention-map", "none/m.png"], "there is no such folder"),
-    ("gpt2", ["--prompt", "a", "--attention-map", "/proc/m.png"], "/proc/m.png cannot be written ("),
-    (
-        "gpt2",
-        ["--prompt", "a", "--prompt", "b", "--attention-map", "m.png"],
-        "--attention-map draws one text",
-    ),
-    ("gpt2", ["--prompt", "a", "--device", "cpu:foo"], "device is 'cpu:foo'; choose one of"),
-    ("gpt2", ["--prompt", "a", "--json", "--no-stream"], "--no-stream is for texts that stream: with --json"),
-    ("bert", ["--prompt", "a [MASK]", "--no-stream"], "--no-stream is for texts that stream"),
-    (
-        "bert",
-        ["--prompt", f"a [MASK]{32 * 'x'}", "--slide"],
-        "the newest 32 tokens and loses 1 [MASK]: s",
-    ),
-    ("bert", ["--prompt", f"[MASK]{31 * 'x'}[MASK]", "--slide"], "tokens and loses 1 [MASK]"),
-    ("t5", ["--source", f"a [MASK]{32 * 'x'}", "--slide"], "tokens and loses 1 [MASK]"),
-    (
-        "gpt2",
-        ["--prompt", "--json"],
-        "--prompt: expected one argument; a text that looks like an option",
-    ),
-    ("gpt2", ["--prompt", "a", "--attention-map", "m.png", "--n", "2"], "--attention-map draws one text"),
+    ("gpt2", "--prompt ''", "the prompt is empty"),
+    ("gpt2", "", "the prompt is empty"),  # and so is stdin
+    ("gpt2", f"--prompt {'x' * 33}", "the prompt has 33 tokens and the context length is 32: shorten it, or"),
+    ("gpt2", "--prompt a --temperature nan", "--temperature is nan; expected a number at least 0"),
+    ("gpt2", "--prompt a --temperature hot", "--temperature: invalid float value: 'hot'"),
+    ("gpt2", "--prompt a --top-k 0", "--top-k is 0; expected an integer at least 1"),
+    ("gpt2", "--prompt a --top-k 258", "top_k is 258; the vocabulary size is 257"),
+    ("gpt2", "--prompt a --max-new-tokens 1000000000", "an integer at least 1 and at most 1,000,000"),
+    ("gpt2", "--prompt a --n 0", "--n is 0; expected an integer at least 1 and at most 1,000"),
+    ("gpt2", "--prompt a --stop ''", "--stop is empty"),
+    ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k is only for sampling; this is greedy decoding"),
+    ("gpt2", "--prompt a --temperature 0 --seed 0", "--seed is only for sampling; this is greedy decoding"),
+    ("bart", "--prompt a --n 2", "--n is only for sampling; this is greedy decoding (temperature 0) with"),
+    ("gpt2", "--prompt a --beams 2", "--beams is only for an encoder-decoder; this is sampling with"),
+    ("gpt2", "--source a", "--source is only for an encoder-decoder; this is sampling with a decoder"),
+    ("gpt2", "--prompt a --length-penalty 2", "--length-penalty is only for beam search; this is sampling"),
+    ("bart", "--prompt a --beams 2 --temperature 1", "--temperature is only for sampling or greedy decoding"),
+    ("bart", "--prompt a --beams 2 --length-penalty nan", "--length-penalty is nan; expected a number"),
+    ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
+    ("bert", "--prompt [MASK] --temperature 1", "this is mask filling with an encoder"),
+    ("bert", "--prompt [MASK] --max-new-tokens 1", "--max-new-tokens is only for sampling or"),
+    ("bert", "--prompt [MASK] --no-stream", "--no-stream is only for sampling or"),
+    ("bert", "--source [MASK]", "--source is only for an encoder-decoder; this is mask filling with"),
+    ("bert", "--prompt a", "an encoder fills in [MASK]; there is no [MASK] in 'a'"),
+    ("bert", f"--slide --prompt [MASK]{32 * 'x'}", "the last 32 tokens and loses 1 [MASK]: shorten"),
+    ("bert", f"--slide --prompt [MASK]{31 * 'x'}[MASK]", "tokens and loses 1 [MASK]"),
+    ("t5", f"--slide --source [MASK]{32 * 'x'}", "tokens and loses 1 [MASK]"),
+    ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run was trained with up to"),
+    ("gpt2", "--file none.txt", "--file none.txt cannot be read (No such file or directory)"),
+    ("gpt2", "--file latin.txt", "latin.txt is not UTF-8: byte 0xe9 at offset 2"),
+    ("gpt2", "--file blank.txt", "--file blank.txt has no prompt; each line is one"),
+    ("gpt2", "--prompt a\udcff", "the prompt is not UTF-8"),
+    ("gpt2", "--prompt a --checkpoint first", "the checkpoint is 'first'; choose latest, best or a s"),
+    ("gpt2", "--prompt a --device tpu", "device is 'tpu'; choose one of"),
+    ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
+    ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; see --help"),
+    ("gpt2", "'def '", "unknown argument 'def '; did you mean --prompt 'def '?"),
+    ("gpt2", "--prompt --json", "--prompt: expected one argument; write a text that looks like an option as"),
+    ("gpt2", "--prompt a --json --no-stream", "--no-stream has no effect with --json"),
+    ("gpt2", "--prompt a --attention-map m.txt", "expected a file name that ends in .png, .pdf or .svg"),
+    ("gpt2", "--prompt a --attention-map none/m.png", "none/m.png cannot be written (No such file"),
+    ("gpt2", "--prompt a --attention-map /proc/m.png", "/proc/m.png cannot be written ("),
+    ("gpt2", "--prompt a --prompt b --attention-map m.png", "--attention-map needs one text"),
+    ("gpt2", "--prompt a --attention-map m.png --n 2", "--attention-map needs one text"),
 ]
 
 
-@pytest.mark.parametrize(("model", "words", "sentence"), WRONG, ids=lambda value: "")
-def test_what_is_wrong_is_said_in_a_sentence(say, model, words, sentence):
-    Path("latin.txt").write_bytes(b"na\xefve".replace(b"\xef", b"\xe9"))
+@pytest.mark.parametrize(("model", "args", "sentence"), WRONG, ids=lambda value: "")
+def test_errors(run, model, args, sentence):
+    Path("latin.txt").write_bytes(b"na\xe9ve")
     Path("blank.txt").write_text("\n \n")
-    code, said = say(*words, run=model)
-    assert code == 2 and sentence in said, said
+    code, error = run(*shlex.split(args), name=model)
+    assert code == 2 and sentence in error, error
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("args", "sentence"),
     [
-        (["--run", "runs/none"], "runs/none is not the folder of a run: it has no config.yaml"),
-        (
-            ["--run", "runs/gpt2", "--checkpoint", "7"],
-            "has no checkpoint 'step-00000007'; it has step-00000003",
-        ),
+        (["--run", "runs/none"], "no such run: runs/none"),
+        (["--run", "runs/gpt2", "--checkpoint", "7"], "has no checkpoint 'step-00000007'; it has step-0"),
     ],
 )
-def test_what_is_missing_is_a_matter_of_checkpoints(say, words, sentence):
-    code, said = say("--prompt", "a", *words, run=None)
-    assert code == 4 and sentence in said
+def test_missing_checkpoints(run, args, sentence):
+    code, error = run("--prompt", "a", *args, name=None)
+    assert code == 4 and sentence in error
 
 
-def test_a_terminal_without_a_prompt(say, monkeypatch):
-    monkeypatch.setattr(io, "TextIOWrapper", Keyboard)
-    code, said = say()
-    assert code == 2 and "there is no prompt: give --prompt, --file or --interactive" in said
+def test_a_terminal_without_a_prompt(run, monkeypatch):
+    terminal = type("Terminal", (io.TextIOWrapper,), {"isatty": lambda stream: True})
+    monkeypatch.setattr(io, "TextIOWrapper", terminal)
+    code, error = run()
+    assert code == 2 and "no prompt: give --prompt, --file or --interactive" in error
 
 
-class Keyboard(io.TextIOWrapper):
-    def isatty(self):
-        return True
+def test_help_fits_one_screen():
+    lines = make_parser().format_help().splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
 
 
-def test_weights_that_are_no_numbers(say, monkeypatch):
-    usual = sample.open_run
+def test_logits_that_are_not_finite(run, monkeypatch):
+    def broken(*args):
+        gpt2 = load_run(*args)
+        gpt2.model.head.map.weight.data.fill_(torch.nan)
+        return gpt2
 
-    def broken(*given):
-        opened = usual(*given)
-        opened.model.head.map.weight.data.fill_(torch.nan)
-        return opened
-
-    monkeypatch.setattr(sample, "open_run", broken)
-    code, said = say("--prompt", "a")
-    assert code == 5 and "the model's scores are not finite numbers" in said
+    monkeypatch.setattr(sample, "load_run", broken)
+    code, error = run("--prompt", "a")
+    assert code == 5 and "logits are NaN or infinite" in error
 
 
 def test_from_a_shell(home):
-    """Bytes that are no text, and a reader that leaves early."""
-    python = [sys.executable, str(ROOT / "sample.py"), "--run", "runs/gpt2"]
-    done = subprocess.run([*python, "--prompt", b"a\xff"], cwd=home, capture_output=True)
-    assert done.returncode == 2 and done.stderr.decode().endswith("error: the prompt is not UTF-8\n")
-    reader = f"'{sys.executable}' '{ROOT}/sample.py' --run runs/gpt2 --prompt a | head -c 1"
-    shell = ["bash", "-c", f"{reader}; echo ${{PIPESTATUS[0]}}"]
-    written = subprocess.run(shell, cwd=home, capture_output=True)
-    assert written.stdout == b"a0\n" and b"Traceback" not in written.stderr
-
-
-def test_streams_that_are_closed(home):
-    """They lead nowhere; what is wrong is told by the exit code all the same."""
+    """Bytes that are not text, a reader that leaves early, and standard streams that are closed."""
     python = f"'{sys.executable}' '{ROOT}/sample.py' --run runs/gpt2 --max-new-tokens 2"
-    runs = {
+    commands = {
+        f"{python} --prompt $'a\\xff'": b"2",
+        f"{python} --prompt a | head -c 1; (exit ${{PIPESTATUS[0]}})": b"0",
         f"{python} --prompt a <&-": b"0",
         f"{python} --interactive <&-": b"0",
         f"{python} <&-": b"2",
@@ -552,15 +438,15 @@ def test_streams_that_are_closed(home):
         f"{python} --prompt a 2>&-": b"0",
         f"{python} --prompt '' 2>&- >&-": b"2",
     }
-    done = subprocess.run(
-        ["bash", "-c", "; ".join(f"{run} 3>&- ; echo $? >&2" for run in runs)], cwd=home, capture_output=True
-    )
-    assert b"Traceback" not in done.stderr
-    assert [line for line in done.stderr.split() if line.isdigit()] == list(runs.values())
+    script = "; ".join(f"{command} 3>&- ; echo $? >&2" for command in commands)
+    done = subprocess.run(["bash", "-c", script], cwd=home, capture_output=True)
+    assert b"Traceback" not in done.stderr and b"error: the prompt is not UTF-8\n" in done.stderr
+    assert [line for line in done.stderr.split() if line.isdigit()] == list(commands.values())
+    assert done.stdout.startswith(b"aa"), "one byte of the pipe, and the next text"
 
 
-def test_where_an_error_came_from(home, monkeypatch, capsys):
+def test_debug_shows_the_traceback(home, monkeypatch, capsys):
     monkeypatch.chdir(home)
-    for words, told in (([], False), (["--debug"], True)):
-        assert run_command(sample.main, ["--run", "runs/gpt2", "--prompt", "", *words]) == 2
-        assert ("Traceback" in capsys.readouterr().err) == told
+    for args, shown in (([], False), (["--debug"], True)):
+        assert run_command(sample.main, ["--run", "runs/gpt2", "--prompt", "", *args]) == 2
+        assert ("Traceback" in capsys.readouterr().err) == shown

@@ -1,14 +1,15 @@
-"""Beams: the likeliest answer as a whole, where greedy decoding takes the likeliest word each time."""
+"""Beam search: the most likely sequence, where greedy decoding takes the most likely token at each step."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 
-from configs.registry import matches
-from model.generate.decode import DecodingState, check_request
+from configs.registry import Bounds, check_value
+from model.generate.decode import DecodingState
 from model.generate.sampling import at_least_float32
 
-MOST = 1000
+Beams = Annotated[int, Bounds(least=1, most=1000)]
+LengthPenalty = Annotated[float, Bounds(least=-10, most=10)]
 
 
 class Hypothesis(NamedTuple):
@@ -16,59 +17,48 @@ class Hypothesis(NamedTuple):
     logprobs: list  # of each id
 
     def score(self, length_penalty):
-        """The higher the penalty, the less a long answer pays for its length (arxiv.org/abs/1609.08144)."""
+        """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
         return sum(self.logprobs) / len(self.ids) ** length_penalty
 
 
-def check_search(beams, length_penalty):
-    if not matches(beams, int) or not 1 <= beams <= MOST:
-        raise ValueError(f"beams is {beams!r}; expected a whole number from 1 to {MOST}")
-    if not matches(length_penalty, float) or abs(length_penalty) > 10:
-        raise ValueError(f"length_penalty is {length_penalty!r}; expected a number from -10 to 10")
-
-
+@torch.inference_mode()
 def beam_search(model, source, prompt, *, beams, length_penalty, max_new_tokens, stop=None):
-    """At each step the `beams` likeliest beginnings go on; the answer that ends with the best score wins."""
+    """The finished hypothesis with the best score; each step continues the `beams` most likely ones."""
     if model.kind != "encoder_decoder":
-        raise ValueError(f"beams search for an encoder_decoder's answer; this model is a {model.kind}")
-    check_request(model, [prompt], [source], max_new_tokens, stop)
-    check_search(beams, length_penalty)
-    reader = DecodingState(model, [prompt], max_new_tokens, [source])
-    return search(reader, beams, length_penalty, max_new_tokens, stop)
-
-
-def search(reader, beams, length_penalty, most, stop):
-    going, best = [Hypothesis([], [])], None
-    for length in range(1, most + 1):
-        logprobs_BV = at_least_float32(reader.read()).log_softmax(-1)
-        longer = expand(going, logprobs_BV, beams)
-        ended = [answer for _, answer in longer[:beams] if answer.ids[-1] == stop or length == most]
-        known = [answer for answer in (best, *ended) if answer]
-        best = max(known, key=lambda answer: answer.score(length_penalty), default=None)
-        going = [(beam, answer) for beam, answer in longer if answer.ids[-1] != stop][:beams]
-        if best and not any(can_still_win(answer, best, length_penalty, most) for _, answer in going):
+        raise ValueError(f"beam search needs an encoder_decoder; this model is a {model.kind}")
+    beams = check_value("beams", beams, Beams)
+    length_penalty = check_value("length_penalty", length_penalty, LengthPenalty)
+    state = DecodingState(model, [prompt], [source], max_new_tokens, stop)
+    active, best = [Hypothesis([], [])], None
+    for length in range(1, state.max_new_tokens + 1):
+        logprobs_BV = at_least_float32(state.next_logits()).log_softmax(-1)
+        longer = expand(active, logprobs_BV, beams)
+        ended = [h for _, h in longer[:beams] if h.ids[-1] == stop or length == state.max_new_tokens]
+        finished = [h for h in (best, *ended) if h]
+        best = max(finished, key=lambda h: h.score(length_penalty), default=None)
+        longer = [(row, h) for row, h in longer if h.ids[-1] != stop][:beams]
+        rows, active = [row for row, _ in longer], [h for _, h in longer]
+        if best and not any(can_still_win(h, best, length_penalty, state.max_new_tokens) for h in active):
             return best
-        origins, going = [beam for beam, _ in going], [answer for _, answer in going]
-        reader.keep(origins)
-        reader.write(torch.tensor([answer.ids[-1] for answer in going], device=logprobs_BV.device))
+        state.select_rows(rows)
+        state.append(torch.tensor([h.ids[-1] for h in active], device=logprobs_BV.device))
     return best
 
 
-def expand(going, logprobs_BV, beams):
-    """(beam, answer) of the likeliest answers that are one word longer, the likeliest first: enough of them
-    that `beams` go on, though each beam may end."""
-    sums = torch.tensor([sum(answer.logprobs) for answer in going], dtype=logprobs_BV.dtype)
+def expand(active, logprobs_BV, beams):
+    """(row, hypothesis) of the most likely hypotheses that are one token longer, best first: twice as many as
+    beams, so that enough remain where each beam also ends."""
+    sums = torch.tensor([sum(h.logprobs) for h in active], dtype=logprobs_BV.dtype)
     totals_BV = sums.to(logprobs_BV.device)[:, None] + logprobs_BV
-    words = totals_BV.shape[1]
-    found = []
-    for place in totals_BV.flatten().topk(min(2 * beams, totals_BV.numel())).indices.tolist():
-        beam, i = divmod(place, words)
-        ids, logprobs = going[beam]
-        found.append((beam, Hypothesis([*ids, i], [*logprobs, logprobs_BV[beam, i].item()])))
-    return found
+    longer = []
+    for index in totals_BV.flatten().topk(min(2 * beams, totals_BV.numel())).indices.tolist():
+        row, i = divmod(index, totals_BV.shape[1])
+        ids, logprobs = active[row]
+        longer.append((row, Hypothesis([*ids, i], [*logprobs, logprobs_BV[row, i].item()])))
+    return longer
 
 
-def can_still_win(answer, best, length_penalty, most):
-    """Whether what goes on from here could still be better: at best every further word is certain."""
-    total, lengths = sum(answer.logprobs), (len(answer.ids) + 1, most)
+def can_still_win(hypothesis, best, length_penalty, max_new_tokens):
+    """Whether a continuation could score higher: at best each further token has probability 1."""
+    total, lengths = sum(hypothesis.logprobs), (len(hypothesis.ids) + 1, max_new_tokens)
     return max(total / length**length_penalty for length in lengths) > best.score(length_penalty)

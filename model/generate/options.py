@@ -1,202 +1,162 @@
-"""Asking: what a command line wants of a trained model. What the model cannot do is refused in a sentence."""
+"""Options: the command line of sample.py. An option that would have no effect is an error."""
 
 import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Annotated, get_args
 
+from configs.registry import Bounds, Count, NonNegative, Positive, check_value
+from model.generate.beams import Beams, LengthPenalty
+from model.generate.decode import MaxNewTokens
 from model.generate.prompt import MASK
+from model.generate.sampling import Probability, Sampling, Seed
 
-TEXTS = ("--prompt", "--source", "--stop")
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        if "expected one argument" in message:
-            message += "; a text that looks like an option is joined to its own, as in --prompt=--text"
-        raise ValueError(message)
-
-
-class AppendText(argparse.Action):
-    """One more text; of `--` alone argparse has left nothing."""
-
-    def __call__(self, parser, options, text, name=None):
-        texts = getattr(options, self.dest) or []
-        setattr(options, self.dest, [*texts, "--" if text == [] else text])
-
-
-def join_dashed_values(words):
-    """A text may begin with a dash, which argparse would take for an option."""
-    found = []
-    for word in words:
-        dashed = word.startswith("-") and not re.match(r"--\w", word)
-        if dashed and found and found[-1] in TEXTS:
-            found[-1] += f"={word}"
-        else:
-            found.append(word)
-    return found
+OPTIONS = {  # name: (type, help); those of type list may be repeated
+    "--prompt": (list, "text to continue; for an encoder-decoder, its source"),
+    "--source": (list, "source text of an encoder-decoder"),
+    "--file": (Path, "file with one prompt per line"),
+    "--interactive": (bool, "read one prompt after another"),
+    "--slide": (bool, "truncate a prompt longer than the context on the left"),
+    "--run": (Path, "run folder (default: the newest with a checkpoint)"),
+    "--checkpoint": (str, "latest (default), best, or a step"),
+    "--device": (str, "auto (default), cpu, cuda or mps"),
+    "--precision": (str, "auto (default), fp32, bf16 or fp16"),
+    "--max-new-tokens": (MaxNewTokens, "maximum length in tokens (default: 200)"),
+    "--stop": (list, "stop before this string"),
+    "--temperature": (NonNegative, "0 is greedy (default: 0.8; trained on pairs: 0)"),
+    "--top-k": (Count, "sample from the N most likely tokens"),
+    "--top-p": (Probability, "from the smallest set with total probability X"),
+    "--min-p": (Probability, "from tokens at least X times as likely as the top one"),
+    "--repetition-penalty": (Positive, "above 1, penalize tokens already in the text"),
+    "--seed": (Seed, "random seed (default: 0)"),
+    "--n": (Annotated[int, Bounds(1, 1000)], "number of samples per prompt (default: 1)"),
+    "--beams": (Beams, "beam search with N beams"),
+    "--length-penalty": (LengthPenalty, "for --beams; higher favors longer texts (default: 1)"),
+    "--no-stream": (bool, "print a text only when it is complete"),
+    "--json": (bool, "JSON lines: prompt, text, ids, logprobs, finish_reason"),
+    "--attention-map": (Path, "save all attention weights as .png, .pdf or .svg"),
+    "--debug": (bool, "show the traceback of an error"),
+}
+METAVARS = {Path: "PATH", str: "NAME", int: "N", float: "X"}
+DEFAULTS = vars(Sampling()) | {"max_new_tokens": 200, "stop": [], "n": 1, "length_penalty": 1.0}
+KINDS = {"decoder": "a decoder", "encoder": "an encoder", "encoder_decoder": "an encoder-decoder"}
+GREEDY, SAMPLING, BEAM_SEARCH = "greedy decoding (temperature 0)", "sampling", "beam search"
+ONLY_FOR = {  # option: the models or decoding methods on which it has an effect
+    **dict.fromkeys(["source", "beams"], (KINDS["encoder_decoder"],)),
+    **dict.fromkeys(["max_new_tokens", "stop", "no_stream"], (SAMPLING, GREEDY, BEAM_SEARCH)),
+    **dict.fromkeys(["temperature", "repetition_penalty"], (SAMPLING, GREEDY)),
+    **dict.fromkeys(["top_k", "top_p", "min_p", "seed", "n"], (SAMPLING,)),
+    "length_penalty": (BEAM_SEARCH,),
+}
 
 
 def make_parser():
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python sample.py",
-        description="Text from a checkpoint: a decoder continues a prompt, an encoder-decoder answers a "
-        f"source, an encoder fills in {MASK}.",
+        usage="python sample.py [options]     without an input option, stdin is one prompt",
+        description="Sample from a checkpoint: a decoder continues a prompt, an encoder-decoder generates "
+        f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
+        exit_on_error=False,
     )
-
-    def option(place, name, kind, words):
-        place.add_argument(name, type=kind, metavar={str: "TEXT", int: "N", float: "X"}[kind], help=words)
-
-    def texts(place, name, words):
-        place.add_argument(name, action=AppendText, metavar="TEXT", help=f"{words}; may be repeated")
-
-    def flag(place, name, words):
-        place.add_argument(name, action="store_true", help=words)
-
-    given = parser.add_mutually_exclusive_group()
-    texts(given, "--prompt", "the text to go on from; for an encoder-decoder the same as --source")
-    texts(given, "--source", "the text that an encoder-decoder answers")
-    option(
-        given, "--file", str, "a file with a prompt on each line; without any of these, stdin is one prompt"
-    )
-    flag(given, "--interactive", "ask for one prompt after another")
-    option(parser, "--run", str, "the folder of a run (default: the newest that has a checkpoint)")
-    option(parser, "--checkpoint", str, "latest (default), best, or the number of a step")
-    option(parser, "--device", str, "auto (default), cpu, cuda or mps")
-    option(parser, "--precision", str, "auto (default), fp32, bf16 or fp16")
-    option(parser, "--max-new-tokens", int, "the most that is written (default: 200)")
-    option(
-        parser, "--temperature", float, "0 takes the likeliest word; default: 0 for answers, 0.8 for the rest"
-    )
-    option(parser, "--top-k", int, "draw from so many of the likeliest words")
-    option(parser, "--top-p", float, "draw from the likeliest words that have so much of the probability")
-    option(parser, "--min-p", float, "draw from words at least so likely, where the likeliest counts 1")
-    option(parser, "--repetition-penalty", float, "above 1, words that are there already become less likely")
-    option(parser, "--seed", int, "another seed, other texts (default: 0)")
-    option(parser, "--n", int, "so many texts for each prompt (default: 1)")
-    option(
-        parser, "--beams", int, "search for an answer that is likely as a whole, so many beginnings at once"
-    )
-    option(parser, "--length-penalty", float, "of --beams: the higher, the longer the answers (default: 1)")
-    texts(parser, "--stop", "end before this text")
-    flag(parser, "--slide", "of a prompt beyond the context keep the newest part")
-    flag(parser, "--no-stream", "show a text once it is whole")
-    flag(parser, "--json", "an object a line: prompt, text, ids, logprobs, stop")
-    option(parser, "--attention-map", str, "a picture of all attention weights, such as maps.png")
-    flag(parser, "--debug", "show where in the code an error came from")
+    inputs = parser.add_mutually_exclusive_group()
+    for name, (annotation, text) in OPTIONS.items():
+        group = inputs if name in ("--prompt", "--source", "--file", "--interactive") else parser
+        kind, *_ = get_args(annotation) or [annotation]
+        settings = {"type": kind, "metavar": METAVARS.get(kind)}
+        if kind is bool:
+            settings = {"action": "store_true", "default": None}
+        elif kind is list:
+            settings = {"action": "append", "metavar": "TEXT"}
+        group.add_argument(name, help=text, **settings)
     parser.set_defaults(checkpoint="latest", device="auto", precision="auto")
     return parser
 
 
-SAMPLING_OPTIONS = ("top_k", "top_p", "min_p", "seed", "n")
-GENERATION_OPTIONS = (
-    "max_new_tokens",
-    "temperature",
-    "repetition_penalty",
-    "beams",
-    "length_penalty",
-    "stop",
-    *SAMPLING_OPTIONS,
-)
+def parse_options(args):
+    joined = []
+    for arg in args:  # --prompt=-x, since argparse would take -x alone for an option
+        if joined and joined[-1] in ("--prompt", "--source", "--stop") and not re.match(r"--\w", arg):
+            joined[-1] += f"={arg}"
+        else:
+            joined.append(arg)
+    try:
+        options, unknown = make_parser().parse_known_args(joined)
+    except argparse.ArgumentError as error:
+        hint = "; write a text that looks like an option as --prompt=--text"
+        raise ValueError(f"{error}{hint if 'expected one argument' in str(error) else ''}") from None
+    if unknown:
+        hint = "see --help" if unknown[0].startswith("-") else f"did you mean --prompt {unknown[0]!r}?"
+        raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
+    for name, value in vars(options).items():
+        option = f"--{name.replace('_', '-')}"
+        annotation, _ = OPTIONS[option]
+        if value is not None and annotation is list:
+            setattr(options, name, ["--" if text == [] else text for text in value])  # argparse drops it
+        elif value is not None and get_args(annotation):
+            check_value(option, value, annotation)
+    return options
 
 
-def reject(options, names, why):
-    for name in names:
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} {why}")
+def check_options(options, kind, tokenizer, is_seq2seq):
+    """Refuse options without effect on this model, and fill in the defaults of the others."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    temperature = given.get("temperature", 0.0 if is_seq2seq else 0.8)
+    method = "mask filling" if kind == "encoder" else SAMPLING if temperature else GREEDY
+    if kind == "encoder_decoder" and "beams" in given:
+        method = BEAM_SEARCH
+    for name, where in ONLY_FOR.items():
+        if name in given and not {KINDS[kind], method} & set(where):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{option} is only for {' or '.join(where)}; this is {method} with {KINDS[kind]}"
+            )
+    if "no_stream" in given and "json" in given:
+        raise ValueError("--no-stream has no effect with --json")
+    for text in given.get("stop", []):
+        if not text:
+            raise ValueError("--stop is empty")
+        try:
+            tokenizer.encode(text)
+        except ValueError as error:
+            raise ValueError(f"--stop {text!r} can never be generated: {error}") from None
+    if "attention_map" in given:
+        check_attention_map(options)
+    vars(options).update(DEFAULTS | {"temperature": temperature} | given)
 
 
-def check_options(options, kind):
-    """Nothing is silently ignored."""
-    if kind == "encoder":
-        reject(
-            options,
-            ["source"],
-            f"is answered by an encoder-decoder; this run is an encoder: --prompt 'a {MASK}'",
-        )
-        reject(
-            options,
-            GENERATION_OPTIONS,
-            f"is for models that write; this run is an encoder, which fills in {MASK}",
-        )
-    if options.no_stream and (options.json or kind == "encoder"):
-        raise ValueError("--no-stream is for texts that stream: with --json, or of an encoder, nothing does")
-    if kind == "decoder":
-        reject(options, ["source"], "is answered by an encoder-decoder; this run is a decoder: give --prompt")
-        reject(
-            options, ["beams"], "goes with an encoder-decoder; this run is a decoder: draw with --temperature"
-        )
-    if options.beams is None:
-        reject(options, ["length_penalty"], "goes with --beams")
-    else:
-        odd = ["temperature", "repetition_penalty", *SAMPLING_OPTIONS]
-        reject(options, odd, "does not go with --beams, which search and do not draw: give one of the two")
-    if options.n is not None and not 1 <= options.n <= 1000:
-        raise ValueError(f"--n is {options.n}; expected a whole number from 1 to 1000")
-    if options.stop and "" in options.stop:
-        raise ValueError("--stop is empty; expected the text to end before")
-    if options.attention_map is not None:
-        several = len(options.prompt or options.source or "1") > 1
-        if options.interactive or options.file is not None or several or (options.n or 1) > 1:
-            raise ValueError("--attention-map draws one text: give one --prompt or --source, and no --n")
-        check_picture(Path(options.attention_map))
-
-
-def check_picture(path):
-    """Said before anything is computed."""
+def check_attention_map(options):
+    path, texts = options.attention_map, options.prompt or options.source or [""]
+    if options.interactive or options.file or len(texts) > 1 or (options.n or 1) > 1:
+        raise ValueError("--attention-map needs one text: a single --prompt or --source, and no --n")
     if path.suffix not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--attention-map is {str(path)!r}; expected a name that ends in .png, .pdf or .svg")
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(
-            f"--attention-map is {str(path)!r}, where no file can be written: there is no such folder"
-        )
-    there = path.exists()
+        raise ValueError(f"--attention-map is {path}; expected a file name that ends in .png, .pdf or .svg")
+    existed = path.exists()
     try:
         path.open("ab").close()
     except OSError as error:
         raise ValueError(f"--attention-map {path} cannot be written ({error.strerror})") from None
-    if not there:
+    if not existed:
         path.unlink()
 
 
-def check_stops(options, tokenizer):
-    for stop in options.stop or ():
-        try:
-            tokenizer.encode(stop)
-        except ValueError as error:
-            raise ValueError(f"--stop {stop!r} is never written: {error}") from None
-
-
-def check_sampled(options, temperature):
-    if temperature == 0 and options.beams is None:
-        reject(
-            options,
-            SAMPLING_OPTIONS,
-            "is about draws, and temperature 0 takes the likeliest: give --temperature above 0",
-        )
-
-
 def read_texts(options):
-    """The prompts that are given."""
-    if options.prompt is not None or options.source is not None:
-        return options.source if options.prompt is None else options.prompt
-    if options.file is not None:
-        try:
-            text = decode_utf8(Path(options.file).read_bytes(), options.file)
-        except OSError as error:
-            raise ValueError(f"--file {options.file} cannot be read ({error.strerror})") from None
-        if not (lines := [line for line in text.split("\n") if line.strip()]):
-            raise ValueError(f"--file {options.file} has no prompt in it; each line is one")
-        return lines
-    if sys.stdin.isatty():
-        raise ValueError("there is no prompt: give --prompt, --file or --interactive, or text on stdin")
-    return [decode_utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")]
-
-
-def decode_utf8(data, where):
+    """The prompts of the command line, the lines of --file, or stdin as one prompt."""
+    if texts := options.prompt or options.source:
+        return texts
+    if options.file is None and sys.stdin.isatty():
+        raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
+    name = "stdin" if options.file is None else f"--file {options.file}"
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        data = sys.stdin.buffer.read() if options.file is None else options.file.read_bytes()
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise ValueError(f"{where} is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
+        raise ValueError(f"{name} is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
+    texts = [text.removesuffix("\n")] if options.file is None else [t for t in text.split("\n") if t.strip()]
+    if not texts:
+        raise ValueError(f"{name} has no prompt; each line is one")
+    return texts

@@ -1,72 +1,54 @@
-"""Filling: what an encoder takes to stand behind each mask."""
-
-from typing import NamedTuple
+"""Prompt: text becomes the ids that a model has learned to see, and an encoder's masks become predictions."""
 
 import torch
 
 from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.generate.decode import check_token_rows, left_pad
 
-BEST = 5
 MASK = "[MASK]"
-
-
-class FilledMasks(NamedTuple):
-    ids: list  # the text, each mask replaced by the likeliest word
-    guesses: list  # for each mask the best (id, log of its probability), the likeliest first
-
-
-@torch.inference_mode()
-def fill_masks(model, rows, mask):
-    check_token_rows(rows, model, "prompt")
-    tokens, visible = left_pad(rows, model)
-    logprobs = model(tokens, visible=visible).float().log_softmax(-1)
-    return [filled(row, logprobs[i, -len(row) :], mask) for i, row in enumerate(rows)]
-
-
-def filled(row, logprobs, mask):
-    best = logprobs.topk(min(BEST, logprobs.shape[-1]))
-    guesses = [
-        list(zip(ids, shares, strict=True))
-        for ids, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
-    masked = [i == mask for i in row]
-    ids = [guess[0][0] if hidden else i for i, guess, hidden in zip(row, guesses, masked, strict=True)]
-    return FilledMasks(ids, [guess for guess, hidden in zip(guesses, masked, strict=True) if hidden])
+TOP_K = 5
 
 
 def encode_prompt(text, tokenizer, context_length, slide=False, template=NO_TEMPLATE):
-    """The ids of a text in its template, each [MASK] being what stood in such a place in training."""
+    """The ids of a text in its template. [MASK] becomes the mask token, the sentinels of span corruption in
+    turn, or, for other models, ordinary text."""
     try:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError("the prompt is not UTF-8") from None
-    marks = mask_ids(text, tokenizer.specials)
-    pieces = [tokenizer.encode(piece).tolist() for piece in (text.split(MASK) if marks else [text])]
-    ids = pieces[0]
-    for mark, piece in zip(marks, pieces[1:], strict=False):
-        ids += [mark, *piece]
+    count, specials = text.count(MASK), tokenizer.specials
+    sentinels = [i for name, i in specials.items() if name.startswith("sentinel")]
+    if "mask" not in specials and sentinels and count > len(sentinels):
+        raise ValueError(f"the prompt has {count} {MASK}; this run was trained with up to {len(sentinels)}")
+    marks = [specials["mask"]] * count if "mask" in specials else sentinels[:count]
+    first, *rest = (tokenizer.encode(piece).tolist() for piece in (text.split(MASK) if marks else [text]))
+    ids = first + [i for mark, piece in zip(marks, rest, strict=True) for i in (mark, *piece)]
     if not ids:
-        raise ValueError("the prompt is empty; expected at least one character")
+        raise ValueError("the prompt is empty")
     before, after = template
     room = context_length - len(before) - len(after)
     if len(ids) > room and not (slide and room > 0):
         raise ValueError(
-            f"the prompt has {len(ids) + context_length - room} tokens and the model's context is {context_length}: "
-            "shorten it, or keep its newest part with --slide"
+            f"the prompt has {len(ids) + context_length - room} tokens and the context length is "
+            f"{context_length}: shorten it, or truncate it on the left with --slide"
         )
     if lost := len(marks) - sum(i in marks for i in ids[-room:]):
-        raise ValueError(
-            f"--slide keeps the newest {room} tokens and loses {lost} {MASK}: shorten the prompt"
-        )
+        raise ValueError(f"--slide keeps the last {room} tokens and loses {lost} {MASK}: shorten the prompt")
     return [*before, *ids[-room:], *after]
 
 
-def mask_ids(text, specials):
-    count = text.count(MASK)
-    if "mask" in specials:
-        return [specials["mask"]] * count
-    marks = [i for name, i in specials.items() if name.startswith("sentinel")]
-    if marks and count > len(marks):
-        raise ValueError(f"the prompt has {count} {MASK}; this run has learned to fill in up to {len(marks)}")
-    return marks[:count]
+@torch.inference_mode()
+def fill_masks(model, rows, mask):
+    """For each row (its ids with masks replaced by the most likely token, the top predictions for each mask
+    as (ids, log-probabilities))."""
+    check_token_rows("prompt", rows, model)
+    tokens, visible = left_pad(rows, model)
+    logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
+    filled = []
+    for row, logprobs_TV in zip(rows, logprobs_BTV, strict=True):
+        masked = torch.tensor(row) == mask
+        best = logprobs_TV[-len(row) :].cpu()[masked].topk(min(TOP_K, logprobs_TV.shape[-1]))
+        top_ids = iter(best.indices[:, 0].tolist())
+        ids = [next(top_ids) if i == mask else i for i in row]
+        filled.append((ids, list(zip(best.indices.tolist(), best.values.tolist(), strict=True))))
+    return filled

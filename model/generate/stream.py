@@ -1,57 +1,52 @@
-"""Speaking: the ids that a model writes become text, as they come."""
+"""Stream: ids become text as they are generated."""
 
-import unicodedata
+import re
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but \n and \t
 
 
 class TextStream:
-    """One text on its way, behind the ids before it: never half a character, and nothing of a stop string, at
-    which it ends."""
+    """The text of one row, which continues the ids `prefix`. What it emits never contains part of a character
+    or of a stop string."""
 
-    def __init__(self, tokenizer, stops=(), before=()):
-        self.stream, self.end, self.stops = (
-            tokenizer.incremental_decoder(before),
-            tokenizer.specials["end"],
-            stops,
-        )
-        # what an answer fills in is told apart by these
+    def __init__(self, tokenizer, stops=(), prefix=()):
+        self.decode, self.stops = tokenizer.incremental_decoder(prefix), stops
+        self.eos = tokenizer.specials["end"]
+        # sentinels are shown, since they separate the spans that a model fills in
         self.names = {i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")}
-        self.text, self.held, self.ids, self.logprobs = "", "", [], []
-        self.stop = None  # why it ended
+        self.text, self.buffer, self.ids, self.logprobs = "", "", [], []
+        self.finish_reason = None  # eos, stop or length
 
-    def hear(self, i, logprob=None):
-        """The next id. What is certain by now, and has not been told."""
+    def push(self, i, logprob=None):
+        """The text that is certain with the next id. A finished stream ignores it."""
+        if self.finish_reason:
+            return ""
         self.ids.append(i)
         self.logprobs.append(logprob)
-        if i == self.end:
-            return self.finish("end")
+        if i == self.eos:
+            return self.finish("eos")
         name = self.names.get(i)
-        self.held += self.stream([i]) if name is None else self.stream([], final=True) + name
-        places = [place for stop in self.stops if (place := self.held.find(stop)) >= 0]
-        if places:
-            self.stop = "stop string"
-            return self.tell(min(places))
-        return self.tell(len(self.held) - self.doubtful())
+        self.buffer += self.decode([i]) if name is None else self.decode([], final=True) + name
+        if places := [place for stop in self.stops if (place := self.buffer.find(stop)) >= 0]:
+            self.finish_reason = "stop"
+            return self.emit(min(places))
+        prefixes = (n for stop in self.stops for n in range(1, len(stop)) if self.buffer.endswith(stop[:n]))
+        return self.emit(len(self.buffer) - max(prefixes, default=0))
 
-    def finish(self, why):
-        self.held += self.stream([], final=True)
-        self.stop = why
-        return self.tell(len(self.held))
+    def finish(self, reason):
+        """The rest of the text, unless the stream has finished already."""
+        if self.finish_reason:
+            return ""
+        self.buffer += self.decode([], final=True)
+        self.finish_reason = reason
+        return self.emit(len(self.buffer))
 
-    def tell(self, length):
-        told, self.held = self.held[:length], self.held[length:]
-        self.text += told
-        return told
-
-    def doubtful(self):
-        """How many of the last characters may turn out to begin a stop string."""
-        begun = (n for stop in self.stops for n in range(1, len(stop)) if self.held.endswith(stop[:n]))
-        return max(begun, default=0)
+    def emit(self, length):
+        text, self.buffer = self.buffer[:length], self.buffer[length:]
+        self.text += text
+        return text
 
 
 def escape_control(text):
-    """The text for a terminal, on which control characters would act: they are spelled out."""
-    return "".join(spelled(c) if unicodedata.category(c) == "Cc" and c not in "\n\t" else c for c in text)
-
-
-def spelled(character):
-    return character.encode("unicode_escape").decode()
+    """Control characters, which a terminal would act on, become escapes."""
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -1,0 +1,230 @@
+"""Which tokens can be sampled and how often; a sample depends on seed, row id and step alone."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model.generate.decode import decode, generate
+from model.generate.sampling import (
+    GREEDY,
+    Sampling,
+    apply_repetition_penalty,
+    filter_logits,
+    sample_next,
+    uniform,
+)
+from tests.model.generate.test_decode import PROMPTS, SOURCES, collect, lively, uncached
+from tests.parts import VOCABULARY, alive, names, part, tiny
+
+LOGITS = torch.randn(3, 40, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 2
+
+
+def allowed(**options):
+    """The tokens that can be sampled from each row of LOGITS."""
+    kept = filter_logits(LOGITS, Sampling(1.0, **options))
+    assert torch.equal(kept[kept > -math.inf], LOGITS[kept > -math.inf])
+    return [set(row.isfinite().nonzero()[:, 0].tolist()) for row in kept]
+
+
+def most_likely_first(row):
+    return sorted(range(len(row)), key=lambda i: -row[i])
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 40])
+def test_top_k(k):
+    assert allowed(top_k=k) == [set(most_likely_first(row)[:k]) for row in LOGITS.tolist()]
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.3, 0.9, 0.999])
+def test_top_p_is_the_smallest_set_with_that_probability(p):
+    for kept, probs in zip(allowed(top_p=p), LOGITS.softmax(-1).tolist(), strict=True):
+        expected, mass = set(), 0.0
+        for i in most_likely_first(probs):
+            if mass >= p:
+                break
+            expected.add(i)
+            mass += probs[i]
+        assert kept == expected
+
+
+@pytest.mark.parametrize("p", [0.01, 0.2, 1.0])
+def test_min_p_is_relative_to_the_maximum(p):
+    for kept, probs in zip(allowed(min_p=p), LOGITS.softmax(-1).tolist(), strict=True):
+        assert kept == {i for i, prob in enumerate(probs) if prob >= p * max(probs)}
+
+
+def test_top_p_is_of_what_top_k_keeps():
+    five = LOGITS.topk(5).values.softmax(-1)
+    for kept, probs in zip(allowed(top_k=5, top_p=0.5), five, strict=True):
+        assert len(kept) == 1 + int((probs.cumsum(0) < 0.5).sum())
+
+
+def test_the_penalty_lowers_seen_tokens():
+    seen = torch.zeros_like(LOGITS, dtype=torch.bool)
+    seen[0, [1, 2, 3]] = True
+    lower = apply_repetition_penalty(LOGITS, seen, 2.0)
+    for i in (1, 2, 3):
+        logit = LOGITS[0, i]
+        assert lower[0, i] == (logit / 2 if logit > 0 else logit * 2)
+    assert torch.equal(lower[~seen], LOGITS[~seen])
+
+
+def test_frequencies_match_probabilities():
+    """20,000 samples with fixed seeds at each temperature: no token is off by more than four deviations."""
+    logits, n = LOGITS[:1, :8].expand(20_000, -1), 20_000
+    for temperature in (0.5, 1.0, 2.0):
+        uniforms = [uniform(0, row_id, 5) for row_id in range(n)]
+        counts = sample_next(logits, None, uniforms, Sampling(temperature)).bincount(minlength=8)
+        probs = (LOGITS[0, :8] / temperature).softmax(-1)
+        assert ((counts - n * probs).abs() < 4 * (n * probs * (1 - probs)).sqrt() + 1).all()
+
+
+def test_filtered_tokens_are_never_sampled():
+    logits, edges = LOGITS[:1].expand(4, -1), [0.0, 1 - 2**-53, 0.5, 1e-300]
+    for sampling in (Sampling(1.0, top_k=3), Sampling(3.0, top_p=0.5), Sampling(1.0, min_p=0.5)):
+        kept = filter_logits(logits / sampling.temperature, sampling)
+        for cast in (logits, logits.float(), logits.bfloat16()):
+            chosen = sample_next(cast, None, edges, sampling)
+            assert (kept.gather(1, chosen[:, None]) > -math.inf).all()
+    last = torch.tensor([[0.0, 0.0, -math.inf]])  # the last token has probability 0
+    assert sample_next(last, None, [1 - 2**-53], Sampling(1.0)).tolist() == [1]
+
+
+def test_uniform_depends_on_seed_row_and_step():
+    numbers = {uniform(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)}
+    assert len(numbers) == 1000 and all(0 <= number < 1 for number in numbers)
+    random.seed(1)
+    assert uniform(1, 2, 3) == 0.531301946682319, "pinned: a seed keeps its text"
+
+
+HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=7)
+
+
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("attention", ["mha_nobias", "gqa", "mla"])
+def test_cached_is_uncached_and_a_batch_is_its_rows(attention, position):
+    net = lively(attention=part("attention", attention), position=part("position", position))
+    expected = [uncached(net, prompt, 20, sampling=HOT, row_id=i) for i, prompt in enumerate(PROMPTS)]
+    assert collect(generate(net, PROMPTS, max_new_tokens=20, sampling=HOT)) == expected
+    for i, row in enumerate(expected):
+        assert collect(generate(net, [PROMPTS[i]], max_new_tokens=20, sampling=HOT, row_ids=[i])) == [row]
+
+
+@pytest.mark.parametrize("position", names("position"))
+def test_an_encoder_decoder_too(position):
+    net = lively("encoder_decoder", position=part("position", position))
+    expected = [uncached(net, [1], 20, source, HOT, i) for i, source in enumerate(SOURCES)]
+    assert collect(generate(net, [[1]] * 3, sources=SOURCES, max_new_tokens=20, sampling=HOT)) == expected
+
+
+def test_seeds_and_rows_make_the_difference():
+    net = lively()
+
+    def texts(seed):
+        steps = generate(net, [[1]] * 4, max_new_tokens=8, sampling=Sampling(1.0, seed=seed))
+        return [tuple(row) for row in collect(steps)]
+
+    assert texts(0) == texts(0)
+    assert len({*texts(0), *texts(1)}) == 8
+
+
+def test_the_strictest_sampling_is_greedy():
+    net = lively()
+    greedy = collect(generate(net, PROMPTS, max_new_tokens=8, sampling=GREEDY))
+    for cold in (Sampling(1e-6), Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9), Sampling(1.0, min_p=1.0)):
+        assert collect(generate(net, PROMPTS, max_new_tokens=8, sampling=cold)) == greedy
+
+
+EDGES = [
+    Sampling(1e-40),
+    Sampling(5e-324),
+    Sampling(1.0, top_p=1e-50),
+    Sampling(1.0, top_p=5e-324),
+    Sampling(1e-40, top_p=1e-50, min_p=5e-324),
+]
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extreme_values_reach_the_limit(dtype):
+    logits, uniforms = LOGITS.to(dtype), [0.0, 0.5, 1 - 2**-53]
+    for edge in EDGES:
+        chosen = sample_next(logits, None, uniforms, edge)
+        assert torch.equal(logits.gather(1, chosen[:, None])[:, 0], logits.amax(-1)), edge
+    hottest = [sample_next(logits, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)]
+    assert hottest == [[0] * 3, [20] * 3, [39] * 3], "all tokens are equally likely"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extreme_penalties(dtype):
+    """Rewarded without limit, the best seen token wins; penalized without limit, the least unlikely one."""
+    logits = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]], dtype=dtype)
+    seen = torch.tensor([[True, True, True, False, True]])
+    everything = torch.ones_like(seen)
+    for sampling in (Sampling(), Sampling(1.0), Sampling(1e-40)):
+        for penalty in (5e-324, 1e-40, 1e-5):
+            reward = replace(sampling, repetition_penalty=penalty)
+            assert sample_next(logits, seen, [0.5], reward).item() == 1
+            assert sample_next(logits, everything, [0.5], reward).item() == 3
+        for penalty in (1e9, 1e308):
+            forbid = replace(sampling, repetition_penalty=penalty)
+            assert sample_next(logits, seen, [0.5], forbid).item() == 3
+            assert sample_next(-logits.abs(), everything, [0.5], forbid).item() == 4
+    largest = torch.finfo(dtype).max
+    for penalty in (5e-324, 1e308):
+        extremes = torch.tensor([[largest, -largest]], dtype=dtype)
+        assert apply_repetition_penalty(extremes, everything[:, :2], penalty).isfinite().all()
+
+
+def test_top_p_of_one_keeps_every_token():
+    logits = torch.randn(1, 50_000, generator=torch.Generator().manual_seed(0)) * 3
+    assert filter_logits(logits, Sampling(1.0, top_p=1.0)).isfinite().all()
+    assert filter_logits(logits, Sampling(1.0, top_k=9, top_p=1.0)).isfinite().sum() == 9
+
+
+def test_a_high_penalty_repeats_nothing():
+    net = lively()
+    [row] = collect(generate(net, [[1]], max_new_tokens=14, sampling=Sampling(repetition_penalty=1e9)))
+    assert len({1, *row}) == 15
+
+
+@torch.no_grad()
+def test_logprobs_are_those_of_a_forward_pass():
+    net = lively()
+    for sampling in (GREEDY, HOT):
+        steps = list(decode(net, [PROMPTS[0]], max_new_tokens=6, sampling=sampling))
+        row = PROMPTS[0] + [step.ids[0] for step in steps]
+        logprobs = net(torch.tensor([row]))[0].log_softmax(-1)
+        expected = [logprobs[t - 1, row[t]].item() for t in range(len(PROMPTS[0]), len(row))]
+        assert [step.logprobs()[0] for step in steps] == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1; expected a number at least 0"),
+        ({"temperature": math.nan}, "temperature is nan; expected a number"),
+        ({"temperature": math.inf}, "temperature is inf; expected a number"),
+        ({"temperature": "hot"}, "temperature is 'hot'; expected a number"),
+        ({"top_k": 0}, "top_k is 0; expected an integer at least 1"),
+        ({"top_p": 0.0}, "top_p is 0.0; expected a number at most 1 and above 0"),
+        ({"top_p": 1.5}, "top_p is 1.5; expected"),
+        ({"top_p": math.nan}, "top_p is nan; expected"),
+        ({"min_p": -1.0}, "min_p is -1.0; expected a number"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; expected a number above 0"),
+        ({"seed": -1}, "seed is -1; expected an integer at least 0"),
+    ],
+)
+def test_errors(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Sampling(**options)
+
+
+def test_top_k_beyond_the_vocabulary():
+    with pytest.raises(ValueError, match=f"top_k is {VOCABULARY + 1}; the vocabulary size is {VOCABULARY}"):
+        list(generate(alive(tiny()), [[1]], max_new_tokens=1, sampling=Sampling(1.0, top_k=VOCABULARY + 1)))

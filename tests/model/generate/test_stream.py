@@ -1,0 +1,69 @@
+"""Streamed text: complete characters, nothing of a stop string, and all of the text in the end."""
+
+import random
+
+import pytest
+
+from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
+from model.generate.stream import TextStream, escape_control
+
+TOKENIZER = ByteTokenizer(assign_ids(["end", "start", "sentinel_0", "sentinel_1"], 256))
+TEXT = "naïve ☃ aaab 🙂 abaab\n漢字 ab"
+
+
+def streamed(ids, stops=()):
+    """(stream, the pieces it emitted)."""
+    stream = TextStream(TOKENIZER, stops)
+    return stream, [*(stream.push(i) for i in ids), stream.finish("length")]
+
+
+def test_characters_are_complete():
+    stream, pieces = streamed(TEXT.encode())
+    assert "".join(pieces) == stream.text == TEXT and "\ufffd" not in "".join(pieces)
+    assert pieces[2:4] == ["", "ï"]
+
+
+def test_an_incomplete_character_is_emitted_at_the_end():
+    stream, pieces = streamed("☃".encode()[:2])
+    assert pieces == ["", "", "\ufffd"] and stream.text == "\ufffd"
+
+
+def test_nothing_of_a_stop_string_is_emitted():
+    """Over many texts of few letters, in which stop strings begin in vain, overlap and coincide."""
+    draw = random.Random(0)
+    for _ in range(2000):
+        text = "".join(draw.choices("ab☃", k=12))
+        stops = ["".join(draw.choices("ab☃", k=draw.randint(1, 4))) for _ in range(draw.randint(1, 3))]
+        stream, pieces = streamed(text.encode(), stops)
+        ends = [n for n in range(len(text) + 1) if any(stop in text[:n] for stop in stops)]
+        read = text[: ends[0]] if ends else text  # until some stop string is complete
+        expected = text[: min(read.find(stop) for stop in stops if stop in read)] if ends else text
+        assert "".join(pieces) == stream.text == expected, (text, stops)
+        assert stream.finish_reason == ("stop" if ends else "length")
+
+
+def test_what_cannot_begin_a_stop_string_is_emitted_at_once():
+    assert streamed(b"axab", ["ab"])[1] == ["", "ax", "", "", ""]
+
+
+def test_eos_is_not_text_and_ends_the_stream():
+    stream, pieces = streamed([*b"ab", 256, *b"cd"])
+    assert pieces == ["a", "b", "", "", "", ""]
+    assert (stream.text, stream.finish_reason, stream.ids) == ("ab", "eos", [97, 98, 256])
+
+
+def test_sentinels_are_shown():
+    stream, _ = streamed([258, *b"x", "☃".encode()[0], 259, *b"y", 257])
+    assert stream.text == "<sentinel_0>x\ufffd<sentinel_1>y"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\n\tb ☃ é", "a\n\tb ☃ é"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("a\rb\x00\x07\x7f\x9b", r"a\rb\x00\x07\x7f\x9b"),
+    ],
+)
+def test_control_characters_are_escaped(text, shown):
+    assert escape_control(text) == shown
