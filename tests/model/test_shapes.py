@@ -91,7 +91,7 @@ def test_every_step_of_generation(attention):
 def test_every_step_of_an_encoder_decoder():
     net, sources = alive(tiny("encoder_decoder")), [[1] * 9, [2] * 6]
     steps = generate(net, [[1], [2]], sources=sources, max_new_tokens=3)
-    trace(net, lambda: list(steps), T=[1], S=[1, 2, 3, 9])
+    trace(net, lambda: list(steps), T=[1, 9], S=[1, 2, 3, 9])
 
 
 def test_the_loss():
