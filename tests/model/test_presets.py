@@ -10,7 +10,6 @@ from functools import cache
 
 import pytest
 import torch
-import yaml
 
 from configs.compose import compose
 from configs.registry import signature
@@ -53,11 +52,11 @@ def test_a_preset_chooses_parts_and_sets_none_of_their_options(preset):
     assert {group.removeprefix("override /") for group in set(chosen) - others} == set(PARTS)
 
 
-def test_defaults_and_experiments_set_no_options_of_parts():
-    files = [CONFIGS / "train.yaml", *(CONFIGS / "experiment").glob("*.yaml")]
-    for file in files:
-        node = yaml.safe_load(file.read_text()).get("model", {})
-        assert not set(PARTS) & set(node), file.name
+@pytest.mark.parametrize(
+    ("group", "name"), [(".", "train"), *(("experiment", n) for n in names("experiment"))]
+)
+def test_defaults_and_experiments_set_no_options_of_parts(group, name):
+    assert not set(PARTS) & set(loaded(group, name).get("model", {}))
 
 
 @pytest.mark.parametrize("size", names("size"))
