@@ -6,11 +6,8 @@ examples of each batch, and objectives.py turns them into inputs and targets. co
 config, disk.py writes safely, and `python -m data` prints a preview.
 """
 
-from configs.errors import DataError
-from data.loader import PairLoader, TokenLoader
 from data.objectives import OBJECTIVES
 from data.pairs import Docstrings, PairTable, ParallelText, Synthetic
-from data.prepare import prepare
 from data.sources import Hub, Python, Shakespeare, Table, Text
 from data.tokenizers.train import TOKENIZERS
 
@@ -26,4 +23,4 @@ SOURCES = {
     "synthetic": Synthetic,
 }
 
-__all__ = ["OBJECTIVES", "SOURCES", "TOKENIZERS", "DataError", "PairLoader", "TokenLoader", "prepare"]
+__all__ = ["OBJECTIVES", "SOURCES", "TOKENIZERS"]

@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from configs.registry import Ratio, build, check_value
-from data import OBJECTIVES, SOURCES, TOKENIZERS, PairLoader, TokenLoader, prepare
+from data import OBJECTIVES, SOURCES, TOKENIZERS
+from data.loader import PairLoader, TokenLoader
+from data.prepare import prepare
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import FromState
 

@@ -90,8 +90,8 @@ class PairLoader:
         if self.n_too_long and objective.too_long == "error":
             source, target = lengths[lengths.sum(1).argmax()]
             raise DataError(
-                f"a {part.path.stem} pair has {source} source and {target} target tokens, too many for a context "
-                f"of {context}; raise model.context_length, or choose objective.too_long=drop or truncate"
+                f"a {part.path.stem} pair has {source} source and {target} target tokens, too many for a "
+                f"context of {context}; raise model.context_length, or use objective.too_long=truncate"
             )
         self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
         self.lengths = truncated[self.pairs]

@@ -83,7 +83,7 @@ class Masked:
 
 
 class Span:
-    """Span corruption (arxiv.org/abs/1910.10683): a sentinel replaces each span, and the target lists all spans
+    """Span corruption (arxiv.org/abs/1910.10683): a sentinel replaces each span, and the target lists them
     after their sentinels. Exactly noise_density of the tokens are removed, so all rows have one length."""
 
     input_kind, architectures, lookahead = "text", ("encoder_decoder",), 0
@@ -138,8 +138,8 @@ def collapse_spans(rows, is_removed, sentinels):
 
 
 class Seq2Seq:
-    """The target is predicted from the source. A decoder reads both as one text, and only the target counts for
-    the loss; an encoder-decoder encodes the source."""
+    """The target is predicted from the source. A decoder reads both as one text, and only the target counts
+    for the loss; an encoder-decoder encodes the source."""
 
     input_kind, architectures, specials = "pairs", ("decoder", "encoder_decoder"), ("end", "pad", "start")
 

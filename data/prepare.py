@@ -1,7 +1,7 @@
 """From a source to a tokenized corpus in the cache: split into train and validation, tokenize, write.
 
-A text is assigned to a split by a hash of its content, so neither other texts nor its position matter, and equal
-texts stay together.
+A text is assigned to a split by a hash of its content, so neither other texts nor its position matter, and
+equal texts stay together.
 """
 
 import fcntl
@@ -118,7 +118,7 @@ def slice_chunks(chunks, start, stop):
 
 
 def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
-    """The corpus of a source, from the cache or built now, with calls of report(bytes done, total or None)."""
+    """The corpus of a source, from the cache or built now, with calls of report(bytes, total or None)."""
     cache = Path(cache).expanduser()
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)

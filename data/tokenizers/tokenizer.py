@@ -105,9 +105,10 @@ class CharTokenizer(Tokenizer):
     def encode(self, text):
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
         if len(ids) and ids.min() < 0:
+            unknown, n = text[int(np.argmax(ids < 0))], len(self.characters)
             raise ValueError(
-                f"the character {text[int(np.argmax(ids < 0))]!r} is not among the {len(self.characters)} of this "
-                "tokenizer; tokenizer=byte and tokenizer=bpe encode any character"
+                f"the character {unknown!r} is not among the {n} of this tokenizer; tokenizer=byte and "
+                "tokenizer=bpe encode any character"
             )
         return ids
 
