@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from configs.registry import Ratio, build, check_value
@@ -36,12 +37,12 @@ def load(config, tokenizer=None, report=None):
     check_objective(config.objective["kind"], source, config)
     shared = {"context_length": config.model.context_length, "architecture": config.model.kind}
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    trainer = (
-        FromState(tokenizer.state()) if tokenizer else build("tokenizer", TOKENIZERS, config.tokenizer, {})
-    )
-    corpus = prepare(
-        source, trainer, objective.specials, cache=cache, val_fraction=val_fraction, report=report
-    )
+    if tokenizer:
+        trainer = FromState(tokenizer.state())
+    else:
+        trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    keep = {"cache": cache, "val_fraction": val_fraction, "report": report}
+    corpus = prepare(source, trainer, objective.specials, **keep)
     make = PairLoader if objective.input_kind == "pairs" else TokenLoader
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
     splits = corpus.train, corpus.validation
@@ -59,12 +60,8 @@ def check_objective(kind, source, config):
             f"{source.input_kind}; objective=auto chooses one that fits"
         )
     if architecture not in objective.architectures:
-        fitting = [
-            name
-            for name, other in OBJECTIVES.items()
-            if other.input_kind == source.input_kind and architecture in other.architectures
-        ]
-        hint = f"objective={fitting[0]}" if fitting else "plain text, such as data=text"
+        text = source.input_kind == "text"  # every architecture has an objective for text
+        hint = "objective=auto" if text else "plain text, such as data=text"
         raise ValueError(
             f"objective={kind} needs a model whose kind is {' or '.join(objective.architectures)}, not "
             f"{architecture}; use {hint}"
@@ -86,5 +83,5 @@ def tokenizing_progress():
         yield report
     if reports:
         (start, first), (end, done) = reports[0], reports[-1]
-        speed = f" ({(done - first) / 1e6 / (end - start):.1f} MB/s)" if end > start else ""
-        print(f"tokenized {done / 1e6:.1f} MB{speed}", file=sys.stderr)
+        speed = f" ({decimal(round((done - first) / (end - start)))}/s)" if end > start else ""
+        print(f"tokenized {decimal(done)}{speed}", file=sys.stderr)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,10 +61,12 @@ def text_chunks(source, val_fraction):
     if not first:
         raise DataError("there is no text: what was found is empty")
     single = len(first) == 1
-    assigned = (tail_split(first[0][1], val_fraction) if single
-                else assign_split(chain(first, documents), val_fraction))  # fmt: skip
-    for split, document in assigned:
-        chunks = rechunk(document.chunks())
+    if single:
+        cuts = tail_split(first[0][1], val_fraction)
+    else:
+        cuts = ((*both, 0, sys.maxsize) for both in assign_split(chain(first, documents), val_fraction))
+    for split, document, start, stop in cuts:
+        chunks = rechunk(slice_chunks(document.chunks(), start, stop))
         chunk = next(chunks)
         for following in chunks:
             yield split, document.name, (chunk,), False, False
@@ -85,7 +88,12 @@ def pair_chunks(source, val_fraction):
 
 def assign_split(items, val_fraction):
     """(split, item) for each (text, item); of fewer than LOOKAHEAD at least one goes to validation."""
-    hashed = ((hash_to_unit(text), item) for text, item in items)
+
+    def uniform(text):  # in [0, 1)
+        digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+        return int.from_bytes(digest) / 2**64
+
+    hashed = ((uniform(text), item) for text, item in items)
     first = list(islice(hashed, LOOKAHEAD))
     lowest = min(x for x, _ in first)
     if len(first) < LOOKAHEAD and lowest >= val_fraction:
@@ -94,19 +102,13 @@ def assign_split(items, val_fraction):
         yield VALIDATION if x < val_fraction else TRAIN, item
 
 
-def hash_to_unit(text):
-    """A number in [0, 1) that depends on the text alone."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()) / 2**64
-
-
 def tail_split(document, val_fraction):
     """The end of a single document is for validation."""
     length = sum(len(chunk) for chunk in document.chunks())
     cut = int(length * (1 - val_fraction))
     if not 0 < cut < length:
         raise DataError(f"{document.name} holds {length} characters: too few to split off validation text")
-    yield TRAIN, document._replace(chunks=lambda: slice_chunks(document.chunks(), 0, cut))
-    yield VALIDATION, document._replace(chunks=lambda: slice_chunks(document.chunks(), cut, length))
+    return (TRAIN, document, 0, cut), (VALIDATION, document, cut, length)
 
 
 def slice_chunks(chunks, start, stop):
@@ -123,9 +125,17 @@ def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)
         hashes = HashCache(cache / "fingerprints.json")
-    options = [cache_key_part(source), cache_key_part(trainer), specials, val_fraction]
+    options = [  # of both, except where the cache is
+        [
+            type(part).__name__,
+            {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"},
+        ]
+        for part in (source, trainer)
+    ]
     stat_key, content_hash = source.stat_key(), source.digest(hashes)
-    key = hashlib.sha256(json.dumps([FORMAT, content_hash, *options]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        json.dumps([FORMAT, content_hash, *options, specials, val_fraction]).encode()
+    ).hexdigest()[:16]
     folder = cache / f"{type(source).__name__.lower()}-{key}"
     if not folder.exists():
         with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "w") as lock:
@@ -136,12 +146,6 @@ def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
                     if source.stat_key() != stat_key:
                         raise DataError("the text changed while it was read; run again")
     return Corpus(folder, hashes)
-
-
-def cache_key_part(part):
-    """Its class and options, except where the cache is."""
-    options = {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"}
-    return [type(part).__name__, options]
 
 
 @contextmanager

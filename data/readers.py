@@ -6,7 +6,6 @@ import glob
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,18 +22,13 @@ FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 class Document(NamedTuple):
-    """A name for error messages, and a function that reads the text in chunks."""
+    """A file, or a text and its name for error messages."""
 
-    name: str
-    chunks: Callable[[], Iterator[str]]
+    name: str | Path
+    text: str | None = None
 
-
-def from_text(name, text):
-    return Document(name, lambda: iter([text]))
-
-
-def file_document(path):
-    return Document(str(path), lambda: read_chunks(path))
+    def chunks(self):
+        return read_chunks(self.name) if self.text is None else iter([self.text])
 
 
 def read_chunks(path):

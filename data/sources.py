@@ -10,15 +10,7 @@ from configs.errors import DataError
 from configs.registry import Count
 from data.disk import disk_errors
 from data.files import FileSource, digest, resolve_paths, stdlib_files
-from data.readers import (
-    download_error,
-    file_document,
-    file_rows,
-    from_text,
-    hub_rows,
-    read_lines,
-    table_files,
-)
+from data.readers import Document, download_error, file_rows, hub_rows, read_lines, table_files
 
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -32,7 +24,7 @@ class Python(FileSource):
         return stdlib_files()
 
     def documents(self):
-        return map(file_document, self.files())
+        return map(Document, self.files())
 
 
 class Text(FileSource):
@@ -47,7 +39,7 @@ class Text(FileSource):
     def documents(self):
         for path in self.files():
             if self.split_on == "file":
-                yield file_document(path)
+                yield Document(path)
             else:
                 yield from self.parts(path)
 
@@ -56,14 +48,14 @@ class Text(FileSource):
         paragraph = []
         for number, line in enumerate(read_lines(path), 1):
             if self.split_on == "line":
-                yield from_text(f"{path}:{number}", line)
+                yield Document(f"{path}:{number}", line)
             elif line.strip():
                 paragraph.append(line)
             elif paragraph:
-                yield from_text(f"{path}:{number}", "\n".join(paragraph))
+                yield Document(f"{path}:{number}", "\n".join(paragraph))
                 paragraph = []
         if paragraph:
-            yield from_text(str(path), "\n".join(paragraph))
+            yield Document(path, "\n".join(paragraph))
 
 
 class Table(FileSource):
@@ -76,7 +68,7 @@ class Table(FileSource):
         return table_files(self.path, self.cache)
 
     def documents(self):
-        return (from_text(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
+        return (Document(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
 
 
 class Hub:
@@ -124,7 +116,7 @@ class Hub:
     def documents(self):
         place, revision = (self.folder, self.revision) if self.folder else (self.id, self.commit)
         rows = hub_rows(place, self.name, self.split, revision, self.streaming, [self.field])
-        return (from_text(place, text) for place, (text,) in rows)
+        return (Document(place, text) for place, (text,) in rows)
 
 
 class Shakespeare(FileSource):
@@ -141,7 +133,7 @@ class Shakespeare(FileSource):
         return [self.path]
 
     def documents(self):
-        return map(file_document, self.files())
+        return map(Document, self.files())
 
     def download(self):
         try:

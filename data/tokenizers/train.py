@@ -1,8 +1,4 @@
-"""Where each kind of tokenizer comes from.
-
-`train(texts, specials)` reads the texts it needs: `texts(include_val)` yields those of the training split, or
-those of both splits.
-"""
+"""Where each kind of tokenizer comes from: train(texts, specials) reads what it needs of texts(include_val)."""
 
 from functools import partial
 from typing import Annotated
@@ -45,13 +41,10 @@ class BpeTrainer:
         self.vocab_size, self.train_mb = vocab_size, train_mb
 
     def train(self, texts, specials):
-        n_ordinary = self.vocab_size - len(specials)
-        if n_ordinary < 256:
-            raise ValueError(
-                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {256 + len(specials)}: "
-                f"256 bytes and {len(specials)} special tokens"
-            )
-        ranks = train_bpe(take_chars(texts(include_val=False), self.train_mb * 10**6), n_ordinary)
+        if self.vocab_size < (least := 256 + len(specials)):  # each byte is a token
+            raise ValueError(f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}")
+        texts = take_chars(texts(include_val=False), self.train_mb * 10**6)
+        ranks = train_bpe(texts, self.vocab_size - len(specials))
         return BytePairTokenizer(PATTERN, ranks, assign_ids(specials, len(ranks)))
 
 
@@ -102,10 +95,8 @@ class FromState:
     def train(self, texts, specials):
         tokenizer = tokenizer_from_state(self.state)
         if missing := [name for name in specials if name not in tokenizer.specials]:
-            raise ValueError(
-                f"this objective needs the special token {missing[0]!r}; the model's tokenizer has "
-                f"{', '.join(tokenizer.specials)}"
-            )
+            known = ", ".join(tokenizer.specials)
+            raise ValueError(f"this objective needs the special token {missing[0]!r}; the model has {known}")
         return tokenizer
 
 
@@ -131,11 +122,6 @@ class TiktokenPretrained:
         return BytePairTokenizer(published["pat_str"], ranks, {"end": end, **assign_ids(others, end + 1)})
 
 
-TOKENIZERS = {
-    "byte": ByteTrainer,
-    "char": CharTrainer,
-    "bpe": BpeTrainer,
-    "gpt2": partial(TiktokenPretrained, kind="gpt2", encoding="gpt2"),
-    "cl100k": partial(TiktokenPretrained, kind="cl100k", encoding="cl100k_base"),
-    "o200k": partial(TiktokenPretrained, kind="o200k", encoding="o200k_base"),
-}
+PRETRAINED = {"gpt2": "gpt2", "cl100k": "cl100k_base", "o200k": "o200k_base"}
+TOKENIZERS = {"byte": ByteTrainer, "char": CharTrainer, "bpe": BpeTrainer}
+TOKENIZERS |= {kind: partial(TiktokenPretrained, kind=kind, encoding=e) for kind, e in PRETRAINED.items()}
