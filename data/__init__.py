@@ -11,16 +11,7 @@ from data.pairs import Docstrings, PairTable, ParallelText, Synthetic
 from data.sources import Hub, Python, Shakespeare, Table, Text
 from data.tokenizers.train import TOKENIZERS
 
-SOURCES = {
-    "python": Python,
-    "text": Text,
-    "table": Table,
-    "hub": Hub,
-    "shakespeare": Shakespeare,
-    "pairs": PairTable,
-    "parallel": ParallelText,
-    "docstrings": Docstrings,
-    "synthetic": Synthetic,
-}
+SOURCES = {"python": Python, "text": Text, "table": Table, "hub": Hub, "shakespeare": Shakespeare}
+SOURCES |= {"pairs": PairTable, "parallel": ParallelText, "docstrings": Docstrings, "synthetic": Synthetic}
 
 __all__ = ["OBJECTIVES", "SOURCES", "TOKENIZERS"]

@@ -55,17 +55,13 @@ def check_objective(kind, source, config):
     if objective is None:
         return
     if objective.input_kind != source.input_kind:
-        raise ValueError(
-            f"objective={kind} needs {objective.input_kind}, and data={config.data['kind']} gives "
-            f"{source.input_kind}; objective=auto chooses one that fits"
-        )
+        gives = f"data={config.data['kind']} gives {source.input_kind}"
+        raise ValueError(f"objective={kind} needs {objective.input_kind}, and {gives}; use objective=auto")
     if architecture not in objective.architectures:
         text = source.input_kind == "text"  # every architecture has an objective for text
         hint = "objective=auto" if text else "plain text, such as data=text"
-        raise ValueError(
-            f"objective={kind} needs a model whose kind is {' or '.join(objective.architectures)}, not "
-            f"{architecture}; use {hint}"
-        )
+        kinds = f"{' or '.join(objective.architectures)}, not {architecture}"
+        raise ValueError(f"objective={kind} needs a model whose kind is {kinds}; use {hint}")
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from configs.errors import DataError
 
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
+FULL = "; free some space, or choose another disk with data.cache=FOLDER"
+HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
+HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a writable data.cache=FOLDER")
 
 
 def write_synced(path, chunks):
@@ -70,10 +73,6 @@ def disk_errors(action):
     except OSError as error:
         if error.strerror is None:
             raise
-        hint = ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            hint = "; free some space, or choose another disk with data.cache=FOLDER"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = "; choose a writable folder with data.cache=FOLDER"
         name = f" {error.filename}" if error.filename else ""
+        hint = HINTS.get(error.errno, "")
         raise DataError(f"{action}{name}: {error.strerror.lower()}{hint}") from None

@@ -66,7 +66,7 @@ class FileSource:
         return hashlib.sha256(repr(known).encode("utf-8", "surrogateescape")).hexdigest()
 
     def stat_key(self):
-        """Changes when a file does, without reading it."""
+        """Changes when a file does."""
         return [stat_key(os.stat(path)) for path in self.files()]
 
     def n_bytes(self):

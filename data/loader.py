@@ -34,14 +34,11 @@ class TokenLoader:
 
     def __init__(self, part, objective, tokenizer, *, batch_size, seed):
         self.part, self.objective, self.tokenizer = part, objective, tokenizer
-        self.batch_size, self.seed = batch_size, seed
-        self.tokens_per_example = objective.seq_len
+        self.batch_size, self.seed, self.tokens_per_example = batch_size, seed, objective.seq_len
         self.n = (part.n_tokens - objective.lookahead) // objective.seq_len
         if self.n < 1:
-            raise DataError(
-                f"the {part.path.stem} split has {part.n_tokens} tokens, and a window needs "
-                f"{objective.seq_len + objective.lookahead}; give more text or lower model.context_length"
-            )
+            sizes = f"{part.n_tokens} tokens, and a window needs {objective.seq_len + objective.lookahead}"
+            raise DataError(f"{part.path.stem} has {sizes}; give more text or lower model.context_length")
 
     def batch(self, step, rank=0, world_size=1):
         rows = rank_slice(self.batch_size, rank, world_size)
@@ -89,19 +86,15 @@ class PairLoader:
         self.n_too_long = int(too_long.sum())
         if self.n_too_long and objective.too_long == "error":
             source, target = lengths[lengths.sum(1).argmax()]
-            raise DataError(
-                f"a {part.path.stem} pair has {source} source and {target} target tokens, too many for a "
-                f"context of {context}; raise model.context_length, or use objective.too_long=truncate"
-            )
+            pair = f"a pair of {source} and {target} tokens is too long for a context of {context}"
+            raise DataError(f"{pair}; raise model.context_length or choose objective.too_long=truncate")
         self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
         self.lengths = truncated[self.pairs]
         self.widths = objective.widths(*self.lengths.T)
         self.n = len(self.pairs)
         if not self.n:
-            raise DataError(
-                f"none of the {len(lengths)} pairs of the {part.path.stem} split fits into a context of "
-                f"{context} tokens; raise model.context_length or choose objective.too_long=truncate"
-            )
+            pairs = f"all {len(lengths)} pairs of {part.path.stem} are too long for a context of {context}"
+            raise DataError(f"{pairs}; raise model.context_length or choose objective.too_long=truncate")
         self.tokens_per_example = self.lengths.sum(1).mean()
         self.group_ids = lru_cache(2)(self.group_ids)  # consecutive steps share a group
 

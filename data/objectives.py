@@ -13,6 +13,8 @@ import torch
 from configs.registry import Bounds, Ratio
 from configs.schema import IGNORE_INDEX
 
+SpanLength = Annotated[float, Bounds(least=1)]
+
 
 class Batch(NamedTuple):
     """Keyword arguments of the model's forward and the targets, (B, T) each, and the number of targets."""
@@ -88,9 +90,7 @@ class Span:
 
     input_kind, architectures, lookahead = "text", ("encoder_decoder",), 0
 
-    def __init__(
-        self, context_length, noise_density: Ratio, mean_span_length: Annotated[float, Bounds(least=1)]
-    ):
+    def __init__(self, context_length, noise_density: Ratio, mean_span_length: SpanLength):
         self.noise_density, self.mean_span_length = noise_density, mean_span_length
         # as much text as fits once its spans are removed, if the target fits, too
         lengths = range(2, 2 * context_length + 2)
@@ -172,11 +172,9 @@ class Seq2Seq:
             ignored = [[*[IGNORE_INDEX] * len(source), *target] for source, target in pairs]
             return make_batch({"tokens": tokens}, pad_rows(ignored, *widths, IGNORE_INDEX), count)
         source_width, target_width = widths
-        inputs = {
-            "source": pad_rows(sources, source_width, pad),
-            "tokens": pad_rows([[start, *target[:-1]] for target in targets], target_width, pad),
-            "source_visible": np.arange(source_width) < np.array([[len(source)] for source in sources]),
-        }
+        inputs = {"source": pad_rows(sources, source_width, pad)}
+        inputs["tokens"] = pad_rows([[start, *target[:-1]] for target in targets], target_width, pad)
+        inputs["source_visible"] = np.arange(source_width) < np.array([[len(source)] for source in sources])
         return make_batch(inputs, pad_rows(targets, target_width, IGNORE_INDEX), count)
 
 

@@ -51,11 +51,9 @@ class ParallelText(FileSource):
 
     def files(self):
         found = [resolve_paths(path, None) for path in (self.source, self.target)]
-        for name, files in zip(("source", "target"), found, strict=True):
+        for path, files in zip((self.source, self.target), found, strict=True):
             if len(files) != 1:
-                raise DataError(
-                    f"data.{name} is {getattr(self, name)}: expected one file and found {len(files)}"
-                )
+                raise DataError(f"{path}: expected one file and found {len(files)}")
         return [file for [file] in found]
 
     def pairs(self):
@@ -71,10 +69,7 @@ class ParallelText(FileSource):
 class Docstrings(FileSource):
     """Functions of the standard library without their docstring -> its first line."""
 
-    input_kind = "pairs"
-
-    def files(self):
-        return stdlib_files()
+    input_kind, files = "pairs", staticmethod(stdlib_files)
 
     def pairs(self):
         return (pair for path in self.files() for pair in documented_functions(path))
@@ -124,10 +119,8 @@ class Synthetic:
     def __init__(self, task: Annotated[str, tuple(TASKS)], size: Annotated[int, Bounds(least=2)],
                  min_length: int, max_length: int):  # fmt: skip
         if not 1 <= min_length <= max_length <= 1000:
-            raise ValueError(
-                f"min_length is {min_length}, max_length is {max_length}; expected "
-                "1 <= min_length <= max_length <= 1000"
-            )
+            lengths = f"min_length is {min_length}, max_length is {max_length}"
+            raise ValueError(f"{lengths}; expected 1 <= min_length <= max_length <= 1000")
         self.task, self.size, self.min_length, self.max_length = task, size, min_length, max_length
 
     def digest(self, hashes):

@@ -89,9 +89,8 @@ def pair_chunks(source, val_fraction):
 def assign_split(items, val_fraction):
     """(split, item) for each (text, item); of fewer than LOOKAHEAD at least one goes to validation."""
 
-    def uniform(text):  # in [0, 1)
-        digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
-        return int.from_bytes(digest) / 2**64
+    def uniform(text):  # from 0 to 1
+        return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()) / 2**64
 
     hashed = ((uniform(text), item) for text, item in items)
     first = list(islice(hashed, LOOKAHEAD))
@@ -125,13 +124,10 @@ def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)
         hashes = HashCache(cache / "fingerprints.json")
-    options = [  # of both, except where the cache is
-        [
-            type(part).__name__,
-            {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"},
-        ]
-        for part in (source, trainer)
-    ]
+    options = []
+    for part in (source, trainer):
+        values = {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"}
+        options.append([type(part).__name__, values])
     stat_key, content_hash = source.stat_key(), source.digest(hashes)
     key = hashlib.sha256(
         json.dumps([FORMAT, content_hash, *options, specials, val_fraction]).encode()
@@ -178,16 +174,16 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
 
     tokenizer = trainer.train(texts, specials)
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    with (
-        TokenWriter(draft, TRAIN, dtype, source.input_kind) as train,
-        TokenWriter(draft, VALIDATION, dtype, source.input_kind) as validation,
-    ):
-        writers, total, done = {TRAIN: train, VALIDATION: validation}, source.n_bytes(), 0
+    writers = {split: TokenWriter(draft, split, dtype, source.input_kind) for split in (TRAIN, VALIDATION)}
+    with writers[TRAIN] as train, writers[VALIDATION]:
+        total, done = source.n_bytes(), 0
         jobs = job_batches(split_chunks(source, val_fraction))
         for encoded in ordered_map(lambda job: encode(job, tokenizer), jobs):
             for split, chunk in encoded.items():
                 if source.max_tokens is not None and split == TRAIN:
-                    chunk = chunk.first(source.max_tokens - train.n_tokens)
+                    ids = chunk.ids[: source.max_tokens - train.n_tokens]
+                    n_bytes = round(chunk.n_bytes * len(ids) / len(chunk.ids))
+                    chunk = chunk._replace(ids=ids, n_bytes=n_bytes)
                 writers[split].write(chunk)
                 done += chunk.n_bytes
             if report:
@@ -236,13 +232,9 @@ def ordered_map(function, jobs):
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
         running = deque()
-        try:
-            for job in jobs:
-                running.append(pool.submit(function, job))
-                if len(running) > 2 * workers:
-                    yield running.popleft().result()
-            while running:
+        for job in jobs:
+            running.append(pool.submit(function, job))
+            if len(running) > 2 * workers:
                 yield running.popleft().result()
-        finally:
-            for future in running:
-                future.cancel()
+        while running:
+            yield running.popleft().result()

@@ -108,7 +108,7 @@ def json_rows(path):
     """(place, row) of JSON Lines, or of a JSON list. The datasets library would parse dates in texts."""
     if next(read_chunks(path), "").lstrip().startswith("["):
         rows = parse_json(path, "".join(read_chunks(path)))
-        yield from numbered(rows, path)
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
         return
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
@@ -120,10 +120,6 @@ def parse_json(place, text):
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON: {error}") from None
-
-
-def numbered(rows, name):
-    return ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def table_rows(path, suffix, fields):
@@ -140,7 +136,7 @@ def table_rows(path, suffix, fields):
     kind, files = suffix[1:].replace("tsv", "csv"), glob.escape(str(path))
     with reader_errors(path):
         table = datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
-        yield from numbered(table, path)
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(table, 1))
 
 
 @contextmanager
@@ -181,7 +177,8 @@ def hub_rows(dataset, name, split, revision, streaming, fields):
         table = open_dataset(dataset, name, split, revision, streaming)
         if set(fields) <= set(table.column_names or ()):
             table = table.select_columns(fields)  # do not decode images and the like
-        yield from text_fields(numbered(table, dataset), fields, dataset)
+        rows = ((f"{dataset}, row {number}", row) for number, row in enumerate(table, 1))
+        yield from text_fields(rows, fields, dataset)
 
 
 def open_dataset(dataset, name, split, revision, streaming):
@@ -192,7 +189,7 @@ def open_dataset(dataset, name, split, revision, streaming):
         try:
             table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
         except Exception as error:  # of the network, of many libraries
-            raise DataError(download_error(dataset, error)) from None
+            raise download_error(dataset, error) from None
         return table if streaming else table.to_iterable_dataset()
     if not any(os.path.exists(os.path.join(dataset, f)) for f in ("dataset_dict.json", "state.json")):
         # streaming, because a cached copy could be stale
@@ -207,7 +204,5 @@ def open_dataset(dataset, name, split, revision, streaming):
 
 
 def download_error(dataset, error):
-    return (
-        f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); check its name and the "
-        "network, or give the folder of a copy: data.id=FOLDER"
-    )
+    hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
+    return DataError(f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); {hint}")

@@ -20,8 +20,7 @@ SHAKESPEARE_BYTES = 1_115_394
 class Python(FileSource):
     """The running Python's standard library; each file is a document."""
 
-    def files(self):
-        return stdlib_files()
+    files = staticmethod(stdlib_files)
 
     def documents(self):
         return map(Document, self.files())
@@ -101,7 +100,7 @@ class Hub:
             self.commit = huggingface_hub.HfApi().dataset_info(self.id, revision=self.revision).sha
         except Exception as error:  # of the network, of many libraries
             if key not in hashes.known:
-                raise DataError(download_error(self.id, error)) from None
+                raise download_error(self.id, error) from None
             self.commit = hashes.known[key]
         else:
             hashes.put(key, self.commit)

@@ -23,11 +23,6 @@ class EncodedChunk(NamedTuple):
     n_bytes: int
     n_items: int
 
-    def first(self, n):
-        """Its first n tokens."""
-        fraction = min(1, n / len(self.ids))
-        return self._replace(ids=self.ids[:n], n_bytes=round(self.n_bytes * fraction))
-
 
 class TokenWriter:
     """Writes one split of a corpus: its tokens and, for pairs, the offset where each text ends."""
@@ -64,10 +59,8 @@ class TokenWriter:
 
     def entry(self):
         """What the index says about this split."""
-        files = {
-            name: {"bytes": os.path.getsize(file.name), "sha256": self.hashes[name].hexdigest()}
-            for name, file in self.files.items()
-        }
+        sizes = {name: os.path.getsize(file.name) for name, file in self.files.items()}
+        files = {name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()}
         return {"tokens": self.n_tokens, "bytes": self.n_bytes, "items": self.n_items, "files": files}
 
 
@@ -79,8 +72,7 @@ class TokenFile:
         self.path, self.vocab_size = folder / f"{name}.tokens", index["vocab_size"]
         self.n_tokens, self.n_bytes, self.n_items = entry["tokens"], entry["bytes"], entry["items"]
         self.tokens = np.memmap(self.path, index["dtype"], "r")
-        self.offsets = None
-        if index["input_kind"] == "pairs":
+        if index["input_kind"] == "pairs":  # where each text ends
             self.offsets = np.memmap(folder / f"{name}.bounds", np.int64, "r")
 
     def windows(self, starts, length):
@@ -99,10 +91,7 @@ class TokenFile:
     def check_ids(self, ids):
         """Ids are checked when they are read, so that no forward pass needs to."""
         if ids.size and (highest := int(ids.max())) >= self.vocab_size:
-            raise DataError(
-                f"{self.path} holds the id {highest}, beyond its vocabulary of {self.vocab_size}; "
-                f"remove {self.path.parent} and run again"
-            )
+            raise corrupt_error(self.path, f"holds the id {highest}, beyond its vocab_size {self.vocab_size}")
         return ids.astype(np.int64)
 
 

@@ -17,7 +17,7 @@ def to_hf(tokenizer):
     if tokenizer.kind == "hub":
         names = {name: tokenizer.backend.id_to_token(i) for name, i in tokenizer.specials.items()}
         return tokenizer.text, {name: token for name, token in names.items() if token is not None}
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
     name_of = {i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())}
     names = {name: name_of[i] for name, i in tokenizer.specials.items()}  # one name for each id
@@ -38,7 +38,12 @@ def to_hf(tokenizer):
         pattern = re.sub(r"(\{\d+,\d+\})\+", r"\1", getattr(tokenizer, "pattern", ""))
         hf_tokenizer.pre_tokenizer, hf_tokenizer.decoder = byte_level(pattern), decoders.ByteLevel()
     if any(tokenizer.template):
-        hf_tokenizer.post_processor = template_processing(tokenizer.template, name_of)
+        name_of |= {i: f"<|{i}|>" for side in tokenizer.template for i in side if i not in name_of}
+        before, after = ([name_of[i] for i in side] for side in tokenizer.template)
+        single, special_tokens = [*before, "$A", *after], [(name, i) for i, name in name_of.items()]
+        hf_tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, pair=[*single, "$B:1", *after], special_tokens=special_tokens
+        )
     text = hf_tokenizer.to_str()
     sample = "".join(c for c in SAMPLE if tokenizer.kind != "char" or c in tokenizer.characters)
     if not same_ids(tokenizer, load_hf_tokenizer(text), sample):
@@ -58,18 +63,6 @@ def merges_of(tokens):
 
 def same_ids(tokenizer, hf_tokenizer, text):
     return tokenizer.encode(text).tolist() == hf_tokenizer.encode(text, add_special_tokens=False).ids
-
-
-def template_processing(template, name_of):
-    from tokenizers.processors import TemplateProcessing
-
-    names = {i: name_of.get(i, f"<|{i}|>") for side in template for i in side}
-    before, after = ([names[i] for i in side] for side in template)
-    return TemplateProcessing(
-        single=[*before, "$A", *after],
-        pair=[*before, "$A", *after, "$B:1", *after],
-        special_tokens=[(name, i) for i, name in names.items()],
-    )
 
 
 def template_of(processor):

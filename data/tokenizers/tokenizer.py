@@ -108,9 +108,9 @@ class CharTokenizer(Tokenizer):
     def encode(self, text):
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
         if len(ids) and ids.min() < 0:
-            unknown = text[int(np.argmax(ids < 0))]
+            unknown = f"the character {text[int(np.argmax(ids < 0))]!r}"
             raise ValueError(
-                f"this tokenizer has no {unknown!r}; tokenizer=byte and =bpe encode any character"
+                f"{unknown} is not among the {len(self.characters)} of this tokenizer; try tokenizer=bpe"
             )
         return ids
 

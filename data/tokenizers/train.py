@@ -1,4 +1,4 @@
-"""Where each kind of tokenizer comes from: train(texts, specials) reads what it needs of texts(include_val)."""
+"""Where tokenizers come from: train(texts, specials) reads what it needs of texts(include_val)."""
 
 from functools import partial
 from typing import Annotated

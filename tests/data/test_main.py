@@ -82,13 +82,13 @@ def test_a_batch_fits_the_model(run, overrides):
         (
             ["data=text", "data.path=book.txt", "model.context_length=100000"],
             3,
-            "train split has .* tokens, and a window needs",
+            "train has .* tokens, and a window needs",
         ),
         ([*PAIR_TABLE, "data.source=question"], 3, "has no field 'question'; its fields are: source, target"),
         (
             [*PAIR_TABLE, "objective.too_long=error", "model.context_length=8"],
             3,
-            "too many for a context of 8",
+            "too long for a context of 8",
         ),
         ([*TEXTS, "data.val_fraction=2"], 2, "data.val_fraction is 2; expected a number above 0 and below 1"),
         ([*TEXTS, "data.val_fraction=abc"], 2, "data.val_fraction is 'abc'; expected a number"),
@@ -117,7 +117,7 @@ def test_a_batch_fits_the_model(run, overrides):
         (
             [*TEXTS, "objective=pairs"],
             2,
-            "objective=pairs needs pairs, and data=text gives text; objective=auto",
+            "objective=pairs needs pairs, and data=text gives text; use objective=auto",
         ),
         ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
         ([*TEXTS, "objective=span"], 2, "objective=span needs a model whose kind is encoder_decoder"),

@@ -50,7 +50,7 @@ def test_parallel_files(tmp_path):
     (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
     with pytest.raises(DataError, match=r"a\.en has 2 lines and .*a\.de has 3; they must have equally many"):
         texts(found)
-    with pytest.raises(DataError, match="data.target is .*: expected one file and found 2"):
+    with pytest.raises(DataError, match="a.*: expected one file and found 2"):
         source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.*")).files()
 
 

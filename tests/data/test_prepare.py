@@ -87,7 +87,7 @@ def test_a_long_document_ends_once(tmp_path, monkeypatch):
     chunks = list(split_chunks(source("text", path=str(tmp_path)), 0.5))
     assert len(chunks) > 10 and sum(chunk.last for chunk in chunks) == sum(chunk.end for chunk in chunks) == 2
     for name in "ab":
-        own = [chunk for chunk in chunks if chunk.name.endswith(f"{name}.txt")]
+        own = [chunk for chunk in chunks if chunk.name.name == f"{name}.txt"]
         assert len({chunk.split for chunk in own}) == 1 and own[-1].last and own[-1].end
 
 
@@ -165,11 +165,6 @@ def test_a_long_document_is_encoded_as_a_whole(tmp_path, monkeypatch, tokenizer)
     ids = [token for part in (made.train, made.validation) for token in part.tokens.tolist()]
     cut = int(len(text) * 0.95)
     assert ids == [*made.tokenizer.encode(text[:cut]).tolist(), *made.tokenizer.encode(text[cut:]).tolist()]
-
-
-def test_shakespeare_is_cut_where_others_cut_it():
-    n = 1_115_394
-    assert n - int(n * (1 - 0.1)) == 111_540
 
 
 @pytest.mark.parametrize(("n_characters", "dtype"), [(1000, "uint16"), (70_000, "uint32")])
@@ -470,11 +465,6 @@ print(folders("full"))
         said == "cannot write: file too large; free some space, or choose another disk with data.cache=FOLDER"
     )
     assert left == "[]"
-
-
-def test_the_index_names_the_format(tmp_path):
-    index = json.loads((text_corpus(tmp_path, TEXT).folder / "index.json").read_text())
-    assert index["format"] == store.FORMAT and set(index["parts"]) == {"train", "validation"}
 
 
 def test_unigram_entropy():

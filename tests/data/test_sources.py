@@ -44,12 +44,6 @@ def test_a_file_a_folder_a_glob(tmp_path):
     assert read(text(tmp_path / ".hidden/e.txt")) == ["text of .hidden/e.txt"], "hidden files only by name"
 
 
-@pytest.mark.parametrize("name", ["my book (1).txt", "a=b.txt", "a,b.txt", "書.txt", "it's \\ {x}.txt"])
-def test_unusual_names(tmp_path, name):
-    (tmp_path / name).write_text("words")
-    assert read(text(tmp_path / name)) == ["words"]
-
-
 def test_lines_and_paragraphs(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"one\r\ntwo\n\n\nthree\nfour\n  \nfive")
