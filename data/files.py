@@ -54,7 +54,7 @@ def resolve_paths(path, cache):
 
 
 class FileSource:
-    """A source that is determined by the contents and names of its files."""
+    """A source that is determined by the contents and names of its files, if it has any."""
 
     input_kind, max_tokens = "text", None
 
@@ -70,7 +70,7 @@ class FileSource:
         return [stat_key(os.stat(path)) for path in self.files()]
 
     def n_bytes(self):
-        return sum(path.stat().st_size for path in self.files())
+        return sum(path.stat().st_size for path in self.files()) or None
 
 
 class HashCache:

@@ -70,10 +70,8 @@ class Table(FileSource):
         return (Document(place, text) for place, (text,) in file_rows(self.files(), [self.field]))
 
 
-class Hub:
+class Hub(FileSource):
     """One field of a dataset on the Hugging Face Hub, or in a folder; `streaming` keeps no copy."""
-
-    input_kind = "text"
 
     def __init__(self, id: str, name: str | None, split: str, field: str, revision: str | None,
                  streaming: bool, max_tokens: Count | None):  # fmt: skip
@@ -87,12 +85,12 @@ class Hub:
         return folder if os.path.isdir(folder := os.path.expanduser(self.id)) else None
 
     def files(self):
-        return resolve_paths(self.id, None)
+        return resolve_paths(self.id, None) if self.folder else []
 
     def digest(self, hashes):
         """Of a folder's files; of a dataset on the hub, its commit: offline, the last that is known."""
         if self.folder:
-            return FileSource.digest(self, hashes)
+            return super().digest(hashes)
         import huggingface_hub
 
         key = f"hub:{self.id}@{self.revision}"
@@ -105,12 +103,6 @@ class Hub:
         else:
             hashes.put(key, self.commit)
         return self.commit
-
-    def stat_key(self):
-        return FileSource.stat_key(self) if self.folder else None
-
-    def n_bytes(self):
-        return FileSource.n_bytes(self) if self.folder else None
 
     def documents(self):
         place, revision = (self.folder, self.revision) if self.folder else (self.id, self.commit)
