@@ -108,9 +108,10 @@ def compose_raw(overrides):
 
 
 @cache
-def compose_cached(overrides):
+def compose_cached(overrides, throw_on_missing=True):
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return OmegaConf.to_container(hydra.compose("train", list(overrides)), throw_on_missing=True)
+        config = hydra.compose("train", list(overrides))
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=throw_on_missing)
 
 
 def check_override(override):
@@ -200,7 +201,8 @@ def explain_error(error, overrides):
 
 def unknown_setting(key, overrides):
     """Which settings there are instead; or which option of the group has the one that was typed."""
-    known = flatten(compose_raw(tuple(o for o in overrides if (CONFIGS / re.split("[@=]", o)[0]).is_dir())))
+    groups = tuple(o for o in overrides if (CONFIGS / re.split("[@=]", o)[0]).is_dir())
+    known = flatten(compose_cached(groups, throw_on_missing=False))
     node, _, last = key.rpartition(".")
     group = node.rpartition(".")[2]
     if (CONFIGS / group).is_dir() and group:

@@ -1,4 +1,4 @@
-"""What would be trained on: how much text there is, and the first batch, decoded.
+"""Preview the training data: how much text there is, and the first batch, decoded.
 
 python -m data data=text data.path=book.txt model=bert
 """
@@ -8,54 +8,47 @@ import sys
 
 from configs.cli import run_command
 from configs.compose import compose
+from configs.schema import IGNORE_INDEX
 from data.corpus import load, tokenizing_progress
-from data.objectives import IGNORE_INDEX
 
-ROWS = 4  # of the first batch
+MAX_ROWS = 4  # of the first batch
 
 
-def show(config):
+def preview(config):
     with tokenizing_progress() as report:
         loaders = load(config, report=report)
-    of_pairs = loaders.train.objective.input_kind == "pairs"
-    names = ["", "pairs" if of_pairs else "documents", "bytes", "tokens", "used" if of_pairs else "windows"]
+    train, tokenizer, size = loaders.train, loaders.tokenizer, config.train.batch_size
+    pairs = train.objective.input_kind == "pairs"
+    names = ["", "pairs" if pairs else "documents", "bytes", "tokens", "used" if pairs else "sequences"]
     print("{:<12}{:>12}{:>15}{:>15}{:>12}".format(*names))
-    for name, stream in (("train", loaders.train), ("validation", loaders.validation)):
-        part = stream.part
-        print(f"{name:<12}{part.n_items:>12,}{part.n_bytes:>15,}{part.n_tokens:>15,}{stream.n:>12,}")
-    part, size = loaders.train.part, config.train.batch_size
-    print(
-        f"\ntokenizer   {config.tokenizer['kind']}, {loaders.tokenizer.vocab_size:,} words in its vocabulary"
-    )
-    print(f"            {part.n_bytes / part.n_tokens:.2f} bytes in a token of training")
+    for name, loader in (("train", train), ("validation", loaders.validation)):
+        part = loader.part
+        print(f"{name:<12}{part.n_items:>12,}{part.n_bytes:>15,}{part.n_tokens:>15,}{loader.n:>12,}")
+    print(f"\ntokenizer   {config.tokenizer['kind']}, vocab_size {tokenizer.vocab_size:,}")
+    print(f"            {train.part.n_bytes / train.part.n_tokens:.2f} bytes per token (train)")
     print(f"objective   {config.objective['kind']}")
-    print(f"batch       {size}, so {loaders.train.n / size:,.1f} steps an epoch")
-    if of_pairs and (n := loaders.train.n_too_long):
-        print(f"too long    {n:,} pairs of training exceed the context ({config.objective['too_long']})")
-    print(f"kept in     {part.path.parent}\n")
-    show_batch(loaders.train.batch(0), loaders.tokenizer)
+    print(f"batch size  {size}, {train.n / size:,.1f} steps per epoch")
+    if pairs and train.n_too_long:
+        action = config.objective["too_long"]
+        print(f"too long    {train.n_too_long:,} training pairs exceed the context ({action})")
+    print(f"cached in   {train.part.path.parent}\n")
 
-
-def show_batch(batch, tokenizer):
+    batch = train.batch(0)
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
-    print(f"the first batch: {shapes}, {batch.count:,} targets")
-    for row in range(min(ROWS, len(batch.targets))):
+    print(f"first batch: {shapes}, {batch.count:,} targets")
+    for row in range(min(MAX_ROWS, size)):
         print()
-        for name, tensor in batch.inputs.items():
+        for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if not name.endswith("visible"):
-                print(f"{name:<12}{tokenizer.decode_with_specials(tensor[row].tolist())!r}")
-        asked = [i for i in batch.targets[row].tolist() if i != IGNORE_INDEX]
-        print(f"{'targets':<12}{tokenizer.decode_with_specials(asked)!r}")
+                ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
+                print(f"{name:<12}{tokenizer.decode_with_specials(ids)!r}")
 
 
-def main(words):
-    parser = argparse.ArgumentParser(
-        prog="python -m data", description="What would be trained on, and the first batch, decoded."
-    )
-    parser.add_argument(
-        "words", nargs="*", metavar="key=value", help="what to change: a group or an option of configs/"
-    )
-    show(compose(parser.parse_args(words).words))
+def main(args):
+    description = "Preview the training data: how much text there is, and the first batch, decoded."
+    parser = argparse.ArgumentParser(prog="python -m data", description=description)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
+    preview(compose(parser.parse_args(args).overrides))
 
 
 if __name__ == "__main__":

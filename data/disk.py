@@ -1,4 +1,4 @@
-"""Disk: what is written outlasts a loss of power: a file or folder is there whole, or not at all."""
+"""Disk: writes that survive a power failure; a file or folder is complete or absent."""
 
 import errno
 import hashlib
@@ -8,35 +8,32 @@ from contextlib import contextmanager
 
 from configs.errors import DataError
 
-PIECE = 1 << 24  # bytes that are hashed and written at a time
+CHUNK_BYTES = 1 << 24  # hashed and written at a time
+FULL = "; free some space, or choose another disk with data.cache=FOLDER"
+HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
+HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a writable data.cache=FOLDER")
 
 
 def write_synced(path, chunks):
-    """A new file of these bytes, on the disk before this returns; {bytes, sha256} of what it holds."""
+    """Write a new file, fsync it, and return its {bytes, sha256}."""
     handle, digest, size = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), hashlib.sha256(), 0
     try:
         for chunk in chunks:
             left = memoryview(chunk)
             while left:
-                done = write_all(handle, left[:PIECE], path)
+                done = os.write(handle, left[:CHUNK_BYTES])
                 digest.update(left[:done])
                 left, size = left[done:], size + done
         os.fsync(handle)
+    except OSError as error:  # which does not name the file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(handle)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def write_all(handle, piece, path):
-    """How much of it was; what goes wrong names the file, which the system does not."""
-    try:
-        return os.write(handle, piece)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
 def sync(path):
-    """What a file holds, or the names in a folder, are on the disk."""
+    """fsync a file, or the entries of a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -45,7 +42,7 @@ def sync(path):
 
 
 def atomic_write(path, text):
-    """The whole file at once, whatever stood there before."""
+    """Create or replace a text file."""
     draft = path.with_name(f"{path.name}.draft")
     draft.unlink(missing_ok=True)
     write_synced(draft, [text.encode()])
@@ -54,7 +51,7 @@ def atomic_write(path, text):
 
 
 def atomic_rmtree(folder):
-    """Gone by its name at once, then by and by: a half-deleted folder passes for nothing."""
+    """Rename, then delete, so that a half-deleted folder is never mistaken for a complete one."""
     trash = folder.with_suffix(".trash")
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(folder, trash)
@@ -62,25 +59,20 @@ def atomic_rmtree(folder):
 
 
 def filesize(n):
-    """A size as people read it."""
-    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if n >= one:
-            return f"{n / one:.{1 if unit == 'GiB' else 0}f} {unit}"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n >= size:
+            return f"{n / size:.{1 if unit == 'GiB' else 0}f} {unit}"
     return f"{n} bytes"
 
 
 @contextmanager
-def disk_errors(doing):
-    """What the disk refuses, as a DataError."""
+def disk_errors(action):
+    """Turn an OSError into a DataError that names the file and a way out."""
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
-        hint = ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            hint = "; free some space, or choose another disk with data.cache=FOLDER"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = "; choose a writable folder with data.cache=FOLDER"
-        where = f" {error.filename}" if error.filename else ""
-        raise DataError(f"{doing}{where}: {error.strerror.lower()}{hint}") from None
+        name = f" {error.filename}" if error.filename else ""
+        hint = HINTS.get(error.errno, "")
+        raise DataError(f"{action}{name}: {error.strerror.lower()}{hint}") from None

@@ -1,5 +1,4 @@
-"""Windows: the batch of every step, for any step at once. Which windows or pairs stand in it, and every draw
-about them, follow from (seed, step)."""
+"""Loaders: the batch of any step. Its examples, and every draw about them, follow from (seed, step)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -9,163 +8,146 @@ import numpy as np
 from configs.errors import DataError
 from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
 
-GROUP = 128  # batches of pairs that are sorted by length together,
-STRIP = 2  # first by the lengths of their sources, then so many batches at a time by their targets'
+SORT_GROUP = 128  # batches of pairs that are sorted together by source length,
+SUBGROUP = 2  # then this many at a time by target length
 
 
-def rank_slice(rows, rank, world):
-    """The rows of one among several processes that divide a batch."""
-    return slice(rank * rows // world, (rank + 1) * rows // world)
+def rank_slice(n_rows, rank, world_size):
+    """The rows of a batch that one process gets."""
+    return slice(rank * n_rows // world_size, (rank + 1) * n_rows // world_size)
 
 
-def row_rng(seed, numbers):
-    """A row's draws depend on its place in the stream, not on the rows beside it."""
-    return lambda purpose, width: random_words(hash_seed("draw", seed, purpose), numbers, width)
+def row_rng(seed, row_ids):
+    """Draws for each row that do not depend on the rows beside it."""
+    return lambda purpose, width: random_words(hash_seed("draw", seed, purpose), row_ids, width)
 
 
 def eval_subset(n, limit):
-    """Which of n examples are looked at in an evaluation: all, or always the same ones of them."""
+    """The ids to evaluate, of n examples: all, or `limit` of them, the same in every evaluation."""
     if limit is None or limit >= n:
         return np.arange(n)
     return np.sort(permutation(np.arange(limit), n, hash_seed("evaluation")))
 
 
 class TokenLoader:
-    """Text in windows of equal length that do not overlap, each once in every epoch."""
+    """Text as consecutive sequences of equal length, each once per epoch."""
 
     def __init__(self, part, objective, tokenizer, *, batch_size, seed):
         self.part, self.objective, self.tokenizer = part, objective, tokenizer
-        self.batch_size, self.seed = batch_size, seed
-        self.tokens_per_example = objective.seq_len
+        self.batch_size, self.seed, self.tokens_per_example = batch_size, seed, objective.seq_len
         self.n = (part.n_tokens - objective.lookahead) // objective.seq_len
         if self.n < 1:
-            raise DataError(
-                f"{part.path.stem} holds {part.n_tokens} tokens and a window needs "
-                f"{objective.seq_len + objective.lookahead}; give more text or lower model.context_length"
-            )
+            sizes = f"{part.n_tokens} tokens, and a window needs {objective.seq_len + objective.lookahead}"
+            raise DataError(f"{part.path.stem} has {sizes}; give more text or lower model.context_length")
 
-    def batch(self, step, rank=0, world=1):
-        places = self.places(step)[rank_slice(self.batch_size, rank, world)]
-        return self.rows(shuffled_ids(places, self.n, self.seed), row_rng(self.seed, places))
+    def batch(self, step, rank=0, world_size=1):
+        rows = rank_slice(self.batch_size, rank, world_size)
+        return self.make(self.example_ids(step)[rows], row_rng(self.seed, self.positions(step)[rows]))
 
-    def places(self, step):
-        """Of the rows of a batch in the stream."""
+    def positions(self, step):
+        """Where the rows of a batch are in the endless stream of examples."""
         return step * self.batch_size + np.arange(self.batch_size)
 
     def example_ids(self, step):
-        """Which windows a batch holds."""
-        return shuffled_ids(self.places(step), self.n, self.seed)
+        return shuffled_ids(self.positions(step), self.n, self.seed)
 
     def seq_len(self, step):
-        """Of a batch, in tokens a row: windows are all alike."""
+        """Tokens per row of a batch."""
         return self.tokens_per_example
 
-    def rows(self, numbers, draw):
+    def make(self, ids, draw):
         length = self.objective.seq_len
-        rows = self.part.windows(numbers * length, length + self.objective.lookahead)
+        rows = self.part.windows(ids * length, length + self.objective.lookahead)
         return self.objective.batch(rows, draw, self.tokenizer)
 
-    def evaluation(self, limit=None, rank=0, world=1):
-        """Batches with each window once, and what is left over at the end as a short one. What is drawn about
-        a window is always the same."""
-        numbers = eval_subset(self.n, limit)
-        starts = range(0, len(numbers), self.batch_size)
-        for start in starts[rank::world]:
-            batch = numbers[start : start + self.batch_size]
-            yield self.rows(batch, row_rng("evaluation", batch))
+    def evaluation(self, limit=None, rank=0, world_size=1):
+        """Batches of each sequence once, always with the same draws, and the rest as a shorter one."""
+        ids = eval_subset(self.n, limit)
+        starts = range(0, len(ids), self.batch_size)
+        for start in starts[rank::world_size]:
+            batch = ids[start : start + self.batch_size]
+            yield self.make(batch, row_rng("evaluation", batch))
         end = self.n * self.objective.seq_len
-        left = self.part.n_tokens - end
-        if len(numbers) == self.n and left > 1 and len(starts) % world == rank:
-            row = self.part.windows(np.array([end]), left)
+        rest = self.part.n_tokens - end
+        if len(ids) == self.n and rest > 1 and len(starts) % world_size == rank:
+            row = self.part.windows(np.array([end]), rest)
             yield self.objective.batch(row, row_rng("evaluation", [self.n]), self.tokenizer)
 
 
 class PairLoader:
-    """Pairs, each once in every epoch, beside others of like length so that little is padded."""
+    """Pairs, each once per epoch, batched with others of similar length to save padding."""
 
     def __init__(self, part, objective, tokenizer, *, batch_size, seed):
         self.part, self.objective, self.tokenizer = part, objective, tokenizer
         self.batch_size, self.seed = batch_size, seed
-        lengths = part.lengths()
-        kept = np.stack(objective.kept(*lengths.T), 1)
-        too_long = (kept < lengths).any(1)
+        lengths, context = part.lengths(), objective.context_length
+        truncated = np.stack(objective.truncated_lengths(*lengths.T), 1)
+        too_long = (truncated < lengths).any(1)
         self.n_too_long = int(too_long.sum())
         if self.n_too_long and objective.too_long == "error":
-            worst = int(lengths.sum(1).argmax())
-            raise DataError(
-                f"a pair of {part.path.stem} has a source of {lengths[worst][0]} tokens and a target of "
-                f"{lengths[worst][1]}, too many for a context of {objective.context_length}; raise model.context_length, "
-                "or choose objective.too_long=drop or truncate"
-            )
+            source, target = lengths[lengths.sum(1).argmax()]
+            pair = f"a pair of {source} and {target} tokens is too long for a context of {context}"
+            raise DataError(f"{pair}; raise model.context_length or choose objective.too_long=truncate")
         self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
-        self.lengths = kept[self.pairs]
+        self.lengths = truncated[self.pairs]
         self.widths = objective.widths(*self.lengths.T)
         self.n = len(self.pairs)
-        self.tokens_per_example = self.lengths.sum(1).mean() if self.n else 0
-        self.due = lru_cache(2)(self.due_in)  # the steps of a group follow one another
         if not self.n:
-            raise DataError(
-                f"none of the {len(lengths)} pairs of {part.path.stem} fits into a context of "
-                f"{objective.context_length} tokens; raise model.context_length or choose objective.too_long=truncate"
-            )
+            pairs = f"all {len(lengths)} pairs of {part.path.stem} are too long for a context of {context}"
+            raise DataError(f"{pairs}; raise model.context_length or choose objective.too_long=truncate")
+        self.tokens_per_example = self.lengths.sum(1).mean()
+        self.group_ids = lru_cache(2)(self.group_ids)  # consecutive steps share a group
 
-    def batch(self, step, rank=0, world=1):
-        return self.rows(self.example_ids(step), rank_slice(self.batch_size, rank, world))
+    def batch(self, step, rank=0, world_size=1):
+        return self.make(self.example_ids(step), rank_slice(self.batch_size, rank, world_size))
 
     def example_ids(self, step):
-        """Which pairs a batch holds: those due in GROUP steps are sorted; then their batches are shuffled."""
-        group, turn = divmod(step, GROUP)
-        [turn] = permutation([turn], GROUP, hash_seed("turns", self.seed, group))
-        return self.due(group)[turn * self.batch_size : (turn + 1) * self.batch_size]
+        """SORT_GROUP batches are sorted by length together, then taken in random order."""
+        group, i = divmod(step, SORT_GROUP)
+        [i] = permutation([i], SORT_GROUP, hash_seed("turns", self.seed, group))
+        return self.group_ids(group)[i * self.batch_size : (i + 1) * self.batch_size]
+
+    def group_ids(self, group):
+        n = SORT_GROUP * self.batch_size
+        return self.sort(shuffled_ids(group * n + np.arange(n), self.n, self.seed))
+
+    def sort(self, ids):
+        """In an order in which neighbors have similar source and target lengths."""
+        subgroup = np.arange(len(ids)) // (SUBGROUP * self.batch_size)
+        ids = ids[np.lexsort(self.widths[ids].T[::-1])]
+        return ids[np.lexsort((self.widths[ids, -1], subgroup))]
 
     def seq_len(self, step):
-        """Of a batch, in tokens a row."""
+        """Tokens per row of a batch, source and target together."""
         return int(self.widths[self.example_ids(step)].max(0).sum())
 
-    def due_in(self, group):
-        places = group * GROUP * self.batch_size + np.arange(GROUP * self.batch_size)
-        return self.sorted(shuffled_ids(places, self.n, self.seed))
+    def make(self, ids, rows=slice(None)):
+        """Some rows of a batch, padded to the longest of all."""
+        lengths, end = self.lengths[ids[rows]].tolist(), self.tokenizer.specials["end"]
+        sources, targets = (self.part.texts(2 * self.pairs[ids[rows]] + role) for role in (0, 1))
+        sources = [source[:n] for source, (n, _) in zip(sources, lengths, strict=True)]
+        targets = [np.append(target, end)[: n + 1] for target, (_, n) in zip(targets, lengths, strict=True)]
+        return self.objective.batch(sources, targets, self.widths[ids].max(0), self.tokenizer)
 
-    def sorted(self, pairs):
-        """In such an order that neighbours have sources, and targets, of like lengths."""
-        strip = np.arange(len(pairs)) // (STRIP * self.batch_size)
-        pairs = pairs[np.lexsort(self.widths[pairs].T[::-1])]
-        return pairs[np.lexsort((self.widths[pairs, -1], strip))]
-
-    def rows(self, batch, mine=slice(None)):
-        """Some rows of a batch, which are as wide as its widest."""
-        sources, answers = self.texts(batch[mine])
-        return self.objective.batch(sources, answers, self.widths[batch].max(0), self.tokenizer)
-
-    def texts(self, pairs):
-        """The sources of these pairs, and their targets with the end; as much as there is room for."""
-        sources, targets = (self.part.texts(2 * self.pairs[pairs] + role) for role in (0, 1))
-        end = self.tokenizer.specials["end"]
-        lengths = self.lengths[pairs].tolist()
-        return (
-            [source[:kept] for source, (kept, _) in zip(sources, lengths, strict=True)],
-            [np.append(target, end)[: kept + 1] for target, (_, kept) in zip(targets, lengths, strict=True)],
-        )
-
-    def evaluation(self, limit=None, rank=0, world=1):
-        """Batches with each pair once."""
-        numbers = self.sorted(eval_subset(self.n, limit))
-        batches = np.split(numbers, range(self.batch_size, len(numbers), self.batch_size))
-        yield from map(self.rows, batches[rank::world])
+    def evaluation(self, limit=None, rank=0, world_size=1):
+        """Batches of each pair once."""
+        ids = self.sort(eval_subset(self.n, limit))
+        batches = np.split(ids, range(self.batch_size, len(ids), self.batch_size))
+        yield from map(self.make, batches[rank::world_size])
 
 
 def prefetch(batch, steps, pin=False):
-    """batch(step) for each step, one ahead; pinned, where a GPU fetches it."""
+    """batch(step) for each step, one step ahead in a thread; `pin` for fast copies to a GPU."""
 
     def make(step):
-        made = batch(step)
-        return made.pinned() if pin else made
+        return batch(step).pinned() if pin else batch(step)
 
     with ThreadPoolExecutor(1, "prefetch") as thread:
-        ahead = None
+        current = None
         for step in steps:
-            ahead, due = thread.submit(make, step), ahead
-            if due:
-                yield due.result()
-        if ahead:
-            yield ahead.result()
+            following = thread.submit(make, step)
+            if current:
+                yield current.result()
+            current = following
+        if current:
+            yield current.result()

@@ -1,4 +1,4 @@
-"""Sources of pairs: a source text, and the target that is to be made of it."""
+"""Sources of pairs: a source text and the target to generate from it."""
 
 import ast
 import hashlib
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 
 class PairTable(FileSource):
-    """Two fields of a table's rows: jsonl, json, csv, tsv, parquet."""
+    """Two fields of a table: jsonl, json, csv, tsv, parquet."""
 
     input_kind = "pairs"
 
@@ -42,7 +42,7 @@ class PairTable(FileSource):
 
 
 class ParallelText(FileSource):
-    """Two text files, a source and its target in each line."""
+    """Two text files with a source and its target in the same line."""
 
     input_kind = "pairs"
 
@@ -50,122 +50,87 @@ class ParallelText(FileSource):
         self.source, self.target = source, target
 
     def files(self):
-        return [one_file("source", self.source), one_file("target", self.target)]
+        found = [resolve_paths(path, None) for path in (self.source, self.target)]
+        for path, files in zip((self.source, self.target), found, strict=True):
+            if len(files) != 1:
+                raise DataError(f"{path}: expected one file and found {len(files)}")
+        return [file for [file] in found]
 
     def pairs(self):
         source, target = self.files()
         lines = zip_longest(read_lines(source), read_lines(target))
         for number, (left, right) in enumerate(lines, 1):
             if left is None or right is None:
-                n = [sum(1 for _ in read_lines(path)) for path in (source, target)]
-                raise DataError(f"{source} has {n[0]} lines and {target} has {n[1]}; each needs its partner")
+                n, m = (sum(1 for _ in read_lines(path)) for path in (source, target))
+                raise DataError(f"{source} has {n} lines and {target} has {m}; they must have equally many")
             yield Pair(f"{source}:{number}", left, right)
 
 
-def one_file(name, path):
-    files = resolve_paths(path, None)
-    if len(files) != 1:
-        raise DataError(f"data.{name} is {path}: expected one file and found {len(files)}")
-    return files[0]
-
-
 class Docstrings(FileSource):
-    """Functions of the standard library without their docstring, and its first line."""
+    """Functions of the standard library without their docstring -> its first line."""
 
-    input_kind = "pairs"
-
-    def files(self):
-        return stdlib_files()
+    input_kind, files = "pairs", staticmethod(stdlib_files)
 
     def pairs(self):
-        return (pair for path in self.files() for pair in functions_of(path))
+        return (pair for path in self.files() for pair in documented_functions(path))
 
 
 @cache  # they are read more than once, and parsing takes seconds
-def functions_of(path):
-    """The documented functions of a file, as pairs."""
-    text = path.read_text(encoding="utf-8")
+def documented_functions(path):
+    text, pairs = path.read_text(encoding="utf-8"), []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the compiler thinks of the library's own style
+        warnings.simplefilter("ignore")  # about the library's own code
         tree = ast.parse(text)
     lines = text.split("\n")
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    found = ((node.lineno, documented(node, lines)) for node in functions)
-    return [Pair(f"{path}:{line}", *texts) for line, texts in found if texts]
-
-
-def documented(node, lines):
-    """(source, target), where a function has a docstring and more than that."""
-    first_line = (ast.get_docstring(node) or "").split("\n")[0].strip()
-    begin, after = node.body[0].lineno, node.body[0].end_lineno
-    if not first_line or len(node.body) == 1 or begin == node.lineno or node.body[1].lineno == after:
-        return None
-    rest = lines[node.lineno - 1 : begin - 1] + lines[after : node.end_lineno]
-    return textwrap.dedent("\n".join(rest)), first_line
-
-
-class Synthetic:
-    """Small tasks with one right answer, in any number: for demonstrations and tests."""
-
-    input_kind, max_tokens = "pairs", None
-
-    def __init__(self, task: str, size: Annotated[int, Bounds(least=2)], min_length: int, max_length: int):
-        if task not in TASKS:
-            raise ValueError(f"task is {task!r}; choose one of: {', '.join(TASKS)}")
-        if not 1 <= min_length <= max_length <= 1000:
-            raise ValueError(
-                f"min_length is {min_length}, max_length is {max_length}; expected "
-                "1 <= min_length <= max_length <= 1000"
-            )
-        self.task, self.size, self.min_length, self.max_length = task, size, min_length, max_length
-
-    def digest(self, fingerprints):
-        return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
-
-    def stamp(self):
-        return None
-
-    def n_bytes(self):
-        return None
-
-    def pairs(self):
-        make = TASKS[self.task]
-        for start in range(0, self.size, 1000):
-            numbers = range(start, min(start + 1000, self.size))
-            words = random_words(hash_seed("synthetic", self.task), numbers, 2 + 2 * self.max_length)
-            for number, row in zip(numbers, words.tolist(), strict=True):
-                yield Pair(f"pair {number}", *make(self.strings(row)))
-
-    def strings(self, words):
-        """Two lists of random words, of random lengths."""
-        choices = self.max_length - self.min_length + 1
-        first, second = (self.min_length + word % choices for word in words[:2])
-        return words[2 : 2 + first], words[2 + self.max_length : 2 + self.max_length + second]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        summary = (ast.get_docstring(node) or "").split("\n")[0].strip()
+        begin, end = node.body[0].lineno, node.body[0].end_lineno
+        # a docstring alone, or one that shares a line with code, cannot be cut out
+        if summary and len(node.body) > 1 and begin != node.lineno and node.body[1].lineno != end:
+            rest = lines[node.lineno - 1 : begin - 1] + lines[end : node.end_lineno]
+            pairs.append(Pair(f"{path}:{node.lineno}", textwrap.dedent("\n".join(rest)), summary))
+    return pairs
 
 
 def letters(words):
     return "".join(chr(ord("a") + word % 26) for word in words)
 
 
-def digits(words):
-    return int("".join(str(word % 10) for word in words))
-
-
-def copy(lists):
-    return letters(lists[0]), letters(lists[0])
-
-
-def reverse(lists):
-    return letters(lists[0]), letters(lists[0])[::-1]
-
-
-def sort(lists):
-    return letters(lists[0]), "".join(sorted(letters(lists[0])))
-
-
-def add(lists):
-    a, b = map(digits, lists)
+def add(first, second):
+    a, b = (int("".join(str(word % 10) for word in words)) for words in (first, second))
     return f"{a}+{b}", str(a + b)
 
 
-TASKS = {"copy": copy, "reverse": reverse, "sort": sort, "add": add}
+TASKS = {  # two lists of random integers -> source, target
+    "copy": lambda first, _: (letters(first), letters(first)),
+    "reverse": lambda first, _: (letters(first), letters(first)[::-1]),
+    "sort": lambda first, _: (letters(first), "".join(sorted(letters(first)))),
+    "add": add,
+}
+
+
+class Synthetic(FileSource):
+    """Any number of small tasks with one right answer, for demonstrations and tests."""
+
+    input_kind, files = "pairs", staticmethod(list)  # it reads none
+
+    def __init__(self, task: Annotated[str, tuple(TASKS)], size: Annotated[int, Bounds(least=2)],
+                 min_length: int, max_length: int):  # fmt: skip
+        if not 1 <= min_length <= max_length <= 1000:
+            lengths = f"min_length is {min_length}, max_length is {max_length}"
+            raise ValueError(f"{lengths}; expected 1 <= min_length <= max_length <= 1000")
+        self.task, self.size, self.min_length, self.max_length = task, size, min_length, max_length
+
+    def digest(self, hashes):
+        return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
+
+    def pairs(self):
+        make, longest = TASKS[self.task], self.max_length
+        for start in range(0, self.size, 1000):
+            row_ids = range(start, min(start + 1000, self.size))
+            rows = random_words(hash_seed("synthetic", self.task), row_ids, 2 + 2 * longest).tolist()
+            for number, (a, b, *words) in zip(row_ids, rows, strict=True):
+                n, m = (self.min_length + word % (longest - self.min_length + 1) for word in (a, b))
+                yield Pair(f"pair {number}", *make(words[:n], words[longest : longest + m]))

@@ -1,5 +1,8 @@
-"""Split: what is kept for validation. A text goes there by what it says, so that neither other texts nor its
-place among them matter, and equal ones stay together."""
+"""From a source to a tokenized corpus in the cache: split into train and validation, tokenize, write.
+
+A text is assigned to a split by a hash of its content, so neither other texts nor its position matter, and
+equal texts stay together.
+"""
 
 import fcntl
 import hashlib
@@ -7,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +24,18 @@ import numpy as np
 from configs.errors import DataError
 from data.disk import disk_errors, sync
 from data.files import HashCache
-from data.readers import PIECE, rechunk
-from data.store import FORMAT, Corpus, EncodedChunk, TokenWriter, described_file, write_json
+from data.readers import CHUNK_CHARS, rechunk
+from data.store import FORMAT, Corpus, EncodedChunk, TokenWriter, write_index
 
 TRAIN, VALIDATION = "train", "validation"
-AHEAD = 256  # texts looked at before it is said that none of them falls to validation
+LOOKAHEAD = 256  # texts; of fewer, at least one goes to validation
+JOB_CHARS = 1 << 19  # encoded at a time by a thread
 
 
 class Chunk(NamedTuple):
-    """What is encoded at once: a piece of a document, or both texts of a pair."""
+    """A chunk of a document, or both texts of a pair."""
 
-    part: str
+    split: str
     name: str
     texts: tuple[str, ...]
     n_bytes: int
@@ -38,131 +43,113 @@ class Chunk(NamedTuple):
     end: bool  # whether an end token follows
 
 
-def split_chunks(source, share) -> Iterator[Chunk]:
-    """All that a source holds, each for training or for validation."""
-    found = text_portions if source.input_kind == "text" else pair_portions
-    for part, name, texts, last, end in found(source, share):
+def split_chunks(source, val_fraction) -> Iterator[Chunk]:
+    """Everything in a source, assigned to train or validation."""
+    chunks = text_chunks if source.input_kind == "text" else pair_chunks
+    for split, name, texts, last, end in chunks(source, val_fraction):
         try:
-            yield Chunk(part, name, texts, sum(len(text.encode()) for text in texts), last, end)
+            yield Chunk(split, name, texts, sum(len(text.encode()) for text in texts), last, end)
         except UnicodeEncodeError as error:
-            half = error.object[error.start]
-            raise DataError(
-                f"{name} holds half a character, {half!r}: a surrogate without its other"
-            ) from None
+            surrogate = error.object[error.start]
+            raise DataError(f"{name} contains an unpaired surrogate, {surrogate!r}") from None
 
 
-def text_portions(source, share):
-    openings = ((first_chunk(document), document) for document in source.documents())
-    begun = (both for both in openings if both[0])
-    first = list(islice(begun, 2))
+def text_chunks(source, val_fraction):
+    documents = ((next(document.chunks(), ""), document) for document in source.documents())
+    documents = ((first_chunk, document) for first_chunk, document in documents if first_chunk)
+    first = list(islice(documents, 2))
     if not first:
         raise DataError("there is no text: what was found is empty")
-    file_lock = len(first) == 1
-    parts = tail_split(first[0][1], share) if file_lock else assign_split(chain(first, begun), share)
-    for part, document in parts:
-        pieces = rechunk(document.pieces())
-        piece = next(pieces)
-        for following in pieces:
-            yield part, document.name, (piece,), False, False
-            piece = following
-        yield part, document.name, (piece,), True, not file_lock  # one document has no end to learn
+    single = len(first) == 1
+    if single:
+        cuts = tail_split(first[0][1], val_fraction)
+    else:
+        cuts = ((*both, 0, sys.maxsize) for both in assign_split(chain(first, documents), val_fraction))
+    for split, document, start, stop in cuts:
+        chunks = rechunk(slice_chunks(document.chunks(), start, stop))
+        chunk = next(chunks)
+        for following in chunks:
+            yield split, document.name, (chunk,), False, False
+            chunk = following
+        yield split, document.name, (chunk,), True, not single  # a single document has no end to learn
 
 
-def pair_portions(source, share):
-    known = ((pair.source, pair) for pair in source.pairs())
-    first = list(islice(known, 2))
+def pair_chunks(source, val_fraction):
+    pairs = ((pair.source, pair) for pair in source.pairs())
+    first = list(islice(pairs, 2))
     if len(first) < 2:
-        raise DataError(f"pairs are needed to train and to validate; found {len(first)}")
-    for part, pair in assign_split(chain(first, known), share):
+        raise DataError(f"at least two pairs are needed, to train and to validate; found {len(first)}")
+    for split, pair in assign_split(chain(first, pairs), val_fraction):
         for role in ("source", "target"):
             if not getattr(pair, role).strip():
                 raise DataError(f"{pair.name}: the {role} is empty")
-        yield part, pair.name, (pair.source, pair.target), True, False
+        yield split, pair.name, (pair.source, pair.target), True, False
 
 
-def first_chunk(document):
-    """What a document is known by: its first piece."""
-    return next(document.pieces(), "")
+def assign_split(items, val_fraction):
+    """(split, item) for each (text, item); of fewer than LOOKAHEAD at least one goes to validation."""
+
+    def uniform(text):  # from 0 to 1
+        return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()) / 2**64
+
+    hashed = ((uniform(text), item) for text, item in items)
+    first = list(islice(hashed, LOOKAHEAD))
+    lowest = min(x for x, _ in first)
+    if len(first) < LOOKAHEAD and lowest >= val_fraction:
+        val_fraction = math.nextafter(lowest, 1)
+    for x, item in chain(first, hashed):
+        yield VALIDATION if x < val_fraction else TRAIN, item
 
 
-def assign_split(known, share):
-    """(part, item) for each (text, item). Of a few at least one is for validation: the likeliest."""
-    known = ((hash_to_unit(text), item) for text, item in known)
-    ahead = list(islice(known, AHEAD))
-    likeliest = min(at for at, _ in ahead)
-    if len(ahead) < AHEAD and likeliest >= share:
-        share = math.nextafter(likeliest, 1)
-    for at, item in chain(ahead, known):
-        yield VALIDATION if at < share else TRAIN, item
-
-
-def hash_to_unit(text):
-    """A number from 0 to 1 that is the text's own."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()) / 2**64
-
-
-def tail_split(document, share):
-    """A document alone is cut near its end."""
-    length = sum(len(piece) for piece in document.pieces())
-    cut = int(length * (1 - share))
+def tail_split(document, val_fraction):
+    """The end of a single document is for validation."""
+    length = sum(len(chunk) for chunk in document.chunks())
+    cut = int(length * (1 - val_fraction))
     if not 0 < cut < length:
-        raise DataError(f"{document.name} holds {length} characters: too few to keep some for validation")
-    yield TRAIN, document._replace(pieces=lambda: slice_chunks(document.pieces(), 0, cut))
-    yield VALIDATION, document._replace(pieces=lambda: slice_chunks(document.pieces(), cut, length))
+        raise DataError(f"{document.name} holds {length} characters: too few to split off validation text")
+    return (TRAIN, document, 0, cut), (VALIDATION, document, cut, length)
 
 
-def slice_chunks(pieces, start, stop):
-    at = 0
-    for piece in pieces:
-        if part := piece[max(start - at, 0) : max(stop - at, 0)]:
+def slice_chunks(chunks, start, stop):
+    offset = 0
+    for chunk in chunks:
+        if part := chunk[max(start - offset, 0) : max(stop - offset, 0)]:
             yield part
-        at += len(piece)
+        offset += len(chunk)
 
 
-JOB = 1 << 19  # characters that one thread encodes at a time
-
-
-def prepare(source, vocabulary, specials, *, cache, val_fraction, report=None):
-    """The corpus of a source, from the cache or made now. `report` is told (bytes done, bytes in all or
-    None) while it is made."""
+def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
+    """The corpus of a source, from the cache or built now, with calls of report(bytes, total or None)."""
     cache = Path(cache).expanduser()
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)
-        fingerprints = HashCache(cache / "fingerprints.json")
-    options = [cache_key_part(source), cache_key_part(vocabulary), specials, val_fraction]
-    stamp, held = source.stamp(), source.digest(fingerprints)
-    key = hashlib.sha256(json.dumps([FORMAT, held, *options]).encode()).hexdigest()[:16]
+        hashes = HashCache(cache / "fingerprints.json")
+    options = []
+    for part in (source, trainer):
+        values = {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"}
+        options.append([type(part).__name__, values])
+    stat_key, content_hash = source.stat_key(), source.digest(hashes)
+    key = hashlib.sha256(
+        json.dumps([FORMAT, content_hash, *options, specials, val_fraction]).encode()
+    ).hexdigest()[:16]
     folder = cache / f"{type(source).__name__.lower()}-{key}"
     if not folder.exists():
-        with file_lock(folder.with_suffix(".lock")):
+        with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX)  # other processes wait; it is released even by a kill
             if not folder.exists():
                 with atomic_dir(folder) as draft:
-                    tokenize_into(draft, source, vocabulary, specials, val_fraction, report)
-                    if source.stamp() != stamp:
+                    tokenize_into(draft, source, trainer, specials, val_fraction, report)
+                    if source.stat_key() != stat_key:
                         raise DataError("the text changed while it was read; run again")
-    return Corpus(folder, fingerprints)
-
-
-def cache_key_part(part):
-    """Its kind and options, but for where things are kept."""
-    options = {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"}
-    return [type(part).__name__, options]
-
-
-@contextmanager
-def file_lock(path):
-    """One process at a time; others wait. The lock goes with the process that holds it."""
-    with disk_errors("cannot lock"), open(path, "w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
+    return Corpus(folder, hashes)
 
 
 @contextmanager
 def atomic_dir(folder):
-    """A draft, which takes the folder's name when it is complete."""
+    """A draft that is renamed to the folder when complete."""
     draft = folder.with_suffix(".draft")
     with disk_errors("cannot write"):
-        shutil.rmtree(draft, ignore_errors=True)  # what a killed build has left
+        shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
         draft.mkdir()
         try:
             yield draft
@@ -174,60 +161,48 @@ def atomic_dir(folder):
             raise
 
 
-def tokenize_into(draft, source, vocabulary, specials, share, report):
-    def texts(whole):
-        left = float("inf") if source.max_tokens is None else source.max_tokens + JOB + 2 * PIECE
-        for portion in split_chunks(source, share):
-            if whole or portion.part == TRAIN:
-                yield from portion.texts
-            if portion.part == TRAIN:
-                left -= sum(map(len, portion.texts))
-            if left < 0:  # a token is a character at the least
+def tokenize_into(draft, source, trainer, specials, val_fraction, report):
+    def texts(include_val):
+        left = math.inf if source.max_tokens is None else source.max_tokens + JOB_CHARS + 2 * CHUNK_CHARS
+        for chunk in split_chunks(source, val_fraction):
+            if include_val or chunk.split == TRAIN:
+                yield from chunk.texts
+            if chunk.split == TRAIN:
+                left -= sum(map(len, chunk.texts))
+            if left < 0:  # a token has at least one character
                 return
 
-    tokenizer = vocabulary.make(texts, specials)
+    tokenizer = trainer.train(texts, specials)
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    with (
-        TokenWriter(draft, TRAIN, dtype, source.input_kind) as train,
-        TokenWriter(draft, VALIDATION, dtype, source.input_kind) as validation,
-    ):
-        writers = {TRAIN: train, VALIDATION: validation}
-        encode_all(source, tokenizer, share, writers, report)
-    for part, way_out in ((VALIDATION, "raise it"), (TRAIN, "lower it, or give texts that differ")):
-        if not writers[part].n_tokens:
-            raise DataError(f"no text falls to {part} where data.val_fraction is {share}; {way_out}")
-    write_json(draft / "tokenizer.json", tokenizer.state())
-    index = {
-        "format": FORMAT,
-        "input_kind": source.input_kind,
-        "dtype": dtype,
-        "vocab_size": tokenizer.vocab_size,
-    }
-    index |= {"tokenizer": described_file(draft / "tokenizer.json")}
-    write_json(draft / "index.json", index | {"parts": {n: w.entry() for n, w in writers.items()}})
+    writers = {split: TokenWriter(draft, split, dtype, source.input_kind) for split in (TRAIN, VALIDATION)}
+    with writers[TRAIN] as train, writers[VALIDATION]:
+        total, done = source.n_bytes(), 0
+        jobs = job_batches(split_chunks(source, val_fraction))
+        for encoded in ordered_map(lambda job: encode(job, tokenizer), jobs):
+            for split, chunk in encoded.items():
+                if source.max_tokens is not None and split == TRAIN:
+                    ids = chunk.ids[: source.max_tokens - train.n_tokens]
+                    n_bytes = round(chunk.n_bytes * len(ids) / len(chunk.ids))
+                    chunk = chunk._replace(ids=ids, n_bytes=n_bytes)
+                writers[split].write(chunk)
+                done += chunk.n_bytes
+            if report:
+                report(done, total)
+            if source.max_tokens is not None and train.n_tokens >= source.max_tokens:
+                break
+    for split, hint in ((VALIDATION, "raise it"), (TRAIN, "lower it, or give texts that differ")):
+        if not writers[split].n_tokens:
+            raise DataError(f"the {split} split is empty with data.val_fraction={val_fraction}; {hint}")
+    write_index(draft, tokenizer, dtype, source.input_kind, writers)
 
 
-def encode_all(source, tokenizer, share, writers, report):
-    total, done = source.n_bytes(), 0
-    for parts in ordered_map(lambda job: encode(job, tokenizer), job_batches(split_chunks(source, share))):
-        for part, encoded in parts.items():
-            if source.max_tokens is not None and part == TRAIN:
-                encoded = encoded.first(source.max_tokens - writers[TRAIN].n_tokens)
-            writers[part].write(encoded)
-            done += encoded.n_bytes
-        if report:
-            report(done, total)
-        if source.max_tokens is not None and writers[TRAIN].n_tokens >= source.max_tokens:
-            return
-
-
-def job_batches(stream):
-    """Portions together, until there are enough for a thread to be worth it."""
+def job_batches(chunks):
+    """Lists of chunks that are large enough for a thread."""
     job, size = [], 0
-    for portion in stream:
-        job.append(portion)
-        size += portion.n_bytes
-        if size >= JOB:
+    for chunk in chunks:
+        job.append(chunk)
+        size += chunk.n_bytes
+        if size >= JOB_CHARS:
             yield job
             job, size = [], 0
     if job:
@@ -235,41 +210,31 @@ def job_batches(stream):
 
 
 def encode(job, tokenizer):
-    """{part: Encoded}"""
-    return {
-        part: encode_part([portion for portion in job if portion.part == part], tokenizer)
-        for part in {portion.part for portion in job}
-    }
-
-
-def encode_part(split_chunks, tokenizer):
-    end, ids, lengths = np.array([tokenizer.specials["end"]]), [], []
-    for portion in split_chunks:
-        for text in portion.texts:
+    """{split: EncodedChunk}"""
+    end, encoded = np.array([tokenizer.specials["end"]]), {}
+    for split in {chunk.split for chunk in job}:
+        chunks, ids, lengths = [chunk for chunk in job if chunk.split == split], [], []
+        for chunk in chunks:
             try:
-                ids.append(tokenizer.encode(text))
+                texts = [tokenizer.encode(text) for text in chunk.texts]
             except ValueError as error:
-                raise DataError(f"{portion.name}: {error}") from None
-            lengths.append(len(ids[-1]))
-        if portion.end:
-            ids.append(end)
-    n_bytes, n_items = sum(p.n_bytes for p in split_chunks), sum(p.last for p in split_chunks)
-    return EncodedChunk(np.concatenate(ids), lengths, n_bytes, n_items)
+                raise DataError(f"{chunk.name}: {error}") from None
+            lengths += map(len, texts)
+            ids += [*texts, end] if chunk.end else texts
+        n_bytes, n_items = sum(chunk.n_bytes for chunk in chunks), sum(chunk.last for chunk in chunks)
+        encoded[split] = EncodedChunk(np.concatenate(ids), lengths, n_bytes, n_items)
+    return encoded
 
 
-def ordered_map(function, job_batches):
-    """map(function, jobs) on every core, with few jobs in flight. tiktoken lets go of the interpreter while
-    it encodes, so threads do what processes would, without copies of the text."""
+def ordered_map(function, jobs):
+    """map(function, jobs) on all cores, with few jobs in flight. tiktoken releases the GIL while encoding, so
+    threads are as fast as processes and copy no text."""
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
         running = deque()
-        try:
-            for job in job_batches:
-                running.append(pool.submit(function, job))
-                if len(running) > 2 * workers:
-                    yield running.popleft().result()
-            while running:
+        for job in jobs:
+            running.append(pool.submit(function, job))
+            if len(running) > 2 * workers:
                 yield running.popleft().result()
-        finally:
-            for future in running:
-                future.cancel()
+        while running:
+            yield running.popleft().result()

@@ -1,4 +1,4 @@
-"""Documents: texts of any length, read a piece at a time, so that none need fit in memory."""
+"""Readers of documents and table rows. Texts of any length are read in chunks, so none need fit in memory."""
 
 import codecs
 import csv
@@ -6,7 +6,6 @@ import glob
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -15,43 +14,38 @@ from configs.errors import DataError
 from data.disk import disk_errors
 from data.files import resolve_paths
 
-PIECE = 1 << 19  # characters, or bytes of a file, at hand at once
-# Between a letter or digit and the white space after it the words of every encoding here end: text may be cut
-# there without changing one token.
-SEAM = re.compile(r"[^\W_](?=\s)")
-WAY_OUT = "; convert it, or choose the files of a folder by a pattern such as 'folder/**/*.txt'"
+CHUNK_CHARS = 1 << 19  # or bytes of a file
+# Every pre-tokenizer splits between a letter or digit and white space, so a cut there changes no token.
+TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
+HINT = "; convert it, use data=table for a table, or select files with a glob such as 'folder/**/*.txt'"
+FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 class Document(NamedTuple):
-    """A name for error messages, and the text in pieces, anew at each call."""
+    """A file, or a text and its name for error messages."""
 
-    name: str
-    pieces: Callable[[], Iterator[str]]
+    name: str | Path
+    text: str | None = None
 
-
-def from_text(name, text):
-    return Document(name, lambda: iter([text]))
-
-
-def file_document(path):
-    return Document(str(path), lambda: read_pieces(path))
+    def chunks(self):
+        return read_chunks(self.name) if self.text is None else iter([self.text])
 
 
-def read_pieces(path):
-    """The text of a UTF-8 file, as it is: only a byte order mark is left out."""
+def read_chunks(path):
+    """The text of a UTF-8 file, unchanged except that a byte order mark is dropped."""
     decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
     with disk_errors("cannot read"), open(path, "rb") as file:
         while True:
-            data = file.read(PIECE)
+            data = file.read(CHUNK_CHARS)
             if b"\0" in data:
                 nul = offset + data.index(b"\0")
-                raise DataError(f"{path} is not text: there is a NUL byte at offset {nul}{WAY_OUT}")
-            held, _ = decoder.getstate()
+                raise DataError(f"{path} is not text: there is a NUL byte at offset {nul}{HINT}")
+            pending, _ = decoder.getstate()
             try:
                 text = decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
-                at, byte = offset - len(held) + error.start, error.object[error.start]
-                raise DataError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{WAY_OUT}") from None
+                at, byte = offset - len(pending) + error.start, error.object[error.start]
+                raise DataError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{HINT}") from None
             if offset == 0:
                 text = text.removeprefix("\ufeff")
             if text:
@@ -62,40 +56,31 @@ def read_pieces(path):
 
 
 def read_lines(path):
-    """The lines of a UTF-8 file, without their ends."""
-    begun = []  # of a line that goes on
-    for text in read_pieces(path):
+    """The lines of a UTF-8 file, without line ends."""
+    pending = []
+    for text in read_chunks(path):
         *lines, rest = text.split("\n")
         for line in lines:
-            yield "".join([*begun, line]).removesuffix("\r")
-            begun = []
-        begun.append(rest)
-    if line := "".join(begun):
+            yield "".join([*pending, line]).removesuffix("\r")
+            pending = []
+        pending.append(rest)
+    if line := "".join(pending):
         yield line.removesuffix("\r")
 
 
-def rechunk(pieces):
-    """The same text in pieces of about PIECE characters, cut only at seams. (Without any seam in sight it is
-    cut where it must be.)"""
+def rechunk(chunks):
+    """The same text in chunks of about CHUNK_CHARS, cut at token boundaries if there are any."""
     rest = ""
-    for piece in pieces:
-        text, start = rest + piece, 0
-        while len(text) - start >= 2 * PIECE:
-            seam = next_boundary(text, start + PIECE)
-            yield text[start:seam]
-            start = seam
+    for chunk in chunks:
+        text, start = rest + chunk, 0
+        while len(text) - start >= 2 * CHUNK_CHARS:
+            boundary = TOKEN_BOUNDARY.search(text, start + CHUNK_CHARS, start + 2 * CHUNK_CHARS)
+            stop = boundary.end() if boundary else start + 2 * CHUNK_CHARS
+            yield text[start:stop]
+            start = stop
         rest = text[start:]
     if rest:
         yield rest
-
-
-def next_boundary(text, start):
-    """The first seam from `start` on, else the end of what there is."""
-    found = SEAM.search(text, start, start + PIECE)
-    return found.end() if found else start + PIECE
-
-
-FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 def table_files(path, cache):
@@ -103,71 +88,60 @@ def table_files(path, cache):
     if Path(path).expanduser().is_dir():
         files = [file for file in files if file.suffix.lower() in FORMATS]
         if not files:
-            raise DataError(f"there is no table in the folder {path}: none of {', '.join(FORMATS)}")
+            raise DataError(f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}")
     return files
 
 
 def file_rows(paths, fields):
-    """(place, the texts of these fields) for each row of some files."""
+    """(place, the texts of these fields) for each row of each file."""
     for path in paths:
-        if path.suffix.lower() not in FORMATS:
-            raise DataError(f"{path} is no table: expected a name that ends in one of {', '.join(FORMATS)}")
+        suffix = path.suffix.lower()
+        if suffix not in FORMATS:
+            raise DataError(f"{path} is not a table; expected a name that ends in {', '.join(FORMATS)}")
         if not path.stat().st_size:
             raise DataError(f"{path} is empty")
-        rows = json_rows(path) if path.suffix.lower() in (".jsonl", ".json") else table_rows(path, fields)
+        rows = json_rows(path) if suffix in (".jsonl", ".json") else table_rows(path, suffix, fields)
         yield from text_fields(rows, fields, path)
 
 
 def json_rows(path):
-    """(place, row) of a file with an object in each line, or with one list of objects. (Readers of tables
-    would take texts that look like dates for dates.)"""
-    if next(read_pieces(path), "").lstrip().startswith("["):
-        rows = read_json(path, "".join(read_pieces(path)))
+    """(place, row) of JSON Lines, or of a JSON list. The datasets library would parse dates in texts."""
+    if next(read_chunks(path), "").lstrip().startswith("["):
+        rows = parse_json(path, "".join(read_chunks(path)))
         yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
         return
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
-            place = f"{path}:{number}"
-            yield place, read_json(place, line)
+            yield f"{path}:{number}", parse_json(f"{path}:{number}", line)
 
 
-def read_json(place, text):
+def parse_json(place, text):
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-def table_rows(path, fields):
+def table_rows(path, suffix, fields):
     import datasets
 
-    silence_datasets(datasets)
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our error says it all
     options = {}
-    if path.suffix.lower() in (".csv", ".tsv"):  # a text such as "007" or "NA" stays what it is
+    if suffix in (".csv", ".tsv"):  # keep texts such as "007" or "NA"
         options = {"keep_default_na": False, "converters": {field: str for field in fields}}
-    if path.suffix.lower() == ".tsv":  # which knows no quotes
+    if suffix == ".tsv":  # has no quotes
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     if "::" in str(path):
         raise DataError(f"{path} cannot be opened as a table: rename it without '::'")
-    kind = "parquet" if path.suffix.lower() == ".parquet" else "csv"
+    kind, files = suffix[1:].replace("tsv", "csv"), glob.escape(str(path))
     with reader_errors(path):
-        files = glob.escape(str(path))
         table = datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
-        yield from numbered(table, path)
-
-
-def silence_datasets(datasets):
-    """What its readers have to say is said in our sentence."""
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-
-
-def numbered(table, name):
-    return ((f"{name}, row {number}", row) for number, row in enumerate(table, 1))
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(table, 1))
 
 
 @contextmanager
 def reader_errors(name):
-    """Whatever the readers of so many formats raise, in one sentence."""
+    """Turn whatever the readers raise into a DataError."""
     try:
         yield
     except (DataError, GeneratorExit):
@@ -184,7 +158,7 @@ def first_line(error):
 
 
 def text_fields(rows, fields, name):
-    """What is no text in these fields is refused, with its place."""
+    """(place, the texts of these fields) for each row."""
     for place, row in rows:
         if not isinstance(row, dict):
             raise DataError(f'{place}: expected an object such as {{"{fields[0]}": "..."}}')
@@ -192,52 +166,43 @@ def text_fields(rows, fields, name):
             if field not in row:
                 raise DataError(f"{name} has no field {field!r}; its fields are: {', '.join(row)}")
             if not isinstance(row[field], str):
-                said = "null" if row[field] is None else f"{row[field]!r:.40}"
-                raise DataError(f"{place}: {field} is {said}; expected text")
+                value = "null" if row[field] is None else f"{row[field]!r:.40}"
+                raise DataError(f"{place}: {field} is {value}; expected text")
         yield place, [row[field] for field in fields]
 
 
 def hub_rows(dataset, name, split, revision, streaming, fields):
-    """Rows of a dataset of the Hugging Face Hub, or of a folder that holds one."""
+    """Rows of a dataset on the Hugging Face Hub, or in a folder."""
     with reader_errors(dataset):
         table = open_dataset(dataset, name, split, revision, streaming)
         if set(fields) <= set(table.column_names or ()):
-            table = table.select_columns(fields)  # so that pictures beside them are not unpacked
-        yield from text_fields(numbered(table, dataset), fields, dataset)
+            table = table.select_columns(fields)  # do not decode images and the like
+        rows = ((f"{dataset}, row {number}", row) for number, row in enumerate(table, 1))
+        yield from text_fields(rows, fields, dataset)
 
 
 def open_dataset(dataset, name, split, revision, streaming):
     import datasets
 
-    silence_datasets(datasets)
-    if os.path.isdir(dataset):
-        if not saved(Path(dataset)):  # streaming: a copy of what it was once would be stale
-            return datasets.load_dataset(dataset, name, split=split, streaming=True)
-        if name or revision:
-            raise DataError(f"{dataset} was saved to disk: data.name and data.revision say nothing about it")
-        loaded = datasets.load_from_disk(dataset)
-        return pick(loaded, split, dataset).to_iterable_dataset()
-    try:
-        table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
-    except Exception as error:  # of the network, of many libraries
-        raise DataError(download_error(dataset, error)) from None
-    return table if streaming else table.to_iterable_dataset()
-
-
-def saved(folder):
-    """Whether save_to_disk wrote it."""
-    return (folder / "dataset_dict.json").exists() or (folder / "state.json").exists()
-
-
-def pick(loaded, split, dataset):
-    parts = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
-    if split not in parts:
-        raise DataError(f"{dataset} has no split {split!r}; its splits are: {', '.join(parts)}")
-    return parts[split]
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if not os.path.isdir(dataset):
+        try:
+            table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
+        except Exception as error:  # of the network, of many libraries
+            raise download_error(dataset, error) from None
+        return table if streaming else table.to_iterable_dataset()
+    if not any(os.path.exists(os.path.join(dataset, f)) for f in ("dataset_dict.json", "state.json")):
+        # streaming, because a cached copy could be stale
+        return datasets.load_dataset(dataset, name, split=split, streaming=True)
+    if name or revision:
+        raise DataError(f"{dataset} was saved to disk: data.name and data.revision do not apply")
+    loaded = datasets.load_from_disk(dataset)
+    splits = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
+    if split not in splits:
+        raise DataError(f"{dataset} has no split {split!r}; its splits are: {', '.join(splits)}")
+    return splits[split].to_iterable_dataset()
 
 
 def download_error(dataset, error):
-    return (
-        f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); check its name and the "
-        "network, or give the folder of a copy: data.id=FOLDER"
-    )
+    hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
+    return DataError(f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); {hint}")

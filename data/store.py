@@ -1,4 +1,4 @@
-"""Store: a corpus as tokens on disk, in files that are mapped into memory; an index says what they hold."""
+"""Store: a tokenized corpus on disk, in memory-mapped files and an index."""
 
 import hashlib
 import json
@@ -9,52 +9,43 @@ import numpy as np
 
 from configs.errors import DataError
 from data.disk import write_synced
-from data.files import digest
 from data.tokenizers.tokenizer import tokenizer_from_state
 
 FORMAT = 1
-COUNTED = 10_000_000  # tokens from which an entropy is taken
+ENTROPY_SAMPLE = 10_000_000  # tokens
 
 
 class EncodedChunk(NamedTuple):
-    """The ids of some texts, one after another, the length of each, and what they were."""
+    """The concatenated ids of some texts, and the length of each."""
 
     ids: np.ndarray
     lengths: list[int]
     n_bytes: int
     n_items: int
 
-    def first(self, n):
-        """No more than n tokens of it."""
-        share = min(1, n / len(self.ids))
-        return self._replace(ids=self.ids[:n], n_bytes=round(self.n_bytes * share))
-
 
 class TokenWriter:
-    """One part of a corpus while it is written. Of pairs, `bounds` says where each text ends."""
+    """Writes one split of a corpus: its tokens and, for pairs, the offset where each text ends."""
 
-    def __init__(self, folder, name, dtype, reads):
-        self.name, self.dtype = name, np.dtype(dtype)
-        names = [f"{name}.tokens", f"{name}.bounds"] if reads == "pairs" else [f"{name}.tokens"]
-        self.files = {file: (folder / file).open("xb") for file in names}
-        self.hashes = {file: hashlib.sha256() for file in names}
-        self.sizes = dict.fromkeys(names, 0)
+    def __init__(self, folder, name, dtype, input_kind):
+        self.tokens, self.offsets, self.dtype = f"{name}.tokens", f"{name}.bounds", np.dtype(dtype)
+        names = [self.tokens, self.offsets] if input_kind == "pairs" else [self.tokens]
+        self.files = {name: (folder / name).open("xb") for name in names}
+        self.hashes = {name: hashlib.sha256() for name in names}
         self.n_tokens = self.n_bytes = self.n_items = 0
 
     def write(self, encoded):
-        if f"{self.name}.bounds" in self.files:
-            bounds = self.n_tokens + np.cumsum(encoded.lengths, dtype=np.int64)
-            self.append(f"{self.name}.bounds", bounds)
-        self.append(f"{self.name}.tokens", encoded.ids.astype(self.dtype))
+        if self.offsets in self.files:
+            self.append(self.offsets, self.n_tokens + np.cumsum(encoded.lengths, dtype=np.int64))
+        self.append(self.tokens, encoded.ids.astype(self.dtype))
         self.n_tokens += len(encoded.ids)
         self.n_bytes += encoded.n_bytes
         self.n_items += encoded.n_items
 
-    def append(self, file, array):
+    def append(self, name, array):
         data = array.tobytes()
-        self.files[file].write(data)
-        self.hashes[file].update(data)
-        self.sizes[file] += len(data)
+        self.files[name].write(data)
+        self.hashes[name].update(data)
 
     def __enter__(self):
         return self
@@ -67,71 +58,76 @@ class TokenWriter:
                     os.fsync(file.fileno())
 
     def entry(self):
-        files = {n: {"bytes": self.sizes[n], "sha256": self.hashes[n].hexdigest()} for n in self.files}
+        """What the index says about this split."""
+        sizes = {name: os.path.getsize(file.name) for name, file in self.files.items()}
+        files = {name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()}
         return {"tokens": self.n_tokens, "bytes": self.n_bytes, "items": self.n_items, "files": files}
 
 
-def write_json(path, content):
-    write_synced(path, [json.dumps(content).encode()])
-
-
 class TokenFile:
-    """The tokens of training, or those of validation. `n_bytes` of text became `n_tokens`; there are
-    `n_items` documents, or pairs."""
+    """The tokens of one split: `n_bytes` of text in `n_items` documents or pairs."""
 
     def __init__(self, folder, name, index):
         entry = index["parts"][name]
         self.path, self.vocab_size = folder / f"{name}.tokens", index["vocab_size"]
         self.n_tokens, self.n_bytes, self.n_items = entry["tokens"], entry["bytes"], entry["items"]
         self.tokens = np.memmap(self.path, index["dtype"], "r")
-        self.bounds = None
-        if index["input_kind"] == "pairs":
-            self.bounds = np.memmap(folder / f"{name}.bounds", np.int64, "r")
+        if index["input_kind"] == "pairs":  # where each text ends
+            self.offsets = np.memmap(folder / f"{name}.bounds", np.int64, "r")
 
     def windows(self, starts, length):
-        """(window, token): so many tokens from each start."""
-        return self.checked(self.tokens[np.asarray(starts)[:, None] + np.arange(length)])
+        """(window, token): `length` tokens from each start."""
+        return self.check_ids(self.tokens[np.asarray(starts)[:, None] + np.arange(length)])
 
     def texts(self, numbers):
-        """The tokens of these texts; a pair has two, its source before its target."""
-        begins = np.where(numbers > 0, self.bounds[numbers - 1], 0)
-        return [self.checked(self.tokens[a:b]) for a, b in zip(begins, self.bounds[numbers], strict=True)]
+        """The tokens of these texts; each pair has two, first its source."""
+        starts = np.where(numbers > 0, self.offsets[numbers - 1], 0)
+        return [self.check_ids(self.tokens[a:b]) for a, b in zip(starts, self.offsets[numbers], strict=True)]
 
     def lengths(self):
         """(pair, 2): the tokens of each source and target."""
-        return np.diff(self.bounds, prepend=0).reshape(-1, 2)
+        return np.diff(self.offsets, prepend=0).reshape(-1, 2)
 
-    def checked(self, ids):
-        """Ids are looked at here, where they enter, so that no forward pass need do it."""
+    def check_ids(self, ids):
+        """Ids are checked when they are read, so that no forward pass needs to."""
         if ids.size and (highest := int(ids.max())) >= self.vocab_size:
-            raise DataError(
-                f"{self.path} holds the id {highest}, beyond its vocabulary of {self.vocab_size}; "
-                f"remove {self.path.parent} and run again"
-            )
+            raise corrupt_error(self.path, f"holds the id {highest}, beyond its vocab_size {self.vocab_size}")
         return ids.astype(np.int64)
 
 
 def unigram_entropy(tokens):
-    """Of single tokens, in nats: what a model comes to that knows how often each occurs and nothing else."""
-    counts = np.bincount(tokens[:COUNTED])
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    """In nats: the loss of a model that knows the token frequencies and nothing else."""
+    counts = np.bincount(tokens[:ENTROPY_SAMPLE])
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log(p)).sum())
+
+
+def write_index(folder, tokenizer, dtype, input_kind, writers):
+    """The tokenizer and the index, which is written last."""
+    file = write_synced(folder / "tokenizer.json", [json.dumps(tokenizer.state()).encode()])
+    index = {"format": FORMAT, "input_kind": input_kind, "dtype": dtype, "vocab_size": tokenizer.vocab_size}
+    index |= {"tokenizer": file, "parts": {name: writer.entry() for name, writer in writers.items()}}
+    write_synced(folder / "index.json", [json.dumps(index).encode()])
 
 
 class Corpus:
-    """An opened store: its tokenizer, and the parts for training and for validation."""
+    """A verified store: the tokenizer, and the train and validation splits."""
 
-    def __init__(self, folder, fingerprints):
+    def __init__(self, folder, hashes):
         index = read_json(folder / "index.json")
         try:
-            for entry in index["parts"].values():
-                for name, file in entry["files"].items():
-                    check_file(folder / name, file, fingerprints)
-            check_file(folder / "tokenizer.json", index["tokenizer"], fingerprints)
+            files = {name: f for entry in index["parts"].values() for name, f in entry["files"].items()}
+            for name, expected in (files | {"tokenizer.json": index["tokenizer"]}).items():
+                path = folder / name
+                size = path.stat().st_size if path.exists() else 0
+                if size != expected["bytes"]:
+                    raise corrupt_error(path, f"has {size} bytes instead of {expected['bytes']}")
+                if hashes.get(path) != expected["sha256"]:
+                    raise corrupt_error(path, "is not what was written")
             self.tokenizer = tokenizer_from_state(read_json(folder / "tokenizer.json"))
             self.train, self.validation = (TokenFile(folder, name, index) for name in index["parts"])
         except (KeyError, TypeError, AttributeError):
-            raise DataError(corrupt_error(folder / "index.json", "is no index")) from None
+            raise corrupt_error(folder / "index.json", "is not a valid index") from None
         self.folder = folder
 
 
@@ -139,20 +135,8 @@ def read_json(path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(corrupt_error(path, f"cannot be read ({error})")) from None
-
-
-def described_file(path):
-    return {"bytes": path.stat().st_size, "sha256": digest(path)}
-
-
-def check_file(path, expected, fingerprints):
-    size = path.stat().st_size if path.exists() else 0
-    if size != expected["bytes"]:
-        raise DataError(corrupt_error(path, f"has {size} bytes where {expected['bytes']} were written"))
-    if fingerprints.of(path) != expected["sha256"]:
-        raise DataError(corrupt_error(path, "is not what was written"))
+        raise corrupt_error(path, f"cannot be read ({error})") from None
 
 
 def corrupt_error(path, what):
-    return f"{path} {what}; remove {path.parent} and run again, it is made anew"
+    return DataError(f"{path} {what}; remove {path.parent} and run again to rebuild it")

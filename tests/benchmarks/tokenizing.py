@@ -16,22 +16,22 @@ import numpy as np
 
 from data.files import stdlib_files
 from data.prepare import prepare
-from tests.data.corpora import source, vocabulary
+from tests.data.corpora import source, trainer
 
 CORES = 2
 SPECIALS = ("end",)
 
 
 class Given:
-    """A vocabulary that needs no making, so that only reading, encoding and writing are timed."""
+    """A trained tokenizer, so that only reading, encoding and writing are timed."""
 
     def __init__(self, tokenizer):
-        self.make = lambda texts, specials: tokenizer
+        self.train = lambda texts, specials: tokenizer
 
 
 def ours(folder, text, tokenizer, texts):
     found = source("text", path=str(text))
-    prepare(found, Given(tokenizer), SPECIALS, cache=folder, validation=0.05)
+    prepare(found, Given(tokenizer), SPECIALS, cache=folder, val_fraction=0.05)
 
 
 def by_batch(folder, text, tokenizer, texts):
@@ -67,7 +67,7 @@ def main(rounds):
     datasets.disable_progress_bars()
     texts = [path.read_text("utf-8") for path in stdlib_files()]
     n_bytes = 2 * sum(len(text.encode()) for text in texts)
-    tokenizer = vocabulary("gpt2").make(None, SPECIALS)
+    tokenizer = trainer("gpt2").train(None, SPECIALS)
     found = {work: [] for work in (ours, by_batch, by_map)}
     with tempfile.TemporaryDirectory() as text:
         for copy in range(2):

@@ -1,23 +1,25 @@
-"""What the tests of data share: small corpora made on the spot."""
+"""What the tests of data share: small corpora, built on the spot."""
 
 from configs.registry import build
-from data import OBJECTIVES, SOURCES, TOKENIZERS, batches, prepare
+from data import OBJECTIVES, SOURCES, TOKENIZERS
+from data.loader import PairLoader, TokenLoader
+from data.prepare import prepare
 from tests.parts import part
 
 
 def options_of(group, name):
-    """What a yaml sets, with what it inherits from its neighbour."""
+    """What a yaml sets, with what it inherits from its neighbor."""
     options = part(group, name)
-    above = [base for base in options.pop("defaults", []) if base != "_self_"]
-    options.pop("validation", None)  # an option of the split, not of a source
-    return {k: v for base in above for k, v in options_of(group, base).items()} | options
+    bases = [base for base in options.pop("defaults", []) if base != "_self_"]
+    options.pop("val_fraction", None)  # an option of the split, not of a source
+    return {k: v for base in bases for k, v in options_of(group, base).items()} | options
 
 
 def source(name, /, cache="", **changes):
     return build("data", SOURCES, options_of("data", name) | changes, {"cache": cache})
 
 
-def vocabulary(name="byte", **changes):
+def trainer(name="byte", **changes):
     return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes), {})
 
 
@@ -26,12 +28,10 @@ def objective(name, context_length=16, architecture="decoder", **changes):
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 
-def corpus(
-    folder, found, *, specials=("end", "pad", "start", "mask"), words="byte", validation=0.05, report=None
-):
-    return prepare(
-        found, vocabulary(words), specials, cache=folder / "cache", validation=validation, report=report
-    )
+def corpus(folder, source, *, specials=("end", "pad", "start", "mask"), tokenizer="byte", val_fraction=0.05,
+           report=None):  # fmt: skip
+    options = {"cache": folder / "cache", "val_fraction": val_fraction, "report": report}
+    return prepare(source, trainer(tokenizer), specials, **options)
 
 
 def text_corpus(folder, text, **options):
@@ -39,5 +39,6 @@ def text_corpus(folder, text, **options):
     return corpus(folder, source("text", path=str(folder / "text.txt")), **options)
 
 
-def stream(part, tokenizer, name="next_token", *, batch_size=4, seed=0, **options):
-    return batches(part, objective(name, **options), tokenizer, batch_size=batch_size, seed=seed)
+def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, **options):
+    kind = PairLoader if name == "pairs" else TokenLoader
+    return kind(part, objective(name, **options), tokenizer, batch_size=batch_size, seed=seed)

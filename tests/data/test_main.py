@@ -1,4 +1,4 @@
-"""`python -m data` shows what would be trained on, and says in one sentence what cannot be."""
+"""`python -m data` previews the training data, and errors are one line."""
 
 import json
 import re
@@ -24,49 +24,49 @@ def run(tmp_path, capsys, monkeypatch):
     (tmp_path / "book.txt").write_text(TEXT)
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
 
-    def shown(*words):
-        code = run_command(main, ["size=tiny", "tokenizer=byte", *words])
+    def run_main(*overrides):
+        code = run_command(main, ["size=tiny", "tokenizer=byte", *overrides])
         out, err = capsys.readouterr()
         return (code, err) if code else out
 
-    return shown
+    return run_main
 
 
 TEXTS = ["data=text", "data.path=book.txt"]
-OF_PAIRS = ["data=pairs", "data.path=pairs.jsonl"]
+PAIR_TABLE = ["data=pairs", "data.path=pairs.jsonl"]
 
 
-def test_what_is_found_is_counted(run):
+def test_counts(run):
     out = run(*TEXTS)
     cut = int(len(TEXT) * 0.95)
     for n in (cut, len(TEXT) - cut):
         assert f"{n:,}" in out
-    assert "byte, 257 words in its vocabulary" in out and "1.00 bytes in a token" in out
-    assert "next_token" in out and "16, so" in out
+    assert "byte, vocab_size 257" in out and "1.00 bytes per token (train)" in out
+    assert "next_token" in out and "steps per epoch" in out and "cached in" in out and "sequences" in out
 
 
 @pytest.mark.parametrize(
-    ("words", "seen"),
+    ("overrides", "seen"),
     [
         (TEXTS, ["tokens      ", "targets     "]),
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
-        ([*OF_PAIRS, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
-        ([*OF_PAIRS, "model=bart"], ["source      'what is", "tokens      '<start>", "is a number<end>'"]),
+        ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
+        ([*PAIR_TABLE, "model=bart"], ["source      'what is", "tokens      '<start>", "is a number<end>'"]),
     ],
 )
-def test_every_objective_is_shown(run, words, seen):
-    out = run(*words)
+def test_every_objective(run, overrides, seen):
+    out = run(*overrides)
     assert all(part in out for part in seen), out
 
 
 @pytest.mark.parametrize(
-    "words", [TEXTS, [*TEXTS, "model=bert"], [*TEXTS, "model=t5"], [*OF_PAIRS, "model=bart"]]
+    "overrides", [TEXTS, [*TEXTS, "model=bert"], [*TEXTS, "model=t5"], [*PAIR_TABLE, "model=bart"]]
 )
-def test_a_batch_is_what_the_model_takes(run, words):
-    """Its inputs are the keywords of forward, and the loss finds as many targets as it says."""
-    run(*words)
-    config = compose(["size=tiny", "tokenizer=byte", *words])
+def test_a_batch_fits_the_model(run, overrides):
+    """Its inputs are the keyword arguments of forward, and its count is what the loss counts."""
+    run(*overrides)
+    config = compose(["size=tiny", "tokenizer=byte", *overrides])
     loaders = load(config)
     model, batch = build_model(config.model, loaders.tokenizer.vocab_size), loaders.train.batch(0)
     total, count = loss(model.hidden(**batch.inputs), model.head, batch.targets)
@@ -74,27 +74,31 @@ def test_a_batch_is_what_the_model_takes(run, words):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("overrides", "code", "message"),
     [
-        (["data=text"], 2, "data.path has no value"),
+        (["data=text"], 2, "data.path is required"),
         (["data=text", "data.path="], 2, "data.path is empty"),
         (["data=text", "data.path=none.txt"], 3, "there is no file or folder none.txt"),
         (
             ["data=text", "data.path=book.txt", "model.context_length=100000"],
             3,
-            "train holds .* tokens and a window needs",
+            "train has .* tokens, and a window needs",
         ),
-        ([*OF_PAIRS, "data.source=question"], 3, "has no field 'question'; its fields are: source, target"),
-        ([*OF_PAIRS, "objective.too_long=error", "model.context_length=8"], 3, "too many for a context of 8"),
-        ([*TEXTS, "data.val_fraction=2"], 2, "data.val_fraction is 2; expected a share between 0 and 1"),
-        ([*TEXTS, "data.val_fraction=abc"], 2, "validation is 'abc'; expected a finite number"),
-        ([*TEXTS, "~data.val_fraction"], 2, "data needs a value for validation"),
+        ([*PAIR_TABLE, "data.source=question"], 3, "has no field 'question'; its fields are: source, target"),
+        (
+            [*PAIR_TABLE, "objective.too_long=error", "model.context_length=8"],
+            3,
+            "too long for a context of 8",
+        ),
+        ([*TEXTS, "data.val_fraction=2"], 2, "data.val_fraction is 2; expected a number above 0 and below 1"),
+        ([*TEXTS, "data.val_fraction=abc"], 2, "data.val_fraction is 'abc'; expected a number"),
+        ([*TEXTS, "~data.val_fraction"], 2, "data.val_fraction"),
         ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
         ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
-        ([*TEXTS, "model.context_length=0"], 2, "model.context_length must be above 0 and is 0"),
-        ([*TEXTS, "data.documents=line"], 2, "there is no data.documents .did you mean data.split_on"),
-        ([*TEXTS, "data.split_on=5"], 2, "document is 5; expected a word"),
-        (["data=txt"], 2, r"there is no data=txt \(did you mean text\?\)"),
+        ([*TEXTS, "model.context_length=0"], 2, "model.context_length is 0; expected an integer at least 1"),
+        ([*TEXTS, "data.documents=line"], 2, "unknown setting data.documents"),
+        ([*TEXTS, "data.split_on=5"], 2, "split_on is 5; expected one of: file, line, paragraph"),
+        (["data=txt"], 2, r"unknown option data=txt \(did you mean text\?\)"),
         (
             ["tokenizer=bpe", "tokenizer.vocab_size=10", *TEXTS],
             2,
@@ -113,29 +117,29 @@ def test_a_batch_is_what_the_model_takes(run, words):
         (
             [*TEXTS, "objective=pairs"],
             2,
-            "objective=pairs reads pairs and data=text gives text; objective=auto",
+            "objective=pairs needs pairs, and data=text gives text; use objective=auto",
         ),
-        ([*OF_PAIRS, "model=bert"], 2, "not encoder; use data of plain text"),
+        ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
         ([*TEXTS, "objective=span"], 2, "objective=span needs a model whose kind is encoder_decoder"),
-        ([*TEXTS, "train.batch_size=0"], 2, "train.batch_size must be from 1 to 1,048,576 and is 0"),
-        ([*TEXTS, "objective.share=0.2"], 2, "there is no objective.share"),
-        ([*TEXTS, "model=bert", "objective.share=7"], 2, "share must be between 0 and 1 and is 7"),
+        ([*TEXTS, "train.batch_size=0"], 2, "train.batch_size is 0; expected an integer at least 1"),
+        ([*TEXTS, "objective.mask_prob=0.2"], 2, "next_token has no setting 'mask_prob'"),
+        ([*TEXTS, "model=bert", "objective.mask_prob=7"], 2, "mask_prob is 7; expected a number above 0"),
     ],
 )
-def test_errors_are_one_sentence(run, words, code, sentence):
-    found, said = run(*words)
-    assert found == code, said
-    assert re.search(sentence, said), said
-    assert said.startswith("error: ") and said.count("\n") == 1
+def test_errors_are_one_line(run, overrides, code, message):
+    exit_code, stderr = run(*overrides)
+    assert exit_code == code, stderr
+    assert re.search(message, stderr), stderr
+    assert stderr.startswith("error: ") and stderr.count("\n") == 1
 
 
-def test_an_objective_left_open_can_be_tuned(run):
-    assert compose([*TEXTS, "model=bert", "objective.share=0.3"]).objective == {
+def test_options_of_the_default_objective(run):
+    assert compose([*TEXTS, "model=bert", "objective.mask_prob=0.3"]).objective == {
         "kind": "masked",
-        "share": 0.3,
+        "mask_prob": 0.3,
     }
     assert compose([*TEXTS, "model=t5"]).objective["kind"] == "span"
-    assert compose([*OF_PAIRS, "model=t5"]).objective["kind"] == "pairs"
+    assert compose([*PAIR_TABLE, "model=t5"]).objective["kind"] == "pairs"
     assert compose([*TEXTS, "objective=auto"]).objective["kind"] == "next_token"
 
 

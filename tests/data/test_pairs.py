@@ -1,4 +1,4 @@
-"""Pairs: both texts of each, in order; a pair that lacks one is placed."""
+"""Sources of pairs yield both texts, in order; an error names the place of a bad pair."""
 
 import ast
 
@@ -17,18 +17,18 @@ def texts(found):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "parquet"])
-def test_pairs_of_a_table(tmp_path, kind):
+def test_a_table(tmp_path, kind):
     path = write_table(tmp_path / f"pairs.{kind}", ROWS)
     found = source("pairs", path=str(path), source="en", target="de")
     assert texts(found) == [(row["en"], row["de"]) for row in ROWS]
 
 
-def test_numbers_in_a_csv_stay_text(tmp_path):
+def test_numbers_in_csv_stay_text(tmp_path):
     (tmp_path / "sums.csv").write_text("source,target\n007+1,008\n1+1,2\n")
     assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [("007+1", "008"), ("1+1", "2")]
 
 
-def test_a_tsv_knows_no_quotes(tmp_path):
+def test_tsv_has_no_quotes(tmp_path):
     (tmp_path / "t.tsv").write_text('source\ttarget\n"Hi\tA\nx\tB\ny"\tC "D", E\n')
     assert texts(source("pairs", path=str(tmp_path / "t.tsv"))) == [
         ('"Hi', "A"),
@@ -37,7 +37,7 @@ def test_a_tsv_knows_no_quotes(tmp_path):
     ]
 
 
-def test_one_field_is_no_pair(tmp_path):
+def test_source_and_target_must_differ(tmp_path):
     with pytest.raises(ValueError, match="source and target are both 'en'; name two fields"):
         source("pairs", path="x.jsonl", source="en", target="en")
 
@@ -48,28 +48,28 @@ def test_parallel_files(tmp_path):
     found = source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
     assert texts(found) == [("one", "eins"), ("two", "zwei")]
     (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
-    with pytest.raises(DataError, match=r"a\.en has 2 lines and .*a\.de has 3; each needs its partner"):
+    with pytest.raises(DataError, match=r"a\.en has 2 lines and .*a\.de has 3; they must have equally many"):
         texts(found)
-    with pytest.raises(DataError, match="data.target is .*: expected one file and found 2"):
+    with pytest.raises(DataError, match="a.*: expected one file and found 2"):
         source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.*")).files()
 
 
 @pytest.mark.parametrize(
     ("row", "role"), [({"en": " ", "de": "x"}, "source"), ({"en": "x", "de": ""}, "target")]
 )
-def test_an_empty_side_is_placed(tmp_path, row, role):
+def test_an_empty_side_is_an_error(tmp_path, row, role):
     path = write_table(tmp_path / "pairs.jsonl", [*ROWS[:4], row])
     with pytest.raises(DataError, match=rf"pairs\.jsonl:5: the {role} is empty"):
         list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
-def test_one_pair_is_too_few(tmp_path):
+def test_a_single_pair_is_too_few(tmp_path):
     path = write_table(tmp_path / "pairs.jsonl", ROWS[:1])
-    with pytest.raises(DataError, match="pairs are needed to train and to validate; found 1"):
+    with pytest.raises(DataError, match="at least two pairs are needed, to train and to validate; found 1"):
         list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
-def test_docstrings_are_of_the_library():
+def test_docstrings_of_the_standard_library():
     pairs = texts(source("docstrings"))
     assert 5000 < len(pairs) < 8000
     for body, line in pairs[::50]:
@@ -89,25 +89,28 @@ def test_docstrings_are_of_the_library():
         ("add", lambda s: str(sum(map(int, s.split("+"))))),
     ],
 )
-def test_synthetic_answers_are_right(task, answer):
-    pairs = texts(source("synthetic", task=task, size=2500, shortest=2, longest=5))
+def test_synthetic_targets_are_right(task, answer):
+    pairs = texts(source("synthetic", task=task, size=2500, min_length=2, max_length=5))
     assert len(pairs) == 2500 and all(target == answer(text) for text, target in pairs)
     lengths = {len(text) for text, _ in pairs}
     assert min(lengths) >= 2 and (task == "add" or lengths == {2, 3, 4, 5})
-    assert pairs[:300] == texts(source("synthetic", task=task, size=300, shortest=2, longest=5))
+    assert pairs[:300] == texts(source("synthetic", task=task, size=300, min_length=2, max_length=5))
     assert len(set(pairs)) > 2000
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"task": "multiply"}, "task is 'multiply'; choose one of: copy, reverse, sort, add"),
-        ({"shortest": 0}, "shortest is 0, longest is 16; expected 1 <= shortest <= longest <= 1000"),
-        ({"shortest": 17}, "shortest is 17, longest is 16"),
-        ({"longest": 10**10}, "longest is 10000000000; expected"),
-        ({"size": 1}, "size must be at least 2 and is 1"),
+        ({"task": "multiply"}, "task is 'multiply'; expected one of: copy, reverse, sort, add"),
+        (
+            {"min_length": 0},
+            "min_length is 0, max_length is 16; expected 1 <= min_length <= max_length <= 1000",
+        ),
+        ({"min_length": 17}, "min_length is 17, max_length is 16"),
+        ({"max_length": 10**10}, "max_length is 10000000000; expected"),
+        ({"size": 1}, "size is 1; expected an integer at least 2"),
     ],
 )
-def test_tasks_that_make_no_sense(options, sentence):
+def test_invalid_tasks(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         source("synthetic", **options)

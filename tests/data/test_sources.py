@@ -1,4 +1,4 @@
-"""Sources find what they are pointed at, in order and unchanged; what cannot be used is said so."""
+"""Sources yield their text in order and unchanged; what cannot be read is an error that says where."""
 
 import gc
 import json
@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from configs.errors import DataError
-from data import readers as documents_module
+from data import readers
 from data.files import NOT_LIBRARY, HashCache, stdlib_files
 from data.readers import read_lines, rechunk
 from data.sources import SHAKESPEARE_BYTES
@@ -15,7 +15,7 @@ from tests.data.corpora import source
 
 
 def read(found):
-    return ["".join(document.pieces()) for document in found.documents()]
+    return ["".join(document.chunks()) for document in found.documents()]
 
 
 def text(path, **changes):
@@ -26,7 +26,7 @@ def digest(found, tmp_path):
     return found.digest(HashCache(tmp_path / "notes.json"))
 
 
-def test_the_library_is_there_for_everyone():
+def test_the_standard_library():
     files = stdlib_files()
     assert files == sorted(files, key=lambda path: path.as_posix()) and len(files) > 300
     assert not NOT_LIBRARY & {part for path in files for part in path.parts[-3:]}
@@ -34,58 +34,52 @@ def test_the_library_is_there_for_everyone():
     assert found.n_bytes() == sum(len(t.encode()) for t in read(found)) > 5e6
 
 
-def test_a_file_a_folder_a_pattern(tmp_path):
+def test_a_file_a_folder_a_glob(tmp_path):
     for name in ("b.txt", "a/c.txt", "a/d.md", ".hidden/e.txt", "a/.f.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"text of {name}")
     assert read(text(tmp_path / "b.txt")) == ["text of b.txt"]
     assert read(text(tmp_path)) == ["text of a/c.txt", "text of a/d.md", "text of b.txt"]
     assert read(text(tmp_path / "**/*.txt")) == ["text of a/c.txt", "text of b.txt"]
-    assert read(text(tmp_path / ".hidden/e.txt")) == ["text of .hidden/e.txt"], "what is named is meant"
-
-
-@pytest.mark.parametrize("name", ["my book (1).txt", "a=b.txt", "a,b.txt", "書.txt", "it's \\ {x}.txt"])
-def test_names_of_all_sorts(tmp_path, name):
-    (tmp_path / name).write_text("words")
-    assert read(text(tmp_path / name)) == ["words"]
+    assert read(text(tmp_path / ".hidden/e.txt")) == ["text of .hidden/e.txt"], "hidden files only by name"
 
 
 def test_lines_and_paragraphs(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"one\r\ntwo\n\n\nthree\nfour\n  \nfive")
-    assert read(text(path, document="line")) == ["one", "two", "", "", "three", "four", "  ", "five"]
-    assert read(text(path, document="paragraph")) == ["one\ntwo", "three\nfour", "five"]
-    with pytest.raises(ValueError, match="document is 'word'; choose one of: file, line, paragraph"):
-        text(path, document="word")
+    assert read(text(path, split_on="line")) == ["one", "two", "", "", "three", "four", "  ", "five"]
+    assert read(text(path, split_on="paragraph")) == ["one\ntwo", "three\nfour", "five"]
+    with pytest.raises(ValueError, match="split_on is 'word'; expected one of: file, line, paragraph"):
+        text(path, split_on="word")
 
 
-def test_text_is_taken_as_it_is(tmp_path, monkeypatch):
+def test_text_is_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "t.txt"
     path.write_bytes("\ufeffa\r\nb\r\n\ufeff\tc".encode())
-    assert read(text(path)) == ["a\r\nb\r\n\ufeff\tc"], "but for a byte order mark at the beginning"
-    monkeypatch.setattr(documents_module, "PIECE", 3)
+    assert read(text(path)) == ["a\r\nb\r\n\ufeff\tc"], "except a byte order mark at the beginning"
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 3)
     path.write_bytes("\ufeff\ufeffa\ufeff".encode())
     assert read(text(path)) == ["\ufeffa\ufeff"]
 
 
-def test_a_piece_may_end_within_a_character(tmp_path, monkeypatch):
+def test_a_chunk_may_end_within_a_character(tmp_path, monkeypatch):
     path, content = tmp_path / "t.txt", "aé東🙂\n" * 40
     path.write_text(content, encoding="utf-8")
     for size in (1, 2, 3, 7):
-        monkeypatch.setattr(documents_module, "PIECE", size)
+        monkeypatch.setattr(readers, "CHUNK_CHARS", size)
         assert read(text(path)) == [content]
         assert list(read_lines(path)) == ["aé東🙂"] * 40
 
 
-def test_recutting_keeps_the_text_and_cuts_at_seams(monkeypatch):
-    monkeypatch.setattr(documents_module, "PIECE", 50)
+def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 50)
     content = "one two, three\n  four five-six don't 3.14\n\n" * 30
     pieces = list(rechunk(iter([content[:333], content[333:700], content[700:]])))
     assert "".join(pieces) == content and len(pieces) > 10
     assert max(map(len, pieces)) <= 100
     for before, after in pairwise(pieces):
         assert before[-1].isalnum() and after[0].isspace()
-    assert [len(piece) for piece in rechunk(iter(["x" * 490]))] == [100] * 4 + [90], "without a seam"
+    assert [len(piece) for piece in rechunk(iter(["x" * 490]))] == [100] * 4 + [90], "without a boundary"
 
 
 @pytest.mark.parametrize(
@@ -94,16 +88,19 @@ def test_recutting_keeps_the_text_and_cuts_at_seams(monkeypatch):
         (b"good\xffbad", "not UTF-8: byte 0xff at offset 4; convert it"),
         ("é".encode() * 600_000 + b"\xe6\x9d", "not UTF-8: byte 0xe6 at offset 1200000"),
         ("ü".encode("latin-1"), "not UTF-8: byte 0xfc at offset 0"),
-        (b"text\0more", "is not text: there is a NUL byte at offset 4; convert it, or choose the files"),
+        (
+            b"text\0more",
+            "is not text: there is a NUL byte at offset 4; convert it, use data=table for a table",
+        ),
     ],
 )
-def test_what_is_no_text(tmp_path, content, sentence):
+def test_not_text(tmp_path, content, sentence):
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(DataError, match=sentence):
         read(text(tmp_path / "t.txt"))
 
 
-def test_what_is_not_there(tmp_path):
+def test_missing_files(tmp_path):
     with pytest.raises(DataError, match="there is no file or folder .*x.txt"):
         text(tmp_path / "x.txt").files()
     with pytest.raises(DataError, match="there is no file that matches"):
@@ -112,7 +109,7 @@ def test_what_is_not_there(tmp_path):
         text(tmp_path).files()
 
 
-def test_the_fingerprint_is_of_the_bytes(tmp_path):
+def test_the_digest_is_of_the_contents(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(name)
     before = digest(text(tmp_path), tmp_path)
@@ -167,10 +164,10 @@ def test_several_tables_in_order(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_missing_field_lists_those_there_are(table):
+def test_a_missing_field_lists_the_fields(table):
     with pytest.raises(DataError, match=r"rows\.\w+ has no field 'body'; its fields are: text"):
         read(source("table", path=str(table), field="body"))
-    gc.collect()  # what reads csv leaves its files to the collector
+    gc.collect()  # the csv reader leaves its files to the collector
 
 
 @pytest.mark.parametrize(
@@ -186,29 +183,28 @@ def test_a_missing_field_lists_those_there_are(table):
         ("", r"rows\.jsonl is empty"),
     ],
 )
-def test_bad_rows_are_placed(tmp_path, lines, sentence):
+def test_bad_rows_are_located(tmp_path, lines, sentence):
     (tmp_path / "rows.jsonl").write_text(lines)
     with pytest.raises(DataError, match=sentence):
         read(source("table", path=str(tmp_path / "rows.jsonl")))
 
 
 @pytest.mark.parametrize("name", ["x[1].csv", "x*.csv", "x?.jsonl", "x[1].parquet", "X.CSV"])
-def test_a_table_is_the_one_that_was_named(tmp_path, name):
-    """Its name is no pattern, even where a library would take it for one."""
+def test_a_table_name_is_not_a_glob(tmp_path, name):
     write_table(tmp_path / "x1.csv", [{"text": "another"}])
     (write_table(tmp_path / f"t.{name.split('.')[1].lower()}", ROWS[:3])).rename(tmp_path / name)
     assert read(source("table", path=str(tmp_path / name))) == ["one", "007", "NA"]
 
 
-def test_what_looks_like_a_date_is_text(tmp_path):
+def test_dates_stay_text(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": "2024-01-01"}\n' * 3)
     (tmp_path / "t.json").write_text('[{"text": "2024-01-01"}]')
     assert set(read(source("table", path=str(tmp_path)))) == {"2024-01-01"}
 
 
-def test_what_is_no_table(tmp_path):
+def test_not_a_table(tmp_path):
     (tmp_path / "t.txt").write_text("x")
-    with pytest.raises(DataError, match="is no table: expected a name that ends in one of .jsonl"):
+    with pytest.raises(DataError, match="is not a table; expected a name that ends in .jsonl"):
         read(source("table", path=str(tmp_path / "t.txt")))
     with pytest.raises(DataError, match="there is no table in the folder"):
         read(source("table", path=str(tmp_path)))
@@ -239,7 +235,7 @@ def test_a_dataset_saved_to_disk(tmp_path, streaming):
     assert read(source("hub", id=str(tmp_path / "one"), streaming=streaming)) == [row["text"] for row in ROWS]
     with pytest.raises(DataError, match="has no split 'test'; its splits are: train"):
         read(source("hub", id=str(tmp_path / "one"), split="test"))
-    with pytest.raises(DataError, match="was saved to disk: data.name and data.revision say nothing"):
+    with pytest.raises(DataError, match="was saved to disk: data.name and data.revision do not apply"):
         read(source("hub", id=str(tmp_path / "one"), name="en"))
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(tmp_path / "parts")
     assert read(source("hub", id=str(tmp_path / "parts"), split="test", streaming=streaming)) == ["007"]
@@ -247,23 +243,23 @@ def test_a_dataset_saved_to_disk(tmp_path, streaming):
         read(source("hub", id=str(tmp_path / "parts"), split="dev"))
 
 
-def test_the_hub_out_of_reach(tmp_path):
+def test_the_hub_offline(tmp_path):
     found = source("tinystories")
     with pytest.raises(DataError, match="cannot get roneneldan/TinyStories from the Hugging Face Hub"):
         digest(found, tmp_path)
-    notes = HashCache(tmp_path / "notes.json")
-    notes.note("hub:roneneldan/TinyStories@None", "abc123")
-    assert digest(source("hub", id="roneneldan/TinyStories"), tmp_path) == "abc123", "what it was last time"
+    hashes = HashCache(tmp_path / "notes.json")
+    hashes.put("hub:roneneldan/TinyStories@None", "abc123")
+    assert digest(source("hub", id="roneneldan/TinyStories"), tmp_path) == "abc123", "the last that is known"
 
 
-def test_shakespeare_out_of_reach(tmp_path, monkeypatch):
+def test_shakespeare_offline(tmp_path, monkeypatch):
     for proxy in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     found = source("shakespeare", cache=tmp_path)
     with pytest.raises(
-        DataError, match="cannot fetch https://.*place a copy of that file at .*tinyshakespeare.txt"
+        DataError, match="cannot download https://.*put a copy of that file at .*tinyshakespeare.txt"
     ):
         found.files()
     (tmp_path / "tinyshakespeare.txt").write_bytes(b"x" * SHAKESPEARE_BYTES)
-    with pytest.raises(DataError, match="is not the file it should be; remove it"):
+    with pytest.raises(DataError, match="is not the expected file; remove it"):
         found.files()

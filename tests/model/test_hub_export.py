@@ -27,7 +27,7 @@ def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
     """A model with every weight alive, as a run is opened."""
     config = compose([*words.split(), *SIZES]).model
     options = part("tokenizer", kind) | ({"vocab_size": 290} if kind == "bpe" else {})
-    tokenizer = build("tokenizer", TOKENIZERS, options, {}).make(lambda whole: iter([TEXT]), specials)
+    tokenizer = build("tokenizer", TOKENIZERS, options, {}).train(lambda include_val: iter([TEXT]), specials)
     model, draw = build_model(config, tokenizer.vocab_size).eval(), torch.Generator().manual_seed(0)
     for weight in model.parameters():
         noise = 0.15 * torch.randn(weight.shape, generator=draw)

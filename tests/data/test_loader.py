@@ -1,4 +1,4 @@
-"""Batches follow from (seed, step) alone; every window and every pair comes once in an epoch."""
+"""Batches follow from (seed, step) alone, with every sequence or pair once per epoch."""
 
 from copy import copy
 
@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from configs.errors import DataError
-from data import loader as windows_module
-from data.loader import GROUP, prefetch, rank_slice, row_rng
+from data import loader as loader_module
+from data.loader import SORT_GROUP, prefetch, rank_slice, row_rng
 from data.objectives import IGNORE_INDEX
-from tests.data.corpora import corpus, source, stream, text_corpus
+from tests.data.corpora import corpus, loader, source, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    return text_corpus(tmp_path_factory.mktemp("text"), TEXT, validation=0.25)
+    return text_corpus(tmp_path_factory.mktemp("text"), TEXT, val_fraction=0.25)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("pairs"), source("synthetic", size=700), validation=0.1)
+    return corpus(tmp_path_factory.mktemp("pairs"), source("synthetic", size=700), val_fraction=0.1)
 
 
 def same(a, b):
@@ -41,7 +41,7 @@ SENTINELS = ("end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4))
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(kind[:2]))
 def batched(request, tmp_path_factory):
-    """A function of a seed: the stream of each objective."""
+    """A function of a seed: the loader of each objective."""
     name, architecture, kind = request.param
     folder = tmp_path_factory.mktemp(name)
     made = (
@@ -49,7 +49,7 @@ def batched(request, tmp_path_factory):
         if kind == "text"
         else corpus(folder, source("synthetic", size=700))
     )
-    return lambda seed=0, part="train", batch_size=4: stream(
+    return lambda seed=0, part="train", batch_size=4: loader(
         getattr(made, part),
         made.tokenizer,
         name,
@@ -62,7 +62,7 @@ def batched(request, tmp_path_factory):
 
 def test_a_batch_follows_from_seed_and_step(batched):
     first, again = batched(), batched()
-    list(map(again.batch, range(5)))  # what was asked before does not matter
+    list(map(again.batch, range(5)))  # earlier batches do not matter
     for step in (0, 3, 1000):
         assert same(first.batch(step), again.batch(step))
     assert not same(first.batch(0), first.batch(1))
@@ -70,7 +70,7 @@ def test_a_batch_follows_from_seed_and_step(batched):
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_ranks_share_one_batch(batched, world):
+def test_ranks_divide_a_batch(batched, world):
     whole = batched().batch(7)
     shares = [batched().batch(7, rank, world) for rank in range(world)]
     for name, tensor in whole.inputs.items():
@@ -79,7 +79,7 @@ def test_ranks_share_one_batch(batched, world):
     assert sum(share.count for share in shares) == whole.count
 
 
-def test_counts_are_those_of_the_targets(batched):
+def test_count_is_the_number_of_targets(batched):
     for step in range(3):
         batch = batched().batch(step)
         assert batch.count == int((batch.targets != IGNORE_INDEX).sum()) > 0
@@ -91,23 +91,22 @@ def test_counts_are_those_of_the_targets(batched):
 def test_evaluation_is_always_the_same(batched):
     first, other = (list(batched(seed, "validation").evaluation()) for seed in (0, 1))
     assert len(first) == len(other) and all(map(same, first, other))
-    shared = [list(batched(0, "validation").evaluation(rank=rank, world=3)) for rank in range(3)]
+    shared = [list(batched(0, "validation").evaluation(rank=rank, world_size=3)) for rank in range(3)]
     assert sum(batch.count for share in shared for batch in share) == sum(batch.count for batch in first)
 
 
-def test_every_window_comes_once_in_an_epoch(text):
-    windows = stream(text.train, text.tokenizer, batch_size=8)
-    rows = torch.cat([windows.batch(step).inputs["tokens"] for step in range(windows.n)])  # 8 epochs
-    for epoch in rows.split(windows.n):
-        assert sorted(epoch.tolist()) == sorted(text.train.tokens[: windows.n * 16].reshape(-1, 16).tolist())
+def test_every_sequence_once_per_epoch(text):
+    loader_ = loader(text.train, text.tokenizer, batch_size=8)
+    rows = torch.cat([loader_.batch(step).inputs["tokens"] for step in range(loader_.n)])  # 8 epochs
+    for epoch in rows.split(loader_.n):
+        assert sorted(epoch.tolist()) == sorted(text.train.tokens[: loader_.n * 16].reshape(-1, 16).tolist())
 
 
-def test_no_window_is_wasted(tmp_path):
-    """A masked window asks nothing of the token behind it."""
-    made = text_corpus(tmp_path, TEXT[:800], validation=0.2)
+def test_masked_sequences_need_no_lookahead(tmp_path):
+    made = text_corpus(tmp_path, TEXT[:800], val_fraction=0.2)
     assert made.train.n_tokens == 640
-    assert stream(made.train, made.tokenizer, "masked", context_length=64, architecture="encoder").n == 10
-    assert stream(made.train, made.tokenizer, context_length=64).n == 9
+    assert loader(made.train, made.tokenizer, "masked", context_length=64, architecture="encoder").n == 10
+    assert loader(made.train, made.tokenizer, context_length=64).n == 9
 
 
 def test_draws_differ_by_seed_purpose_and_row():
@@ -119,12 +118,12 @@ def test_draws_differ_by_seed_purpose_and_row():
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-def test_ranks_share_every_row(world):
+def test_rank_slices_cover_all_rows(world):
     assert [row for rank in range(world) for row in range(10)[rank_slice(10, rank, world)]] == list(range(10))
 
 
 def test_golden_batch(text):
-    batch = stream(text.train, text.tokenizer, seed=3).batch(2)
+    batch = loader(text.train, text.tokenizer, seed=3).batch(2)
     assert text.tokenizer.decode(batch.inputs["tokens"][0].tolist()) == GOLDEN
     assert batch.targets[0, :-1].tolist() == batch.inputs["tokens"][0, 1:].tolist()
 
@@ -132,83 +131,82 @@ def test_golden_batch(text):
 GOLDEN = "ejqzkxmdwronorwd"
 
 
-def test_evaluation_asks_every_token_once(text):
-    windows = stream(text.validation, text.tokenizer, batch_size=4)
-    found = torch.cat([batch.targets.flatten() for batch in windows.evaluation()])
+def test_evaluation_predicts_every_token_once(text):
+    loader_ = loader(text.validation, text.tokenizer, batch_size=4)
+    found = torch.cat([batch.targets.flatten() for batch in loader_.evaluation()])
     assert found.tolist() == text.validation.tokens[1:].tolist()
-    assert text.validation.n_tokens % 16 > 1, "the last window is a short one"
+    assert text.validation.n_tokens % 16 > 1, "the last sequence is shorter"
 
 
-def test_a_limited_evaluation_keeps_its_windows(text):
-    windows = stream(text.validation, text.tokenizer, batch_size=4)
-    few = [b.inputs["tokens"].tolist() for b in windows.evaluation(limit=6)]
-    assert few == [b.inputs["tokens"].tolist() for b in windows.evaluation(limit=6)]
+def test_a_limited_evaluation_repeats_its_sequences(text):
+    loader_ = loader(text.validation, text.tokenizer, batch_size=4)
+    few = [b.inputs["tokens"].tolist() for b in loader_.evaluation(limit=6)]
+    assert few == [b.inputs["tokens"].tolist() for b in loader_.evaluation(limit=6)]
     assert sum(map(len, few)) == 6
-    firsts = [b.inputs["tokens"].tolist() for b in windows.evaluation()][:2]
+    firsts = [b.inputs["tokens"].tolist() for b in loader_.evaluation()][:2]
     assert [row for rows in few for row in rows] != [row for rows in firsts for row in rows][:6]
 
 
-def test_an_evaluation_ends_with_the_last_token(text):
-    """Whatever is left over behind the last whole window."""
+def test_evaluation_ends_with_the_last_token(text):
     part = copy(text.validation)
     for n in range(33, 50):
         part.n_tokens, part.tokens = n, text.validation.tokens[:n]
-        found = [b.targets.flatten() for b in stream(part, text.tokenizer).evaluation()]
+        found = [b.targets.flatten() for b in loader(part, text.tokenizer).evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
 
-def test_too_little_text_is_said(text, tmp_path):
-    with pytest.raises(DataError, match="train holds 900 tokens and a window needs 1001"):
-        stream(text.train, text.tokenizer, context_length=1000)
+def test_too_little_text(text):
+    with pytest.raises(DataError, match="train has 900 tokens, and a window needs 1001"):
+        loader(text.train, text.tokenizer, context_length=1000)
 
 
-def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
+def test_ids_beyond_the_vocabulary(tmp_path):
     made = text_corpus(tmp_path, TEXT)
     made.train.vocab_size = ord("z")
-    windows = stream(made.train, made.tokenizer)
-    with pytest.raises(DataError, match="holds the id 122, beyond its vocabulary of 122; remove"):
-        [windows.batch(step) for step in range(windows.n)]
+    loader_ = loader(made.train, made.tokenizer)
+    with pytest.raises(DataError, match="holds the id 122, beyond its vocab_size 122; remove"):
+        [loader_.batch(step) for step in range(loader_.n)]
 
 
-def test_every_pair_comes_once_in_an_epoch(pairs):
-    stream_ = stream(
+def test_every_pair_once_per_epoch(pairs):
+    loader_ = loader(
         pairs.train, pairs.tokenizer, "pairs", context_length=40, architecture="encoder_decoder", batch_size=8
     )
-    steps = 3 * GROUP
-    rows = [row for step in range(steps) for row in stream_.batch(step).inputs["source"].tolist()]
+    steps = 3 * SORT_GROUP
+    rows = [row for step in range(steps) for row in loader_.batch(step).inputs["source"].tolist()]
     seen = np.unique([pairs.tokenizer.decode(row) for row in rows], return_counts=True)[1]
-    whole, rest = divmod(steps * 8, stream_.n)
-    assert len(seen) == stream_.n and set(seen) == {whole, whole + 1} and (seen == whole + 1).sum() == rest
+    whole, rest = divmod(steps * 8, loader_.n)
+    assert len(seen) == loader_.n and set(seen) == {whole, whole + 1} and (seen == whole + 1).sum() == rest
 
 
-def test_pairs_stand_beside_others_of_their_length(pairs):
-    stream_ = stream(
+def test_pairs_are_batched_by_length(pairs):
+    loader_ = loader(
         pairs.train, pairs.tokenizer, "pairs", context_length=40, architecture="encoder_decoder", batch_size=8
     )
-    batches = [stream_.batch(step) for step in range(GROUP)]
+    batches = [loader_.batch(step) for step in range(SORT_GROUP)]
     padding = 1 - sum(b.inputs["source_visible"].sum() for b in batches) / sum(
         b.inputs["source_visible"].numel() for b in batches
     )
     assert padding < 0.05
     longest = [b.targets.shape[1] for b in batches]
-    assert longest != sorted(longest), "and yet batches come in no order of length"
+    assert longest != sorted(longest), "but batches are not sorted by length"
 
 
-def test_ranks_share_the_width_of_the_whole_batch(pairs, monkeypatch):
-    monkeypatch.setattr(windows_module, "GROUP", 1)  # so that a batch has rows of all lengths
+def test_ranks_pad_to_the_width_of_the_whole_batch(pairs, monkeypatch):
+    monkeypatch.setattr(loader_module, "SORT_GROUP", 1)  # so that a batch has rows of all lengths
     options = {"context_length": 40, "architecture": "encoder_decoder", "batch_size": 16}
-    shares = [stream(pairs.train, pairs.tokenizer, "pairs", **options).batch(3, rank, 4) for rank in range(4)]
+    shares = [loader(pairs.train, pairs.tokenizer, "pairs", **options).batch(3, rank, 4) for rank in range(4)]
     assert len({share.inputs["source"].shape for share in shares}) == 1
     assert len({int(share.inputs["source_visible"].sum(1).max()) for share in shares}) > 1
 
 
-def test_batches_of_pairs_come_in_another_order_each_time(pairs):
+def test_batches_of_pairs_are_shuffled(pairs):
     options = {"context_length": 40, "architecture": "encoder_decoder", "batch_size": 4}
 
     def lengths(seed, group):
-        stream_ = stream(pairs.train, pairs.tokenizer, "pairs", seed=seed, **options)
-        steps = range(group * GROUP, group * GROUP + GROUP)
-        return np.array([stream_.batch(step).inputs["source"].shape[1] for step in steps])
+        loader_ = loader(pairs.train, pairs.tokenizer, "pairs", seed=seed, **options)
+        steps = range(group * SORT_GROUP, group * SORT_GROUP + SORT_GROUP)
+        return np.array([loader_.batch(step).inputs["source"].shape[1] for step in steps])
 
     first = lengths(0, 0)
     for other in (lengths(0, 1), lengths(1, 0)):
@@ -217,30 +215,28 @@ def test_batches_of_pairs_come_in_another_order_each_time(pairs):
 
 def test_pairs_that_are_too_long(pairs):
     made = {"architecture": "encoder_decoder", "context_length": 10}
-    dropped = stream(pairs.train, pairs.tokenizer, "pairs", too_long="drop", **made)
-    cut = stream(pairs.train, pairs.tokenizer, "pairs", too_long="cut", **made)
+    dropped = loader(pairs.train, pairs.tokenizer, "pairs", too_long="drop", **made)
+    cut = loader(pairs.train, pairs.tokenizer, "pairs", too_long="truncate", **made)
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
     assert cut.widths.max() == 10 >= dropped.widths.max()
-    with pytest.raises(
-        DataError, match="too many for a context of 10; raise model.context_length, or choose"
-    ):
-        stream(pairs.train, pairs.tokenizer, "pairs", too_long="error", **made)
-    with pytest.raises(DataError, match="none of the .* pairs of train fits into a context of 3 tokens"):
-        stream(pairs.train, pairs.tokenizer, "pairs", context_length=3, architecture="encoder_decoder")
+    with pytest.raises(DataError, match="too long for a context of 10; raise model.context_length or choose"):
+        loader(pairs.train, pairs.tokenizer, "pairs", too_long="error", **made)
+    with pytest.raises(DataError, match="all .* pairs of train are too long for a context of 3"):
+        loader(pairs.train, pairs.tokenizer, "pairs", context_length=3, architecture="encoder_decoder")
 
 
 def test_prefetched_batches_are_the_same(text):
-    windows = stream(text.train, text.tokenizer)
-    lookahead = list(prefetch(windows.batch, range(3, 9)))
-    assert len(lookahead) == 6 and all(map(same, lookahead, map(windows.batch, range(3, 9))))
-    assert list(prefetch(windows.batch, [])) == []
+    loader_ = loader(text.train, text.tokenizer)
+    lookahead = list(prefetch(loader_.batch, range(3, 9)))
+    assert len(lookahead) == 6 and all(map(same, lookahead, map(loader_.batch, range(3, 9))))
+    assert list(prefetch(loader_.batch, [])) == []
 
 
 def test_prefetch_is_one_ahead_and_passes_errors_on():
-    asked = []
+    steps = []
 
     def batch(step):
-        asked.append(step)
+        steps.append(step)
         if step == 2:
             raise DataError("step two")
         return step
@@ -250,4 +246,4 @@ def test_prefetch_is_one_ahead_and_passes_errors_on():
     assert next(running) == 1
     with pytest.raises(DataError, match="step two"):
         next(running)
-    assert max(asked) <= 3
+    assert max(steps) <= 3

@@ -1,4 +1,4 @@
-"""Tokenizers there and back: the same ids on both sides, whatever their kind."""
+"""Conversion to and from tokenizer.json keeps all ids."""
 
 import json
 
@@ -18,8 +18,8 @@ CL100K = (
 )
 
 
-def bytes_of_their_own(pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None):
-    """GPT-2's kind, as the library trains it."""
+def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None):
+    """A byte-level BPE such as GPT-2's, trained by the library."""
     tokenizer = Tokenizer(models.BPE())
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
     split = [pre_tokenizers.Split(Regex(pattern), "isolated")] if pattern else []
@@ -64,7 +64,7 @@ def known(tokenizer):
 
 
 @pytest.mark.parametrize("name", ["byte", "char", "bpe"])
-def test_ours_give_the_same_ids_there(name):
+def test_exported_tokenizers_give_the_same_ids(name):
     ours = make(name, python_text(60_000))
     text, names = to_hf(ours)
     theirs = load_hf_tokenizer(text)
@@ -77,8 +77,7 @@ def test_ours_give_the_same_ids_there(name):
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, CL100K])
-def test_each_pattern_means_the_same_there(pattern):
-    """Possessive counts are written otherwise."""
+def test_patterns_are_translated(pattern):
     ours = BytePairTokenizer(pattern, train_bpe(iter([python_text(60_000)]), 500), {"end": 600})
     text, _ = to_hf(ours)
     for words in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
@@ -88,11 +87,11 @@ def test_each_pattern_means_the_same_there(pattern):
 
 
 @pytest.mark.parametrize("pattern", [None, CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}")])
-def test_byte_pairs_become_ours(pattern):
-    theirs = bytes_of_their_own(pattern)
+def test_byte_level_bpe_becomes_native(pattern):
+    theirs = train_hf_bpe(pattern)
     ours = from_hf(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
     assert ours.kind == "bpe" and ours.vocab_size == 512
-    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, "as in GPT-2, one may serve twice"
+    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, "as in GPT-2, names may share an id"
     theirs.encode_special_tokens = True
     assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
     again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
@@ -101,31 +100,33 @@ def test_byte_pairs_become_ours(pattern):
     assert from_hf(back, ours.specials, 512).state() == ours.state()
 
 
-def swapped(text):
-    """Merged in another order than that of the ids."""
+def with_other_merges(text):
+    """Merges in another order than that of the ids."""
     whole = json.loads(text)
     whole["model"]["merges"].reverse()
     return json.dumps(whole)
 
 
 KEPT = {
-    "special tokens first": lambda: bytes_of_their_own(first=True).to_str(),
-    "a normalizer": lambda: bytes_of_their_own(normalizer=normalizers.NFC()).to_str(),
-    "another order": lambda: swapped(bytes_of_their_own().to_str()),
+    "special tokens first": lambda: train_hf_bpe(first=True).to_str(),
+    "a normalizer": lambda: train_hf_bpe(normalizer=normalizers.NFC()).to_str(),
+    "another order": lambda: with_other_merges(train_hf_bpe().to_str()),
     "bert": lambda: others()["bert"].to_str(),
     "t5": lambda: others()["t5"].to_str(),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_the_rest_is_kept_as_it_is(name):
+def test_other_tokenizers_are_wrapped(name):
     text = KEPT[name]()
     ours, theirs = from_hf(text, {"end": 1, "start": 1}, 512), Tokenizer.from_str(text)
     theirs.encode_special_tokens = True
     assert ours.kind == "hub" and ours.specials == {"end": 1, "start": 1} and ours.n_ordinary == 512
     ids = ours.encode(TEXT).tolist()
     assert ids == theirs.encode(TEXT, add_special_tokens=False).ids
-    assert 1 not in ours.encode("<eos></s>[SEP]").tolist() or name in ("bert", "t5"), "text is text"
+    assert 1 not in ours.encode("<eos></s>[SEP]").tolist() or name in ("bert", "t5"), (
+        "special tokens are not parsed"
+    )
     assert ours.decode(ids) == theirs.decode(ids)
     again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
     assert again.state() == ours.state() and again.encode(TEXT).tolist() == ids
@@ -133,10 +134,10 @@ def test_the_rest_is_kept_as_it_is(name):
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_stream_says_what_the_whole_says(name):
+def test_incremental_decoding_equals_decoding(name):
     ours = from_hf(KEPT[name](), {"end": 1}, 512)
     ids = ours.encode("the cats the hat 東京 🙂 the cat").tolist()
-    stream, shown = ours.stream(), ""
+    stream, shown = ours.incremental_decoder(), ""
     for i in ids:
         shown += stream([i])
         assert "\ufffd" not in shown or name in ("bert", "t5")
@@ -148,45 +149,45 @@ def test_a_stream_says_what_the_whole_says(name):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"text": "{}"}, "not the JSON of a tokenizer"),
-        ({"text": 1}, "not the state of a tokenizer"),
-        ({"vocab_size": 300}, "has ids from 0 to 401 and the model 300 words"),
-        ({"vocab_size": "512"}, "not the state of a tokenizer"),
-        ({"specials": {"end": 600}}, "has ids from 0 to 600 and the model 512 words"),
-        ({"specials": {"end": -1}}, "has ids from -1"),
-        ({"specials": {"end": "x"}}, "special tokens are plain names"),
-        ({"specials": {"end": [1]}}, "special tokens are plain names"),
-        ({"template": [[512], []]}, "frame has 512, which is none of its 512 ids"),
-        ({"template": [1]}, "frame is a list of ids before a text"),
-        ({"template": {}}, "not the state of a tokenizer"),
-        ({"specials": {}}, "special tokens are an end, and others"),
-        ({"specials": {"end": 1, "../x": 2}}, "special tokens are plain names"),
-        ({"code": "print()"}, "not the state of a tokenizer"),
+        ({"text": "{}"}, "not a valid tokenizer.json"),
+        ({"text": 1}, "text is 1; expected a string"),
+        ({"vocab_size": 300}, "special tokens need ids from 0 to 299"),
+        ({"vocab_size": "512"}, "vocab_size is '512'; expected an integer at least 1"),
+        ({"specials": {"end": 600}}, "special tokens need ids from 0 to 511"),
+        ({"specials": {"end": -1}}, "special tokens need ids from 0 to 511"),
+        ({"specials": {"end": "x"}}, "special tokens need ids"),
+        ({"specials": {"end": [1]}}, "special tokens need ids"),
+        ({"template": [[512], []]}, "template must be two lists of ids below 512"),
+        ({"template": [1]}, "template must be two lists of ids below 512"),
+        ({"template": {}}, "template is {}; expected list"),
+        ({"specials": {}}, "special tokens have plain names"),
+        ({"specials": {"end": 1, "../x": 2}}, "special tokens have plain names"),
+        ({"code": "print()"}, "has no option 'code'"),
     ],
 )
-def test_what_is_no_state_is_refused(changes, sentence):
-    whole = HubTokenizer(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
+def test_invalid_states(changes, sentence):
+    whole = HubTokenizer(train_hf_bpe().to_str(), {"end": 400}, 512).state()
     with pytest.raises(ValueError, match=sentence):
         tokenizer_from_state(whole | changes)
 
 
-def test_a_table_smaller_than_its_ids_is_refused():
-    state = from_hf(bytes_of_their_own().to_str(), {"end": 400}, 512).state()
-    with pytest.raises(ValueError, match="its vocab_size is smaller than its ids"):
+def test_a_vocab_size_smaller_than_its_ids():
+    state = from_hf(train_hf_bpe().to_str(), {"end": 400}, 512).state()
+    with pytest.raises(ValueError, match="special tokens need ids from 400 to 399"):
         tokenizer_from_state(state | {"vocab_size": 400})
 
 
-def test_a_text_it_has_no_ids_for_is_told():
+def test_a_text_that_cannot_be_encoded():
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
     ours = from_hf(words, {"end": 1}, 2)
     assert ours.encode("a").tolist() == [0]
-    with pytest.raises(ValueError, match="this tokenizer has no ids for 'b': .*UNK"):
+    with pytest.raises(ValueError, match="this tokenizer cannot encode 'b': .*UNK"):
         ours.encode("b")
 
 
 CLS, SEP = ("<eos>", 400), ("<pad>", 401)
 TEMPLATE = {"special_tokens": [CLS, SEP]}
-FRAMES = {
+TEMPLATES = {
     "bert": (processors.BertProcessing(SEP, CLS), [[400], [401]]),
     "roberta": (processors.RobertaProcessing(SEP, CLS), [[400], [401]]),
     "t5": (processors.TemplateProcessing("$A <pad>", **TEMPLATE), [[], [401]]),
@@ -209,36 +210,38 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("name", FRAMES)
-def test_what_stands_around_a_text_comes_along(name, first):
-    """Whether the tokenizer becomes ours or is kept as it is."""
-    theirs = bytes_of_their_own(first=first)
-    theirs.post_processor, frame = FRAMES[name]
-    before, after = frame
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_are_kept(name, first):
+    theirs = train_hf_bpe(first=first)
+    theirs.post_processor, template = TEMPLATES[name]
+    before, after = template
     plain, whole = (theirs.encode("the cat", add_special_tokens=add).ids for add in (False, True))
     assert whole == [*before, *plain, *after]
     ours = from_hf(theirs.to_str(), {"end": 400}, 512)
-    assert ours.kind == ("hub" if first else "bpe") and ours.template == frame
-    assert ours.encode("the cat").tolist() == plain, "batches have no frame"
-    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).template == frame
+    assert ours.kind == ("hub" if first else "bpe") and ours.template == template
+    assert ours.encode("the cat").tolist() == plain, "batches have no template"
+    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).template == template
     back, _ = to_hf(ours)
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
     assert from_hf(back, ours.specials, 512).state() == ours.state()
 
 
-def test_a_post_processor_that_does_something_else_is_refused():
-    theirs = bytes_of_their_own()
-    theirs.post_processor = FRAMES["t5"][0]
+def test_unsupported_post_processors():
+    theirs = train_hf_bpe()
+    theirs.post_processor = TEMPLATES["t5"][0]
     whole = json.loads(theirs.to_str())
     for changes in ({"single": []}, {"special_tokens": {}}, {"single": whole["post_processor"]["pair"]}):
-        odd = whole | {"post_processor": whole["post_processor"] | changes}
-        with pytest.raises(ValueError, match="post-processor is none that sets known tokens around a text"):
-            from_hf(json.dumps(odd), {"end": 400}, 512)
+        changed = whole | {"post_processor": whole["post_processor"] | changes}
+        with pytest.raises(
+            ValueError,
+            match="post-processor (names an unknown token|does not put special tokens around one text)",
+        ):
+            from_hf(json.dumps(changed), {"end": 400}, 512)
 
 
 @pytest.mark.parametrize("decoder", ["metaspace", "bytes"])
-def test_a_stream_goes_on_from_what_stands_before(decoder):
-    """A space that a word brings along is no more dropped than in the whole; bytes wait for one another."""
+def test_incremental_decoding_continues_a_prompt(decoder):
+    """Spaces that belong to a token are kept, and bytes are decoded together."""
     words = [
         ("<unk>", 0.0),
         ("</s>", 0.0),
@@ -267,19 +270,19 @@ def test_a_stream_goes_on_from_what_stands_before(decoder):
     text = "the cats" if decoder == "metaspace" else "the cats \u2603\U0001f642\u2603\U0001f642 the cat"
     ids = [*ours.encode(f"{text} the").tolist(), *[1] * 9, *ours.encode("the cat").tolist()]
     for cut in range(len(ids)):
-        stream, before = ours.stream(ids[:cut]), ours.decode(ids[:cut])
+        stream, before = ours.incremental_decoder(ids[:cut]), ours.decode(ids[:cut])
         said = "".join(stream([i]) for i in ids[cut:]) + stream([], final=True)
         assert "\ufffd" in before or before + said == ours.decode(ids), cut
-        assert "\ufffd" in before or before + ours.stream(ids[:cut])(ids[cut:], final=True) == ours.decode(
-            ids
-        )
+        assert "\ufffd" in before or before + ours.incremental_decoder(ids[:cut])(
+            ids[cut:], final=True
+        ) == ours.decode(ids)
 
 
-def test_a_step_of_a_stream_decodes_few_ids(monkeypatch):
+def test_incremental_decoding_decodes_few_ids_at_a_time(monkeypatch):
     ours, lengths = from_hf(KEPT["t5"](), {"end": 0}, 512), []
     usual = ours.decode
     monkeypatch.setattr(ours, "decode", lambda ids: lengths.append(len(ids)) or usual(ids))
-    stream = ours.stream()
+    stream = ours.incremental_decoder()
     for i in [3, 4, 5] * 30 + [0] * 90 + [2] * 90 + [1] * 90:
         stream([i])
     assert max(lengths) <= 18

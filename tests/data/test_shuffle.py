@@ -1,4 +1,4 @@
-"""Order and draws are pure functions of keys, and good ones."""
+"""Shuffles and draws are pure functions of their seeds, and statistically sound."""
 
 import tracemalloc
 
@@ -9,13 +9,13 @@ from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 255, 256, 257, 1000, 4097])
-def test_a_permutation_reaches_everything_once(n):
+def test_permutation_is_a_bijection(n):
     for seed in range(3):
         assert sorted(permutation(np.arange(n), n, hash_seed(seed))) == list(range(n))
 
 
 def test_golden_values():
-    """What these keys give is part of the promise that a run can be continued: it may never change."""
+    """They may never change, or runs could not be resumed."""
     assert permutation(np.arange(12), 12, hash_seed("order", 0, 0)).tolist() == GOLDEN_ORDER
     assert permutation([0, 1, 10**12 - 1], 10**12, hash_seed("order", 7, 3)).tolist() == GOLDEN_FAR
     assert random_words(hash_seed("draw", 0, "asked"), [0, 5], 2).tolist() == GOLDEN_DRAWS
@@ -26,16 +26,16 @@ GOLDEN_FAR = [251168625084, 987426904348, 629373059043]
 GOLDEN_DRAWS = [[174168134663440147, 8473262865698366815], [11801357452341805288, 8113616257746570100]]
 
 
-def test_a_place_far_out_costs_no_memory():
+def test_huge_permutations_need_no_memory():
     tracemalloc.start()
-    found = permutation(np.arange(64) + 10**11, 10**12, hash_seed("far"))
+    ids = permutation(np.arange(64) + 10**11, 10**12, hash_seed("far"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(set(found)) == 64 and peak < 100_000
+    assert len(set(ids)) == 64 and peak < 100_000
 
 
-def test_a_place_outside_is_refused():
-    with pytest.raises(AssertionError, match="walk for ever"):
+def test_a_position_outside_is_an_error():
+    with pytest.raises(AssertionError, match="loop forever"):
         permutation([5], 5, hash_seed(0))
 
 
@@ -48,32 +48,32 @@ def test_every_epoch_is_a_new_permutation():
     assert shuffled_ids(np.arange(n), n, seed=5).tolist() != epochs[0]
 
 
-def test_places_are_looked_up_one_by_one_as_together():
+def test_positions_are_independent():
     together = shuffled_ids(np.arange(50, 250), 60, seed=1)
     assert [shuffled_ids(np.array([i]), 60, 1)[0] for i in range(50, 250)] == together.tolist()
 
 
 def test_permutations_are_uniform():
-    """chi-squared of where each place is sent, over many keys: its mean is its degrees of freedom."""
-    n, keys = 7, 3000
+    """chi-squared of the image of each position, over many seeds: its mean is its degrees of freedom."""
+    n, seeds = 7, 3000
     counts = np.zeros((n, n))
-    for seed in range(keys):
+    for seed in range(seeds):
         counts[np.arange(n), permutation(np.arange(n), n, hash_seed("chi", seed))] += 1
-    expected = keys / n
+    expected = seeds / n
     per_freedom = ((counts - expected) ** 2 / expected).sum() / (n - 1) ** 2
     assert 0.7 < per_freedom < 1.3
 
 
-def test_neighbours_are_sent_apart():
-    found = permutation(np.arange(100_000), 100_000, hash_seed("apart")).astype(float)
-    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.02
+def test_neighbors_are_uncorrelated():
+    ids = permutation(np.arange(100_000), 100_000, hash_seed("apart")).astype(float)
+    assert abs(np.corrcoef(ids[:-1], ids[1:])[0, 1]) < 0.02
 
 
-def test_draws_belong_to_their_row():
-    word = hash_seed("draw", 3, "fate")
-    together = random_words(word, [4, 9, 10**15], 5)
-    assert np.array_equal(random_words(word, [9], 5)[0], together[1])
-    assert np.array_equal(random_words(word, [4, 9, 10**15], 3), together[:, :3])
+def test_draws_depend_on_their_row_alone():
+    seed = hash_seed("draw", 3, "fate")
+    together = random_words(seed, [4, 9, 10**15], 5)
+    assert np.array_equal(random_words(seed, [9], 5)[0], together[1])
+    assert np.array_equal(random_words(seed, [4, 9, 10**15], 3), together[:, :3])
     assert not np.array_equal(random_words(hash_seed("draw", 3, "asked"), [9], 5)[0], together[1])
 
 
@@ -86,5 +86,5 @@ def test_draws_are_uniform():
     assert len(np.unique(words)) == words.size
 
 
-def test_keys_tell_orders_of_words_apart():
+def test_seeds_depend_on_order_and_type():
     assert len({hash_seed(1, 2), hash_seed(2, 1), hash_seed("1", 2), hash_seed(12), hash_seed((1, 2))}) == 5

@@ -1,0 +1,472 @@
+"""The split depends on content alone, and a cached corpus is complete, unchanged, and never stale."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from configs.errors import DataError
+from data import files, prepare, readers, store
+from data.files import stdlib_files
+from data.prepare import TRAIN, VALIDATION, split_chunks
+from tests.data.corpora import corpus, source, text_corpus
+from tests.parts import ROOT
+
+TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
+
+
+def lines(tmp_path, rows, val_fraction=0.2, split_on="line"):
+    (tmp_path / "t.txt").write_text("\n".join(rows), encoding="utf-8")
+    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), split_on=split_on), val_fraction))
+    return {split: [c.texts[0] for c in chunks if c.split == split] for split in (TRAIN, VALIDATION)}
+
+
+ROWS = [f"line {i}" for i in range(2000)]
+
+
+def test_splits_are_complete_and_disjoint(tmp_path):
+    splits = lines(tmp_path, ROWS)
+    assert sorted(splits[TRAIN] + splits[VALIDATION]) == sorted(ROWS)
+    assert not set(splits[TRAIN]) & set(splits[VALIDATION])
+    assert 330 < len(splits[VALIDATION]) < 470
+
+
+def test_adding_and_reordering_move_no_document(tmp_path):
+    before = set(lines(tmp_path, ROWS[:1000])[VALIDATION])
+    after = set(lines(tmp_path, ROWS[::-1])[VALIDATION])
+    assert before == after & set(ROWS[:1000])
+
+
+def test_a_larger_fraction_keeps_the_documents_of_a_smaller(tmp_path):
+    assert set(lines(tmp_path, ROWS, 0.1)[VALIDATION]) < set(lines(tmp_path, ROWS, 0.3)[VALIDATION])
+
+
+def test_equal_documents_stay_together(tmp_path):
+    splits = lines(tmp_path, ROWS[:300] * 3)
+    assert all(splits[split].count(row) == 3 for split in splits for row in splits[split])
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 50])
+def test_of_few_documents_one_is_for_validation(tmp_path, n):
+    splits = lines(tmp_path, ROWS[:n], val_fraction=1e-6)
+    assert len(splits[VALIDATION]) == 1 and len(splits[TRAIN]) == n - 1
+
+
+def test_the_tail_of_a_single_document_is_for_validation(tmp_path):
+    text = "é" * 999 + "東"
+    (tmp_path / "t.txt").write_text(text)
+    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt")), 0.1))
+    assert [(chunk.split, chunk.texts[0], chunk.last, chunk.end) for chunk in chunks] == [
+        (TRAIN, text[:900], True, False),
+        (VALIDATION, text[900:], True, False),
+    ]
+    assert [chunk.n_bytes for chunk in chunks] == [1800, 201]
+
+
+def test_a_single_document_may_be_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 64)
+    text = " ".join(str(i) for i in range(5000))
+    (tmp_path / "t.txt").write_text(text)
+    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt")), 0.25))
+    for split, expected in (
+        (TRAIN, text[: int(len(text) * 0.75)]),
+        (VALIDATION, text[int(len(text) * 0.75) :]),
+    ):
+        assert "".join(chunk.texts[0] for chunk in chunks if chunk.split == split) == expected
+    assert max(len(chunk.texts[0]) for chunk in chunks) <= 128
+
+
+def test_a_long_document_ends_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 64)
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"{name} word" * 200)
+    chunks = list(split_chunks(source("text", path=str(tmp_path)), 0.5))
+    assert len(chunks) > 10 and sum(chunk.last for chunk in chunks) == sum(chunk.end for chunk in chunks) == 2
+    for name in "ab":
+        own = [chunk for chunk in chunks if chunk.name.name == f"{name}.txt"]
+        assert len({chunk.split for chunk in own}) == 1 and own[-1].last and own[-1].end
+
+
+@pytest.mark.parametrize("rows", [[], ["", "", ""]])
+def test_no_text(tmp_path, rows):
+    with pytest.raises(DataError, match="there is no text: what was found is empty"):
+        lines(tmp_path, rows)
+
+
+def test_a_document_too_short_to_split(tmp_path):
+    with pytest.raises(DataError, match="holds 1 characters: too few to split off validation text"):
+        lines(tmp_path, ["x"], split_on="file")
+
+
+def test_an_unpaired_surrogate_is_located(tmp_path):
+    (tmp_path / "t.jsonl").write_text(json.dumps({"text": "a\ud83d"}) + '\n{"text": "b"}\n')
+    with pytest.raises(DataError, match=r"t.jsonl:1 contains an unpaired surrogate"):
+        list(split_chunks(source("table", path=str(tmp_path / "t.jsonl")), 0.5))
+
+
+def test_identical_texts(tmp_path):
+    (tmp_path / "t.txt").write_text("same\n" * 9)
+    source_ = source("text", path=str(tmp_path / "t.txt"), split_on="line")
+    with pytest.raises(
+        DataError, match="the train split is empty with .*; lower it, or give texts that differ"
+    ):
+        corpus(tmp_path, source_)
+
+
+def test_pairs_of_one_source_stay_together(tmp_path):
+    rows = [{"source": f"s{i % 50}", "target": f"t{i}"} for i in range(400)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chunks = list(split_chunks(source("pairs", path=str(tmp_path / "t.jsonl")), 0.3))
+    sides = {
+        split: {chunk.texts[0] for chunk in chunks if chunk.split == split} for split in (TRAIN, VALIDATION)
+    }
+    assert len(chunks) == 400 and all(sides.values()) and not sides[TRAIN] & sides[VALIDATION]
+
+
+def test_tokens_are_those_of_the_text(tmp_path):
+    for i in range(40):
+        (tmp_path / f"{i:02}.txt").write_text(f"document {i:02}")
+    made = corpus(tmp_path, source("text", path=str(tmp_path / "*.txt")), val_fraction=0.3)
+    end = made.tokenizer.specials["end"]
+    texts = []
+    for part in (made.train, made.validation):
+        ids = part.tokens.tolist()
+        assert ids[-1] == end and ids.count(end) == part.n_items
+        ends = [i for i, token in enumerate(ids) if token == end]
+        found = [made.tokenizer.decode(ids[a + 1 : b]) for a, b in zip([-1, *ends[:-1]], ends, strict=True)]
+        assert found == sorted(found), "in the order of the source"
+        assert part.n_bytes == sum(map(len, found)) and part.n_tokens == len(ids)
+        texts += found
+    assert sorted(texts) == sorted(f"document {i:02}" for i in range(40))
+
+
+def test_pairs_are_those_of_the_source(tmp_path):
+    found = source("synthetic", size=500)
+    made = corpus(tmp_path, found, val_fraction=0.2)
+    numbers = [np.arange(2 * part.n_items) for part in (made.train, made.validation)]
+    texts = [t for p, n in zip((made.train, made.validation), numbers, strict=True) for t in p.texts(n)]
+    shown = [made.tokenizer.decode(text.tolist()) for text in texts]
+    assert sorted(zip(shown[::2], shown[1::2], strict=True)) == sorted(
+        (p.source, p.target) for p in found.pairs()
+    )
+    assert made.train.lengths().sum() == made.train.n_tokens
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "char"])
+def test_a_long_document_is_encoded_as_a_whole(tmp_path, monkeypatch, tokenizer):
+    text = "".join(path.read_text("utf-8") for path in stdlib_files()[::60])[:300_000]
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 5000)
+    monkeypatch.setattr(prepare, "JOB_CHARS", 9000)
+    made = text_corpus(tmp_path, text, tokenizer=tokenizer)
+    ids = [token for part in (made.train, made.validation) for token in part.tokens.tolist()]
+    cut = int(len(text) * 0.95)
+    assert ids == [*made.tokenizer.encode(text[:cut]).tolist(), *made.tokenizer.encode(text[cut:]).tolist()]
+
+
+@pytest.mark.parametrize(("n_characters", "dtype"), [(1000, "uint16"), (70_000, "uint32")])
+def test_the_dtype_follows_from_the_vocabulary(tmp_path, n_characters, dtype):
+    text = "".join(map(chr, range(0x10000, 0x10000 + n_characters)))
+    made = text_corpus(tmp_path, text, tokenizer="char")
+    assert made.train.tokens.dtype == dtype
+    assert made.tokenizer.decode(made.train.tokens[-5:].tolist()) == text[: int(n_characters * 0.95)][-5:]
+
+
+def test_a_cached_corpus_is_reused(tmp_path):
+    reports = []
+    first = text_corpus(tmp_path, TEXT, report=lambda done, total: reports.append((done, total)))
+    assert reports[-1] == (len(TEXT.encode()), len(TEXT.encode()))
+    reports.clear()
+    again = text_corpus(tmp_path, TEXT, report=lambda *args: reports.append(args))
+    assert not reports and again.folder == first.folder
+    assert np.array_equal(again.train.tokens, first.train.tokens)
+    assert again.tokenizer.state() == first.tokenizer.state()
+
+
+def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+
+    def folder(changes=None, **options):
+        return corpus(tmp_path, source("text", path=str(path), **changes or {}), **options).folder
+
+    folders = [
+        folder(),
+        folder({"split_on": "line"}),
+        folder(val_fraction=0.2),
+        folder(tokenizer="char"),
+        folder(specials=("end",)),
+    ]
+    stat = path.stat()
+    path.write_text(TEXT.replace("12", "13"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same time
+    folders.append(folder())
+    monkeypatch.setattr(prepare, "FORMAT", 99)
+    folders.append(folder())
+    assert len(set(folders)) == len(folders)
+
+
+def test_large_files_are_hashed_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGE", 10)
+    path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
+    path.write_text("a" * 20)
+    os.utime(path, (1, 1))
+    fresh = files.HashCache(notes).get(path)
+    assert not notes.exists(), "a file just written may change again within the same tick"
+    monkeypatch.setattr(files, "MTIME_GRACE", -1)
+    assert files.HashCache(notes).get(path) == fresh and notes.exists()
+    monkeypatch.setattr(files, "digest", lambda path: "read again")
+    assert files.HashCache(notes).get(path) == fresh
+    path.write_text("b" * 20)
+    os.utime(path, (1, 1))
+    assert files.HashCache(notes).get(path) == "read again"
+
+
+@pytest.mark.parametrize("broken", ["train.tokens", "validation.tokens", "index.json", "tokenizer.json"])
+def test_damage_is_reported(tmp_path, broken):
+    folder = text_corpus(tmp_path, TEXT).folder
+    whole = (folder / broken).read_bytes()
+    (folder / broken).write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=f"{broken} .*; remove .* and run again to rebuild it"):
+        text_corpus(tmp_path, TEXT)
+    (folder / broken).unlink()
+    with pytest.raises(DataError, match=f"{broken} .*; remove"):
+        text_corpus(tmp_path, TEXT)
+    if broken.endswith("tokens"):
+        (folder / broken).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        with pytest.raises(DataError, match="tokens is not what was written; remove"):
+            text_corpus(tmp_path, TEXT)
+    (folder / broken).write_bytes(whole)
+    assert text_corpus(tmp_path, TEXT).train.n_tokens > 0
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"parts": {}}', '{"parts": {"train": 1}}'])
+def test_an_invalid_index(tmp_path, content):
+    folder = text_corpus(tmp_path, TEXT).folder
+    (folder / "index.json").write_text(content)
+    with pytest.raises(DataError, match="index.json is not a valid index; remove"):
+        text_corpus(tmp_path, TEXT)
+
+
+def test_a_changed_tokenizer_is_detected(tmp_path):
+    folder = text_corpus(tmp_path, TEXT, tokenizer="char").folder
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["specials"] = {name: i + 1 for name, i in state["specials"].items()}
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="tokenizer.json is not what was written"):
+        text_corpus(tmp_path, TEXT, tokenizer="char")
+
+
+def test_text_that_changes_while_it_is_read(tmp_path):
+    def change(done, total):
+        with open(tmp_path / "text.txt", "a") as file:
+            file.write("more")
+
+    with pytest.raises(DataError, match="the text changed while it was read; run again"):
+        text_corpus(tmp_path, TEXT, report=change)
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
+def test_an_empty_validation_split(tmp_path):
+    rows = "\n".join(f"line {i}" for i in range(600))
+    (tmp_path / "t.txt").write_text(rows)
+    with pytest.raises(
+        DataError, match="the validation split is empty with data.val_fraction=1e-06; raise it"
+    ):
+        corpus(tmp_path, source("text", path=str(tmp_path / "t.txt"), split_on="line"), val_fraction=1e-6)
+
+
+def test_max_tokens(tmp_path):
+    rows = [{"text": f"row {i} " * 20} for i in range(4000)]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part = {"id": str(tmp_path / "set"), "streaming": True}
+    some = corpus(tmp_path, source("hub", max_tokens=100_001, **part)).train
+    every = corpus(tmp_path, source("hub", **part)).train
+    assert some.n_tokens == 100_001 < every.n_tokens
+    assert np.array_equal(some.tokens, every.tokens[:100_001])
+    with pytest.raises(ValueError, match="max_tokens is 0; expected"):
+        source("hub", max_tokens=0, **part)
+
+
+def test_char_reads_no_more_than_max_tokens(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "JOB_CHARS", 100)
+    monkeypatch.setattr(prepare, "CHUNK_CHARS", 100)
+    rows = [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = source("hub", id=str(tmp_path / "set"), max_tokens=2000)
+    made = corpus(tmp_path, found, tokenizer="char")
+    assert made.train.n_tokens == 2000 and len(made.tokenizer.characters) < 70
+
+
+def test_the_cache_is_not_text(tmp_path):
+    """Otherwise it would change the text it is built from."""
+    for _ in range(2):
+        (tmp_path / "a.txt").write_text(TEXT)
+        made = corpus(tmp_path, source("text", path=str(tmp_path), cache=tmp_path / "cache"))
+    assert made.train.n_bytes + made.validation.n_bytes == len(TEXT.encode())
+
+
+def test_a_replaced_dataset_is_read_again(tmp_path):
+    path = tmp_path / "set/train.jsonl"
+    path.parent.mkdir()
+    for word in ("AAAA", "BBBB"):
+        path.write_text("".join(f'{{"text": "{word} {i}"}}\n' for i in range(50)))
+        os.utime(path, (1, 1))
+        made = corpus(tmp_path, source("hub", id=str(path.parent)))
+        assert word in made.tokenizer.decode(made.train.tokens[:20].tolist())
+
+
+def test_a_renamed_table_is_read_again(tmp_path):
+    found, folders = source("table", path=str(tmp_path / "set")), []
+    for old, new in ((None, "a.csv"), ("a.csv", "a.tsv")):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        if old:
+            (tmp_path / "set" / old).rename(tmp_path / "set" / new)
+        else:
+            (tmp_path / "set" / new).write_text('text\n"one"\n"two"\n"three"\n')
+        folders.append(corpus(tmp_path, found).folder)
+    assert folders[0] != folders[1]
+
+
+def test_a_file_instead_of_the_cache_folder(tmp_path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(DataError, match="cannot use .*cache: file exists"):
+        text_corpus(tmp_path, TEXT)
+
+
+@pytest.mark.parametrize("split_on", ["file", "line"])
+def test_a_large_file_needs_little_memory(tmp_path, monkeypatch, split_on):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 1 << 16)
+    monkeypatch.setattr(prepare, "JOB_CHARS", 1 << 13)
+    path = tmp_path / "large.txt"
+    path.write_text("".join(f"{i} lines of a large file, each a little longer\n" for i in range(60_000)))
+    found = source("text", path=str(path), split_on=split_on)
+    tracemalloc.start()
+    made = corpus(tmp_path, found)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made.train.n_bytes + made.validation.n_bytes > 2.5e6
+    assert peak < 1.5e6
+
+
+def run_python(code, folder):
+    command = [sys.executable, "-c", PREAMBLE + code, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout
+
+
+PREAMBLE = """
+import os, resource, signal, sys
+from pathlib import Path
+from data import prepare, store
+from configs.errors import DataError
+from tests.data.corpora import corpus, source
+folder = Path(sys.argv[1])
+path = folder / "text.txt"
+path.write_text("".join(f"line {i}\\n" for i in range(15_000)))
+prepare.JOB_CHARS = 30_000
+
+def build(cache):
+    (folder / cache).mkdir(exist_ok=True)
+    return corpus(folder / cache, source("text", path=str(path), split_on="line"), val_fraction=0.4)
+
+def folders(cache):
+    return sorted(p.name for p in (folder / cache / "cache").glob("text-*") if p.suffix != ".lock")
+"""
+
+
+def test_a_killed_build_leaves_no_corpus(tmp_path):
+    """Killed before each write, fsync and rename; the next build cleans up."""
+    code = """
+import hashlib
+def contents(corpus):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in corpus.folder.iterdir()}
+whole, kills = contents(build("reference")), 0
+for k in range(1000):
+    pid = os.fork()
+    if not pid:
+        left = k
+        def deadly(call):
+            def wrapped(*args):
+                global left
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                return call(*args)
+            return wrapped
+        store.TokenWriter.append = deadly(store.TokenWriter.append)
+        os.fsync, os.rename = deadly(os.fsync), deadly(os.rename)
+        build("killed")
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        break
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    for name in folders("killed"):
+        assert name.endswith(".draft") or contents(build("killed")) == whole, name
+    kills += 1
+print(kills, contents(build("killed")) == whole, len(folders("killed")))
+"""
+    kills, same, folders = run_python(code, tmp_path).split()
+    assert int(kills) > 10 and same == "True" and folders == "1"
+
+
+def test_of_two_concurrent_builds_one_waits(tmp_path):
+    code = """
+ready, go = os.pipe(), os.pipe()
+def child(work):
+    pid = os.fork()
+    if not pid:
+        work()
+        os._exit(0)
+    return pid
+def build():
+    def report(done, total):
+        os.write(ready[1], b"b")
+        os.read(go[0], 1)
+    corpus(folder / "two", source("text", path=str(path), split_on="line"), report=report, val_fraction=0.4)
+def wait():
+    def report(done, total):
+        os._exit(9)  # would build a second time
+    os.write(ready[1], b"w")
+    corpus(folder / "two", source("text", path=str(path), split_on="line"), report=report, val_fraction=0.4)
+(folder / "two").mkdir()
+prepare.JOB_CHARS = 1 << 30
+first = child(build)
+assert os.read(ready[0], 1) == b"b"
+second = child(wait)
+assert os.read(ready[0], 1) == b"w"
+os.write(go[1], b"g")
+print([os.waitpid(pid, 0)[1] for pid in (first, second)], len(folders("two")))
+"""
+    assert run_python(code, tmp_path).strip() == "[0, 0] 1"
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path):
+    code = """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+(folder / "full").mkdir()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    build("full")
+except DataError as error:
+    print(error)
+print(folders("full"))
+"""
+    said, left = run_python(code, tmp_path).strip().split("\n")
+    assert (
+        said == "cannot write: file too large; free some space, or choose another disk with data.cache=FOLDER"
+    )
+    assert left == "[]"
+
+
+def test_unigram_entropy():
+    assert store.unigram_entropy(np.repeat(np.arange(8), 5)) == pytest.approx(np.log(8))
+    assert store.unigram_entropy(np.zeros(9, np.uint8)) == 0
