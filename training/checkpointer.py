@@ -77,9 +77,7 @@ class AsyncCheckpointer:
     def cost(self):
         """What checkpoints have taken of the run's time, in words."""
         share = self.seconds / (time.perf_counter() - self.began)
-        return (
-            f"{self.count} checkpoints; training blocked for {self.seconds:.2f} s ({share:.1%})"
-        )
+        return f"{self.count} checkpoints; training blocked for {self.seconds:.2f} s ({share:.1%})"
 
     def close(self):
         self.thread.shutdown()

@@ -52,22 +52,21 @@ class FlopCounter(TorchDispatchMode):
 
 
 def profile_step(config, dist, precision, loaders, model, optimizer, stored=None):
-    """(TrainStep, StepCost): compile the model, find the micro-batch size, and measure a few steps, which leave
-    weights and optimizer as they were."""
+    """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
-    batch = loaders.train.batch(widest, *dist).to(device)
-    saved = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    batch, compiled = loaders.train.batch(widest, *dist).to(device), None
+    row, saved = batch.rows(0, 1), {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
 
-    def make_step(micro_batch_size, compiled=None, processes=None):
-        """Without `processes`, a step of this process alone: it waits for no other."""
-        scaler, max_norm, processes = precision.scaler(), config.train.grad_clip, processes or Dist()
-        return TrainStep(model, optimizer, scaler, precision, processes, micro_batch_size, max_norm, compiled)
+    def make_step(micro_batch_size, dist=None):
+        """Trial steps have no `dist`: a process that runs out of memory must not block the others."""
+        numbers = precision.scaler(), precision, dist or Dist(), micro_batch_size, config.train.grad_clip
+        return TrainStep(model, optimizer, *numbers, compiled)
 
     def fits(micro_batch_size):
         try:
-            for _ in range(2):  # the second step also holds the optimizer state
-                make_step(micro_batch_size, compiled)(batch.rows(0, micro_batch_size), 0.0)
+            for _ in range(2):  # the second step has the optimizer state in memory, too
+                make_step(micro_batch_size)(batch.rows(0, micro_batch_size), 0.0)
             return True
         except torch.OutOfMemoryError:
             return False
@@ -76,24 +75,22 @@ def profile_step(config, dist, precision, loaders, model, optimizer, stored=None
             torch.cuda.empty_cache()
 
     seed_step(config.seed, 0)
-    row = batch.rows(0, 1)
     flops, activation_bytes = count_flops_and_activations(model, precision, row)
-    compiled = None
     if config.compile is True or (config.compile == "auto" and device.type == "cuda"):
         compiled = torch.compile(LossModule(model))
         try:
-            make_step(1, compiled).backward(row, row.count)
+            make_step(1).backward(row, row.count)
         except Exception as error:  # whatever a compiler raises, training works without it
             [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
             print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
             compiled = None
     n = find_micro_batch(config, dist, device, rows, stored, fits)
-    seconds = time_step(make_step(n, compiled), batch.rows(0, n), rows // n, 5 if config.train.minutes else 1)
+    seconds = time_step(make_step(n), batch.rows(0, n), rows // n, 5 if config.train.minutes else 1)
     optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
     model.load_state_dict(saved)
     optimizer.reset()
     cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, seconds)
-    return make_step(n, compiled, dist), cost
+    return make_step(n, dist), cost
 
 
 def count_flops_and_activations(model, precision, row):
@@ -127,111 +124,90 @@ def find_micro_batch(config, dist, device, rows, stored, fits):
     for n in divisors:
         if dist.all_reduce_min(fits(n), device=device):
             return n
-    raise MemoryError(
-        f"not even one row of {config.model.context_length} tokens fits on the GPU; choose a smaller size= or "
-        "model.context_length"
-    )
+    advice = "choose a smaller size= or model.context_length"
+    raise MemoryError(f"not even one row of {config.model.context_length} tokens fits on the GPU; {advice}")
 
 
 def time_step(train_step, micro_batch, n_micro_batches, repeats):
-    """Seconds of a step: the update after one micro-batch, and the backward passes of the others."""
+    """Seconds of a step: an update after one micro-batch, and the backward passes of the others."""
+    device = train_step.precision.device
 
     def seconds(function, *args):
         start = time.perf_counter()
-        function(*args)
-        if train_step.precision.device.type == "cuda":
-            torch.cuda.synchronize(train_step.precision.device)
+        function(micro_batch, *args)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
-    train_step(micro_batch, 0.0)  # the first one is always slow
-    update = median(seconds(train_step, micro_batch, 0.0) for _ in range(repeats))
-    if n_micro_batches == 1:
-        return update
-    return update + (n_micro_batches - 1) * seconds(train_step.backward, micro_batch, micro_batch.count)
+    seconds(train_step, 0.0)  # the first step is always slow
+    backward = seconds(train_step.backward, micro_batch.count) if n_micro_batches > 1 else 0
+    return median(seconds(train_step, 0.0) for _ in range(repeats)) + (n_micro_batches - 1) * backward
 
 
 def check_batch_size(train, world_size):
     """A batch is split evenly into processes and micro-batches."""
-    rows, remainder = divmod(train.batch_size, world_size)
-    if remainder:
+    rows, rest = divmod(train.batch_size, world_size)
+    if rest:
         raise ValueError(
             f"train.batch_size is {train.batch_size}; expected a multiple of {world_size} processes"
         )
     if train.micro_batch_size != "auto" and rows % train.micro_batch_size:
-        raise ValueError(
-            f"train.micro_batch_size is {train.micro_batch_size}; expected a divisor of {rows}, the examples of a "
-            "process in a batch"
-        )
+        of = f"a divisor of {rows}, the batch size of a process"
+        raise ValueError(f"train.micro_batch_size is {train.micro_batch_size}; expected {of}")
 
 
 def check_parts(config):
-    """Refuse a model, optimizer or schedule that cannot be built before any text is read."""
+    """Refuse a model, optimizer or schedule that cannot be built, before any text is read."""
     advice = "choose a smaller size=, or smaller parts"
     try:
         with torch.device("meta"):
             model = build_model(config.model, 256, config.seed)
     except RuntimeError as error:  # the number of bytes overflows
         raise MemoryError(f"a model of these sizes fits in no memory ({error}); {advice}") from None
-    size, memory = 4 * n_parameters(model), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        raise MemoryError(
-            f"the weights need {filesize(size)} and the machine has {filesize(memory)} of memory; {advice}"
-        )
+        sizes = f"the weights need {filesize(size)} and the machine has {filesize(memory)} of memory"
+        raise MemoryError(f"{sizes}; {advice}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     if config.train.steps:
         build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
 
 
-def n_parameters(model):
-    return sum(parameter.numel() for parameter in model.parameters())
+PARTS = ("norm", "cross-attention", "attention", "ffn", "embedding", "position", "head")
 
 
 def plan(run):
     """The lines that are printed before a run, and all that dry_run=true prints."""
-    config, train, precision, cost, world = (
-        run.config,
-        run.loaders.train,
-        run.precision,
-        run.cost,
-        run.dist.world_size,
-    )
-    vocab_size, n = run.loaders.tokenizer.vocab_size, n_parameters(run.model)
-    parts = ", ".join(f"{name} {size:,}" for name, size in parameters_by_part(run.model).items())
-    accumulation = config.train.batch_size // world // cost.micro_batch_size
-    steps = (
-        f"{run.steps:,} steps of {config.train.batch_size:,} {run.examples}, {run.tokens_per_step:,} tokens"
-    )
-    steps += f", on {world} processes" if world > 1 else ""
-    steps += f", {accumulation} micro-batches of {cost.micro_batch_size}" if accumulation > 1 else ""
-    flops, seconds = cost.flops * world, cost.seconds * run.steps
-    total = 8 * n + cost.optimizer_bytes + cost.activation_bytes
-    lines = {
-        "device": f"{precision.device}, {str(precision.dtype).removeprefix('torch.')}: {precision.reason}",
-        "model": f"{config.model.kind}, {n:,} parameters: {parts}",
-        "data": f"{train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {run.examples}",
-        "baselines": f"uniform {math.log(vocab_size):.2f}, "
-        f"unigram {unigram_entropy(train.part.tokens):.2f} nats/token",
-        "training": f"{steps}; {run.epochs(run.steps):.2f} epochs",
-        "memory": f"about {filesize(total)}{' per process' if world > 1 else ''}: "
-        f"weights and gradients {filesize(8 * n)}, optimizer {filesize(cost.optimizer_bytes)}, "
-        f"activations {filesize(cost.activation_bytes)}",
-        "compute": f"{flops:.2e} FLOPs/step, {flops * run.steps:.2e} total",
-        "time": f"about {clock(seconds) if seconds >= 90 else f'{seconds:.0f} s'}, {cost.seconds * 1000:,.0f} ms per step",
-    }
-    return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
-
-
-PARTS = ("norm", "cross-attention", "attention", "ffn", "embedding", "position", "head")
-
-
-def parameters_by_part(model):
-    """{part: number of parameters}, the largest first; a tied embedding counts where it is first used."""
-    counts = Counter()
-    for name, parameter in model.named_parameters():
+    train, device, cost, world = run.loaders.train, run.precision.device, run.cost, run.dist.world_size
+    batch_size, vocab_size = run.config.train.batch_size, run.loaders.tokenizer.vocab_size
+    parts = Counter()  # a tied embedding counts where it is first used
+    for name, parameter in run.model.named_parameters():
         words = [word for piece in reversed(name.split(".")[:-1]) for word in piece.split("_")]
         part = next((part for part in PARTS if part.partition("-")[0] in words), "other")
-        counts[part] += parameter.numel()
-    return dict(counts.most_common())
+        parts[part] += parameter.numel()
+    weights = 8 * parts.total()
+    memory = filesize(weights + cost.optimizer_bytes + cost.activation_bytes)
+    steps = f"{run.steps:,} steps of {batch_size:,} {run.examples}, {run.tokens_per_step:,} tokens"
+    steps += f", on {world} processes" if world > 1 else ""
+    if (n := batch_size // world // cost.micro_batch_size) > 1:
+        steps += f", {n} micro-batches of {cost.micro_batch_size}"
+    unigram, seconds = unigram_entropy(train.part.tokens), cost.seconds * run.steps
+    total_time = f"{seconds:.0f} s" if seconds < 90 else clock(seconds)
+    lines = {
+        "device": f"{device}, {str(run.precision.dtype).removeprefix('torch.')}: {run.precision.reason}",
+        "model": f"{run.config.model.kind}, {parts.total():,} parameters: "
+        + ", ".join(f"{part} {size:,}" for part, size in parts.most_common()),
+        "data": f"{train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {run.examples}",
+        "baselines": f"uniform {math.log(vocab_size):.2f}, unigram {unigram:.2f} nats/token",
+        "training": f"{steps}; {run.epochs(run.steps):.2f} epochs",
+        "memory": f"about {memory}{' per process' if world > 1 else ''}: weights and gradients "
+        f"{filesize(weights)}, optimizer {filesize(cost.optimizer_bytes)}, "
+        f"activations {filesize(cost.activation_bytes)}",
+        "compute": f"{cost.flops * world:.2e} FLOPs/step, {cost.flops * world * run.steps:.2e} total",
+        "time": f"about {total_time}, {cost.seconds * 1000:,.0f} ms per step",
+    }
+    return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 
 
 def clock(seconds):

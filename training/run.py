@@ -27,23 +27,21 @@ class Run:
         self.train_step, self.cost = train_step, cost
         self.model, self.optimizer, self.scaler = train_step.model, train_step.optimizer, train_step.scaler
         self.dist, self.precision = train_step.dist, train_step.precision
-        self.stored = stored  # the checkpoint from which it resumes
-        self.state = TrainState(**{key: getattr(stored.state, key) for key in asdict(TrainState())} if stored else {})
+        self.stored, self.state = stored, TrainState()  # the checkpoint to resume from; progress
         self.folder = self.checkpointer = None  # only in the main process, while the run is open
         train = config.train
         self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
+        if stored:
+            self.state = TrainState(**{name: getattr(stored.state, name) for name in asdict(self.state)})
         if stored and stored.state.stop_criteria == self.stop_criteria:
             self.steps = stored.state.total_steps
         else:
             self.steps = self.total_steps()
         if self.steps < self.state.step:
-            raise ValueError(
-                f"the run has done {self.state.step} steps, but train.steps, tokens, epochs or minutes would end "
-                f"it at {self.steps}; raise them, or leave them out"
-            )
-        self.schedule = (
-            build("schedule", SCHEDULES, config.schedule, {"steps": self.steps}) if self.steps else None
-        )
+            reason = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
+            raise ValueError(f"the run has done {self.state.step} steps, but {reason}; raise or remove them")
+        if self.steps:
+            self.schedule = build("schedule", SCHEDULES, config.schedule, {"steps": self.steps})
 
     def total_steps(self):
         """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
@@ -95,17 +93,15 @@ class Run:
                 raise StopRequested from None  # the main process reports it
             return
         with open_run_folder(self, runs_dir) as self.folder:
-            self.start = time.perf_counter()
-            self.start -= max(
-                (row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")), default=0
-            )
+            earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
+            self.start = time.perf_counter() - max(earlier, default=0)
             self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield
                 self.checkpointer.wait()
             except StopRequested as stop:
-                message = self.save_and_explain(stop)
+                message = self.save_stopped(stop)
                 self.wait_for_others()
                 raise StopRequested(message) from None
             finally:
@@ -113,18 +109,16 @@ class Run:
             if self.checkpointer.failures:
                 raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
 
-    def save_and_explain(self, stop):
-        step, command = (
-            self.state.step,
-            f"python train.py name={self.config.name or self.folder.name} resume=true",
-        )
+    def save_stopped(self, signal):
+        step, name = self.state.step, self.config.name or self.folder.name
+        command = f"python train.py name={name} resume=true"
         if not step:
-            return f"stopped by {stop} before the first step. To start again: {command}"
+            return f"stopped by {signal} before the first step. To start again: {command}"
         self.save()
         self.checkpointer.wait()
         if self.checkpointer.failures:
-            raise DiskError(f"stopped by {stop}, and step {step} could not be saved. To resume: {command}")
-        return f"stopped by {stop} after step {step} (saved). To resume: {command}"
+            raise DiskError(f"stopped by {signal}, and step {step} could not be saved. To resume: {command}")
+        return f"stopped by {signal} after step {step} (saved). To resume: {command}"
 
     def wait_for_others(self):
         """torchrun kills all processes as soon as one has exited."""
@@ -132,21 +126,22 @@ class Run:
 
     @contextmanager
     def error_context(self, step):
-        """Errors of a step name the step and its batch."""
+        """Name the step and its examples in an error."""
+        where = f"step {step + 1}"
+        kept = f"earlier checkpoints are in {self.folder}"
         try:
             yield
         except NonFiniteError as error:
             ids = ", ".join(map(str, self.loaders.train.example_ids(step)[:8].tolist()))
             raise NonFiniteError(
-                f"step {step + 1}: {error}, on training {self.examples} {ids} ...; the weights were not updated, "
-                f"and earlier checkpoints are in {self.folder}; try a lower optimizer.lr"
+                f"{where}: {error}, on training {self.examples} {ids} ...; the weights were not updated, and "
+                f"{kept}; try a lower optimizer.lr"
             ) from None
         except torch.OutOfMemoryError:
             used, peak = torch.cuda.memory_allocated() / 2**30, torch.cuda.max_memory_allocated() / 2**30
             raise MemoryError(
-                f"step {step + 1}: out of memory with micro-batches of {self.cost.micro_batch_size} ({used:.1f} GiB "
-                f"in use, peak {peak:.1f} GiB); earlier checkpoints are in {self.folder}; lower "
-                "train.micro_batch_size, or choose a smaller size="
+                f"{where}: out of memory with micro-batches of {self.cost.micro_batch_size} ({used:.1f} GiB, "
+                f"peak {peak:.1f} GiB); {kept}; lower train.micro_batch_size, or choose a smaller size="
             ) from None
 
     def advance(self, metrics):
@@ -157,14 +152,14 @@ class Run:
             self.checkpointer.poll()
 
     def past_deadline(self):
-        """Whether train.minutes are over, for all processes at once; the run then ends here. Raises StopRequested
-        after a signal to any process."""
+        """Whether train.minutes have passed in any process; then the run ends here, in all of them. Raises
+        StopRequested after a signal."""
         minutes = self.config.train.minutes
         late = self.dist.is_main and minutes is not None and self.elapsed() >= 60 * minutes
         if not check_stop(self.dist, self.precision.device, late):
             return False
         if self.dist.is_main and self.state.step < self.steps:
-            print(f"train.minutes={minutes:g} are over at step {self.state.step:,} of {self.steps:,}")
+            print(f"reached train.minutes={minutes:g} at step {self.state.step:,} of {self.steps:,}")
         self.steps = self.state.step
         return True
 

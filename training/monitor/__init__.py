@@ -18,15 +18,18 @@ from training.plan import clock
 class NullMonitor:
     """For processes other than the main one."""
 
-    def step(self, *args):
+    def step(self, step, metrics):
         pass
 
-    evaluation = sample = step
+    def evaluation(self, step, metrics, full):
+        pass
+
+    sample = step
 
 
 @contextmanager
 def open_monitor(run):
-    """metrics.jsonl, samples.jsonl and curve.png; a progress bar on a terminal, lines elsewhere; wandb if enabled."""
+    """Log to metrics.jsonl, samples.jsonl, curve.png and wandb; print a progress bar, or lines to a file."""
     if not run.dist.is_main:
         yield NullMonitor()
         return

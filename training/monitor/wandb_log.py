@@ -1,18 +1,17 @@
-"""Weights & Biases: the same rows, sent by a thread so that no step waits. A failure costs one warning."""
+"""Weights & Biases, fed by a thread so that no step waits for it. A failure costs one warning."""
 
 import queue
 import sys
 import threading
 import uuid
 
-FLUSH_TIMEOUT = 20.0  # seconds to wait at the end of a run
+FLUSH_TIMEOUT = 20.0  # seconds to wait for it at the end of a run
 
 
 class WandbLogger:
     def __init__(self, settings, folder, config):
-        self.settings, self.folder, self.config = settings, folder, config
         self.pending = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.worker, daemon=True)
+        self.thread = threading.Thread(target=self.worker, args=(settings, folder, config), daemon=True)
         self.thread.start()
 
     def log(self, step, row=None, sample=None):
@@ -22,13 +21,21 @@ class WandbLogger:
         self.pending.put(None)
         self.thread.join(FLUSH_TIMEOUT)
         if self.thread.is_alive():
-            warn("it does not respond; metrics.jsonl is complete")
+            print("warning: wandb does not respond; metrics.jsonl is complete", file=sys.stderr)
 
-    def worker(self):
+    def worker(self, settings, folder, config):
+        id_file, samples = folder / "wandb-id", []
         try:
             import wandb
 
-            run, samples = self.init(), []
+            if not id_file.exists():
+                id_file.write_text(uuid.uuid4().hex)
+            names = {"project": settings.project, "name": folder.name, "id": id_file.read_text()}
+            options = wandb.Settings(silent=True, console="off", init_timeout=15)
+            # its service may have another working directory; a resumed run continues under the same id
+            folder = folder.resolve()
+            run = wandb.init(**names, mode=settings.mode, dir=folder, resume="allow", reinit="create_new",
+                             config=config, settings=options)  # fmt: skip
             while (entry := self.pending.get()) is not None:
                 step, row, sample = entry
                 if row:
@@ -38,27 +45,5 @@ class WandbLogger:
                     run.log({"samples": wandb.Table(columns=["step", *sample], data=samples)}, step=step)
             run.finish()
         except Exception as error:  # whatever the service does, the run continues
-            warn(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-
-    def init(self):
-        """The id is kept in the folder of the run, so that a resumed run continues the same one."""
-        import wandb
-
-        id_file = self.folder / "wandb-id"
-        if not id_file.exists():
-            id_file.write_text(uuid.uuid4().hex)
-        return wandb.init(
-            mode=self.settings.mode,
-            project=self.settings.project,
-            dir=self.folder.resolve(),  # the service may have another working directory
-            name=self.folder.name,
-            id=id_file.read_text(),
-            resume="allow",
-            reinit="create_new",
-            config=self.config,
-            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
-        )
-
-
-def warn(reason):
-    print(f"warning: wandb logging failed ({reason})", file=sys.stderr)
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            print(f"warning: wandb logging stopped ({reason})", file=sys.stderr)
