@@ -34,17 +34,10 @@ class Dist(NamedTuple):
 
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
-        return self.all_reduce(numbers, dist.ReduceOp.SUM, device)
-
-    def all_reduce_min(self, number, device="cpu"):
-        """The smallest of the processes' numbers."""
-        return self.all_reduce([number], dist.ReduceOp.MIN, device)[0]
-
-    def all_reduce(self, numbers, operation, device):
         if self.world_size == 1:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64, device=device)
-        dist.all_reduce(tensor, operation)
+        dist.all_reduce(tensor)
         return tensor.tolist()
 
 
@@ -75,7 +68,6 @@ def shut_down():
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-DEADLINE = 0.5  # below every signal number, so that a signal takes precedence
 received = []  # the signals of this process
 
 
@@ -99,11 +91,12 @@ def on_signal(number, frame):
 
 def check_stop(ranks, device, past_deadline=False):
     """Whether any process is past its deadline. Raises StopRequested in all of them once any got a signal."""
-    reason = max(received, default=DEADLINE if past_deadline else 0)
-    reason = -ranks.all_reduce_min(-reason, device=device)
-    if reason > DEADLINE:
-        raise StopRequested(signal.Signals(int(reason)).name)
-    return reason == DEADLINE
+    stops = [number in received for number in STOP_SIGNALS]
+    *stops, late = ranks.all_reduce_sum(*stops, past_deadline, device=device)
+    for number, stop in zip(STOP_SIGNALS, stops, strict=True):
+        if stop:
+            raise StopRequested(number.name)
+    return late > 0
 
 
 def stoppable(steps):

@@ -122,7 +122,7 @@ def find_micro_batch(config, dist, device, rows, stored, fits):
         most = max(1, MICRO_BATCH_TOKENS // config.model.context_length)
         return next(n for n in divisors if n <= most)
     for n in divisors:
-        if dist.all_reduce_min(fits(n), device=device):
+        if dist.all_reduce_sum(fits(n), device=device) == [dist.world_size]:
             return n
     advice = "choose a smaller size= or model.context_length"
     raise MemoryError(f"not even one row of {config.model.context_length} tokens fits on the GPU; {advice}")

@@ -11,7 +11,6 @@ from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from model.checkpoint.files import FORMAT, TrainState
 from model.checkpoint.save import model_tensors
-from model.precision import peak_flops
 from training.checkpointer import AsyncCheckpointer
 from training.distributed import check_stop
 from training.monitor.metrics import rows
@@ -68,11 +67,6 @@ class Run:
 
     def epochs(self, step):
         return step * self.config.train.batch_size / self.loaders.train.n
-
-    def mfu(self, seconds):
-        """Model FLOPs utilization of a step that took so long, where the peak of the device is known."""
-        peak = peak_flops(self.precision)
-        return None if peak is None else self.cost.flops / seconds / peak
 
     def elapsed(self):
         """Seconds of training, with those before a resume."""

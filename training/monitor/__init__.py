@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from configs.errors import CheckpointError
+from model.precision import peak_flops
 from training.monitor.metrics import JsonlLog
 from training.monitor.plot import draw_run
 from training.monitor.wandb_log import WandbLogger
@@ -18,41 +19,42 @@ from training.plan import clock
 class NullMonitor:
     """For processes other than the main one."""
 
-    def step(self, step, metrics):
+    def step(self, step, metrics, full=None):
         pass
 
-    def evaluation(self, step, metrics, full):
-        pass
-
-    sample = step
+    evaluation = sample = step
 
 
 @contextmanager
 def open_monitor(run):
-    """Log to metrics.jsonl, samples.jsonl, curve.png and wandb; print a progress bar, or lines to a file."""
     if not run.dist.is_main:
         yield NullMonitor()
         return
-    console = Console(highlight=False, soft_wrap=True)
-    columns = TextColumn("{task.description}"), BarColumn()
-    metrics, samples = (JsonlLog(run.folder / name) for name in ("metrics.jsonl", "samples.jsonl"))
-    wandb = run.config.wandb
-    remote = None if wandb.mode == "disabled" else WandbLogger(wandb, run.folder, asdict(run.config))
+    monitor = Monitor(run)
     try:
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            yield Monitor(run, console, bar, metrics, samples, remote)
+        with monitor.bar:
+            yield monitor
     finally:
-        if remote:
-            remote.close()
-        for log in (metrics, samples):  # the last chance for rows that could not be written
+        if monitor.wandb:
+            monitor.wandb.close()
+        for log in (monitor.metrics, monitor.samples):  # the last chance for rows that could not be written
             log.flush()
 
 
 class Monitor:
-    def __init__(self, run, console, bar, metrics, samples, wandb):
-        self.run, self.console, self.bar = run, console, bar
-        self.metrics, self.samples, self.wandb = metrics, samples, wandb
-        self.task = bar.add_task("", total=run.steps, completed=run.state.step)
+    """metrics.jsonl, samples.jsonl, curve.png and wandb; a progress bar on a terminal, lines elsewhere."""
+
+    def __init__(self, run):
+        self.run, self.console = run, Console(highlight=False, soft_wrap=True)
+        self.metrics, self.samples = (
+            JsonlLog(run.folder / f"{name}.jsonl") for name in ("metrics", "samples")
+        )
+        enabled, config = run.config.wandb.mode != "disabled", run.config
+        self.wandb = WandbLogger(config.wandb, run.folder, asdict(config)) if enabled else None
+        columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
+        self.task = self.bar.add_task("", total=run.steps, completed=run.state.step)
+        self.peak_flops = peak_flops(run.precision)
         self.start = self.last = time.perf_counter()
         self.first_step = self.last_step = run.state.step
 
@@ -69,7 +71,8 @@ class Monitor:
             return
         run, now = self.run, time.perf_counter()
         seconds = (now - self.last) / (step - self.last_step)
-        speed, mfu, lr = run.tokens_per_step / seconds, run.mfu(seconds), run.optimizer.lr
+        speed, lr = run.tokens_per_step / seconds, run.optimizer.lr
+        mfu = self.peak_flops and run.cost.flops / seconds / self.peak_flops  # model FLOPs utilization
         eta = (now - self.start) / (step - self.first_step) * (run.steps - step)
         line = f"step {step:>6}  loss {metrics.loss:6.3f}  lr {lr:.1e}  grad norm {metrics.grad_norm:.2f}"
         line += f"  {speed / 1000:6.1f}k tok/s" + ("" if mfu is None else f"  mfu {mfu:.1%}")
