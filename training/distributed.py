@@ -40,6 +40,10 @@ class Dist(NamedTuple):
         dist.all_reduce(tensor)
         return tensor.tolist()
 
+    def barrier(self, device):
+        """Wait for the other processes: torchrun kills all of them as soon as one has exited."""
+        self.all_reduce_sum(0, device=device)
+
 
 def init_distributed(device):
     """(Dist, the device of this process)"""

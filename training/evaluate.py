@@ -64,6 +64,7 @@ def shuffle_sources(batch):
     return batch._replace(inputs=batch.inputs | sources)
 
 
+@torch.no_grad()
 def sample_validation(run):
     """A prediction for the first validation example, {name: text}."""
     batch = next(run.loaders.validation.evaluation(1))
@@ -71,7 +72,15 @@ def sample_validation(run):
     text = tokenizer.decode_with_specials
     try:
         if run.config.model.kind == "encoder":
-            return fill_masks(model, batch.to(run.precision.device), text)
+            batch = batch.to(run.precision.device)
+            target, predicted = batch.targets[0], model(**batch.inputs)[0].argmax(-1)
+            where = target != IGNORE_INDEX
+            ids = {
+                "masked": batch.inputs["tokens"][0],
+                "target": target[where],
+                "prediction": predicted[where],
+            }
+            return {name: text(tokens.tolist()) for name, tokens in ids.items()}
         if "source" in batch.inputs or run.config.objective["kind"] == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
         [prompt] = batch.inputs["tokens"][:, :PROMPT_TOKENS].tolist()
@@ -79,17 +88,6 @@ def sample_validation(run):
         return {"prompt": text(prompt), "continuation": text(continuation)}
     finally:
         model.train()
-
-
-@torch.no_grad()
-def fill_masks(model, batch, text):
-    is_target, predicted = batch.targets[0] != IGNORE_INDEX, model(**batch.inputs)[0].argmax(-1)
-    ids = {
-        "masked": batch.inputs["tokens"][0],
-        "target": batch.targets[0][is_target],
-        "prediction": predicted[is_target],
-    }
-    return {name: text(tokens.tolist()) for name, tokens in ids.items()}
 
 
 def predict_targets(model, tokenizer, batch):

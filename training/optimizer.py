@@ -84,6 +84,7 @@ class Optimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def reset(self):
+        """Forget all state and gradients."""
         for optimizer in self.optimizers:
             optimizer.state.clear()
             optimizer.zero_grad(set_to_none=True)

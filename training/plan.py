@@ -148,9 +148,8 @@ def check_batch_size(train, world_size):
     """A batch is split evenly into processes and micro-batches."""
     rows, rest = divmod(train.batch_size, world_size)
     if rest:
-        raise ValueError(
-            f"train.batch_size is {train.batch_size}; expected a multiple of {world_size} processes"
-        )
+        of = f"a multiple of {world_size}, the number of processes"
+        raise ValueError(f"train.batch_size is {train.batch_size}; expected {of}")
     if train.micro_batch_size != "auto" and rows % train.micro_batch_size:
         of = f"a divisor of {rows}, the batch size of a process"
         raise ValueError(f"train.micro_batch_size is {train.micro_batch_size}; expected {of}")

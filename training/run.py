@@ -44,18 +44,16 @@ class Run:
 
     def total_steps(self):
         """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
-        train, limits = self.config.train, []
-        if train.steps is not None:
-            limits.append(train.steps)
-        if train.tokens is not None:
-            limits.append(math.ceil(train.tokens / self.tokens_per_step))
-        if train.epochs is not None:
-            limits.append(math.ceil(train.epochs * self.loaders.train.n / train.batch_size))
-        if train.minutes is not None:  # by the main process's measurement
-            seconds = self.cost.seconds if self.dist.is_main else 0.0
-            [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
-            limits.append(max(1, int(TRAINING_TIME * train.minutes * 60 / seconds)))
-        return min(limits)
+        train = self.config.train
+        seconds = self.cost.seconds if self.dist.is_main else 0.0  # the main process decides for all
+        [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
+        limits = [
+            train.steps,
+            train.tokens and math.ceil(train.tokens / self.tokens_per_step),
+            train.epochs and math.ceil(train.epochs * self.loaders.train.n / train.batch_size),
+            train.minutes and max(1, int(TRAINING_TIME * train.minutes * 60 / seconds)),
+        ]
+        return min(steps for steps in limits if steps is not None)
 
     @property
     def examples(self):
@@ -83,7 +81,7 @@ class Run:
             try:
                 yield
             except StopRequested:
-                self.wait_for_others()
+                self.dist.barrier(self.precision.device)
                 raise StopRequested from None  # the main process reports it
             return
         with open_run_folder(self, runs_dir) as self.folder:
@@ -96,7 +94,7 @@ class Run:
                 self.checkpointer.wait()
             except StopRequested as stop:
                 message = self.save_stopped(stop)
-                self.wait_for_others()
+                self.dist.barrier(self.precision.device)
                 raise StopRequested(message) from None
             finally:
                 self.checkpointer.close()
@@ -113,10 +111,6 @@ class Run:
         if self.checkpointer.failures:
             raise DiskError(f"stopped by {signal}, and step {step} could not be saved. To resume: {command}")
         return f"stopped by {signal} after step {step} (saved). To resume: {command}"
-
-    def wait_for_others(self):
-        """torchrun kills all processes as soon as one has exited."""
-        self.dist.all_reduce_sum(0, device=self.precision.device)
 
     @contextmanager
     def error_context(self, step):

@@ -46,8 +46,8 @@ class Monitor:
 
     def __init__(self, run):
         self.run, self.console = run, Console(highlight=False, soft_wrap=True)
-        self.metrics, self.samples = (
-            JsonlLog(run.folder / f"{name}.jsonl") for name in ("metrics", "samples")
+        self.metrics, self.samples = map(
+            JsonlLog, (run.folder / "metrics.jsonl", run.folder / "samples.jsonl")
         )
         enabled, config = run.config.wandb.mode != "disabled", run.config
         self.wandb = WandbLogger(config.wandb, run.folder, asdict(config)) if enabled else None
@@ -98,7 +98,7 @@ class Monitor:
         self.console.print(f"step {step:>6}  {line}{' (full)' if full else ''}")
         with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
             draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
-        self.pause(step)
+        self.last, self.last_step = time.perf_counter(), step  # so that it does not count as training time
 
     def sample(self, step, texts):
         self.samples.add({"step": step, **texts})
@@ -106,8 +106,4 @@ class Monitor:
             self.wandb.log(step, sample=texts)
         for name, text in texts.items():
             self.console.print(f"  {name:<14}{text!r}", markup=False)
-        self.pause(step)
-
-    def pause(self, step):
-        """Leave evaluations and samples out of the speed of the following steps."""
         self.last, self.last_step = time.perf_counter(), step
