@@ -90,28 +90,26 @@ class Optimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def entries(self):
-        """(name, optimizer, group, parameter, key) of every state tensor."""
+        """(name, optimizer, parameter, key) of every state tensor."""
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    for key in STATE_KEYS[type(optimizer)]:
-                        yield f"{self.names[p]}.{key}", optimizer, group, p, key
+            for p in (p for group in optimizer.param_groups for p in group["params"]):
+                for key in STATE_KEYS[type(optimizer)]:
+                    yield f"{self.names[p]}.{key}", optimizer, p, key
 
     def tensors(self):
         """The state by parameter name."""
-        return {
-            name: opt.state[p][key] for name, opt, _, p, key in self.entries() if key in opt.state.get(p, ())
-        }
+        return {name: o.state[p][key] for name, o, p, key in self.entries() if key in o.state.get(p, ())}
 
     def expected_state(self):
         """Tensors with the names, dtypes and shapes of the state after a step."""
-        return {name: torch.empty(()) if key == "step" else p for name, _, _, p, key in self.entries()}
+        return {name: torch.empty(()) if key == "step" else p for name, _, p, key in self.entries()}
 
     def load(self, tensors):
         """The state that tensors() returned; empty before the first step."""
-        for name, optimizer, group, p, key in self.entries() if tensors else ():
-            # a step count lies on the CPU, unless the update runs entirely on the device
-            on_device = key != "step" or group.get("fused") or group.get("capturable")
+        for name, optimizer, p, key in self.entries() if tensors else ():
+            on_device = (
+                key != "step" or optimizer.defaults["fused"]
+            )  # only a fused update reads the step there
             optimizer.state[p][key] = tensors[name].to(p.device if on_device else "cpu")
 
 
