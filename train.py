@@ -6,6 +6,7 @@ python train.py model=llama data=text data.path=book.txt
 import sys
 
 from configs.compose import compose
+from configs.registry import build
 from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
 from model import build_model
@@ -13,116 +14,113 @@ from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc
 from training.distributed import catching_signals, init_distributed, shut_down
 from training.evaluate import evaluate_run, sample_validation
-from training.monitor import Monitor, NullMonitor
-from training.optimizer import make_optimizer
-from training.plan import check_parts, plan, profile_step
+from training.monitor import open_monitor
+from training.optimizer import OPTIMIZERS
+from training.plan import check_batch_size, check_parts, plan, profile_step
 from training.resume import latest_whole, reload_data, resolve_config, restore
-from training.run import Run, check_division
+from training.run import Run
 from training.run_folder import check_name, lock_if_resuming
-from training.step import seed_step, update
+from training.step import seed_step
 from training.summary import summarize
 from training.sweep import launch
 
 
-def prepare(config, overrides, home):
-    """Everything a run needs before its first step; what can be wrong is said before any text is read."""
-    check_name(config.name, home, config.resume)
+def prepare(config, overrides, runs_dir):
+    """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
+    check_name(config.name, runs_dir, config.resume)
     check_parts(config)
     dist, device = init_distributed(choose_device(config.device))
+    check_batch_size(config.train, dist.world_size)
     tune_malloc()
-    check_division(config, dist)
     precision = choose_precision(device, config.precision)
-    stored = latest_whole(home / config.name, dist, device) if config.resume else None
-    model, tokenizer = init_model(config.init_from) if config.init_from and not stored else (None, None)
+    stored = latest_whole(runs_dir / config.name, dist, device) if config.resume else None
+    initial_model, tokenizer = None, None
+    if config.init_from and not stored:
+        initial_model, tokenizer = init_model(config.init_from)
     with tokenizing_progress() as report:
         loaders = reload_data(config, stored, report) if stored else load(config, tokenizer, report)
-    model = model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
+    model = initial_model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     model = model.to(device)
-    optimizer = make_optimizer(config, model)
-    return Run(config, overrides, dist, precision, loaders, model, optimizer, stored)
+    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
+    train_step, cost = profile_step(config, dist, precision, loaders, model, optimizer, stored)
+    run = Run(config, overrides, loaders, train_step, cost, stored)
+    if stored:
+        restore(run)
+    return run
 
 
-def train(run, asked, monitor):
-    """The loop. Whatever changes a weight follows from (seed, step); the monitor only looks on."""
+def train(run, monitor):
+    """The loop. Every weight is a function of (seed, step); logs, samples and evaluations only observe."""
     config, dist, device = run.config, run.dist, run.precision.device
-    asked, way, steps = dist.wrap(asked), run.way, range(run.state.step, run.steps)
+    steps = range(run.state.step, run.steps)
     batches = prefetch(lambda step: run.loaders.train.batch(step, *dist), steps, pin=device.type == "cuda")
     for step, batch in zip(steps, batches, strict=False):
-        show(run, monitor)
-        asks = due(step, config.eval.every) or run.forgets(step)
-        if asks and judge(run, monitor).out_of(config.train.patience):
-            run.save()
-            break
+        log_sample(run, monitor)
+        if due(step, config.eval.every) or run.must_reevaluate_best(step):
+            evaluate_subset(run, monitor)
+            if run.state.out_of(config.train.patience):
+                break
         seed_step(config.seed, step, dist.rank)
-        factor = run.schedule(step)
-        with run.naming(step):
-            learned = update(asked, batch.to(device), factor, way)
-        done = run.advance(learned)
-        monitor.step(done, learned, factor)
-        if due(done, config.checkpoint.every):
+        lr_factor = run.schedule(step)
+        with run.error_context(step):
+            metrics = run.train_step(batch.to(device), lr_factor)
+        run.advance(metrics)
+        monitor.step(run.state.step, metrics)
+        if run.past_deadline():
+            break
+        if due(run.state.step, config.checkpoint.every):
             run.save()
-        run.heed()
-    else:
-        show(run, monitor)
-        if run.state.step:
-            run.save()
-            judge(run, monitor)
-    found = evaluate_run(run)
-    monitor.evaluation(run.state.step, found, full=True)
-    return found
+    if run.state.step:
+        run.save()
+    if 0 < run.state.step == run.steps:
+        log_sample(run, monitor)
+        evaluate_subset(run, monitor)
+    val_metrics = evaluate_run(run)
+    monitor.evaluation(run.state.step, val_metrics, full=True)
+    return val_metrics
 
 
 def due(step, every):
     return every is not None and step % every == 0
 
 
-def show(run, monitor):
-    """What the model says by now. As all that looks at a step, it comes again where a run goes on from it."""
+def log_sample(run, monitor):
     if run.state.step and due(run.state.step, run.config.sample.every):
-        monitor.example(run.state.step, sample_validation(run))
+        monitor.sample(run.state.step, sample_validation(run))
 
 
-def judge(run, monitor):
-    """Part of validation, the same part each time. The best so far is kept."""
-    found = evaluate_run(run, run.config.eval.max_examples)
-    monitor.evaluation(run.state.step, found, full=False)
-    if found["val_loss"] < run.state.best and run.state.step:
+def evaluate_subset(run, monitor):
+    """The same part of the validation set each time. The best checkpoint is kept."""
+    val_metrics = evaluate_run(run, run.config.eval.max_examples)
+    monitor.evaluation(run.state.step, val_metrics, full=False)
+    if run.state.step and val_metrics["val_loss"] < run.state.best_val_loss:
         run.save(best=True)
-    run.state.judge(found["val_loss"])
-    return run.state
+    run.state.judge(val_metrics["val_loss"])
 
 
-def asked_for(words):
-    """The config of a command line; what cannot be is said before anything is read."""
-    config = compose(words, init_config)
+def validate(overrides):
+    """The config of a command line, with everything refused that can be before data is read."""
+    config = compose(overrides, init_config)
     check_parts(config)
     return config
 
 
-def main(words, home):
-    config, overrides = resolve_config(words, home, init_config)
+def main(overrides, runs_dir):
+    config, overrides = resolve_config(overrides, runs_dir, init_config)
     try:
-        with lock_if_resuming(config, home):
-            run = prepare(config, overrides, home)
-            asked, cost = profile_step(run)
-            run.settle(cost)
-            if run.stored:
-                restore(run)
+        with lock_if_resuming(config, runs_dir):
+            run = prepare(config, overrides, runs_dir)
             if run.dist.is_main:
-                print(plan(run, cost))
+                print(plan(run))
             if config.dry_run:
                 return
-            with (
-                catching_signals(),
-                run.begun(home),
-                Monitor(run) if run.dist.is_main else NullMonitor() as monitor,
-            ):
-                found = train(run, asked, monitor)
+            with catching_signals(), run.open(runs_dir), open_monitor(run) as monitor:
+                val_metrics = train(run, monitor)
             if run.dist.is_main:
-                print(summarize(run, found))
+                print(summarize(run, val_metrics))
     finally:
         shut_down()
 
 
 if __name__ == "__main__":
-    sys.exit(launch(main, asked_for, sys.argv[1:]))
+    sys.exit(launch(main, validate, sys.argv[1:]))

@@ -28,7 +28,7 @@ class AsyncCheckpointer:
         """All of it as it is now: what happens to the tensors later is of no matter."""
         began = time.perf_counter()
         if self.saved == state["step"]:
-            self.look()
+            self.poll()
         else:
             self.wait()
             copies = {name: cpu_copy(part) for name, part in tensors().items()}
@@ -44,7 +44,7 @@ class AsyncCheckpointer:
             checkpoint.write_pointer(self.folder, "best", best)
         checkpoint.prune(self.folder, self.keep)
 
-    def look(self):
+    def poll(self):
         """Hear what has come of checkpoints on their way."""
         while self.flying and self.flying[0].done():
             self.settle(self.flying.pop(0))
@@ -77,9 +77,7 @@ class AsyncCheckpointer:
     def cost(self):
         """What checkpoints have taken of the run's time, in words."""
         share = self.seconds / (time.perf_counter() - self.began)
-        return (
-            f"{self.count} checkpoints: steps waited {self.seconds:.2f} s for them, {share:.1%} of the time"
-        )
+        return f"{self.count} checkpoints; training blocked for {self.seconds:.2f} s ({share:.1%})"
 
     def close(self):
         self.thread.shutdown()

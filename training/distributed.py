@@ -1,4 +1,4 @@
-"""Distributed: processes that share each batch. No other file knows of ranks."""
+"""Processes that split each batch, and the signals that stop them. No other file knows of ranks."""
 
 import os
 import signal
@@ -13,67 +13,56 @@ from configs.errors import StopRequested
 
 
 class Dist(NamedTuple):
-    """This process among those that torchrun started; alone, where it did not."""
+    """This process among those that torchrun started, or a process alone."""
 
     rank: int = 0
     world_size: int = 1
 
     @property
     def is_main(self):
-        """Whether this is the one that writes and shows."""
+        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     def wrap(self, module):
-        return (
-            DistributedDataParallel(module, gradient_as_bucket_view=True) if self.world_size > 1 else module
-        )
+        if self.world_size == 1:
+            return module
+        return DistributedDataParallel(module, gradient_as_bucket_view=True)
 
     def no_sync(self, module):
-        """Gradients are not exchanged here, but with those of the last micro-batch."""
+        """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
         return module.no_sync() if self.world_size > 1 else nullcontext()
 
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
         if self.world_size == 1:
             return list(numbers)
-        together = torch.tensor(numbers, dtype=torch.float64, device=device)
-        dist.all_reduce(together)
-        return together.tolist()
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
 
-    def all_reduce_min(self, number, device="cpu"):
-        """The smallest of what the processes have."""
-        if self.world_size == 1:
-            return number
-        together = torch.tensor([number], dtype=torch.float64, device=device)
-        dist.all_reduce(together, dist.ReduceOp.MIN)
-        return together.item()
+    def barrier(self, device):
+        """Wait for the other processes: torchrun kills all of them as soon as one has exited."""
+        self.all_reduce_sum(0, device=device)
 
 
 def init_distributed(device):
-    """(ranks, the device of this one)"""
+    """(Dist, the device of this process)"""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return Dist(), device
-    missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]
-    if missing:
-        raise ValueError(
-            f"{missing[0]} is not set, though others of torchrun's variables are; start by torchrun"
-        )
-    local = int(os.environ["LOCAL_RANK"])
+    if missing := [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]:
+        raise ValueError(f"{missing[0]} is not set, but other variables of torchrun are; start with torchrun")
     if device.type == "cuda":
-        if local >= torch.cuda.device_count():
-            raise ValueError(f"there are {torch.cuda.device_count()} GPUs and this is process {local + 1}")
+        local, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= n_gpus:
+            raise ValueError(f"process {local + 1} has no GPU: there are {n_gpus}; lower --nproc_per_node")
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return Dist(dist.get_rank(), dist.get_world_size()), device
 
 
-def is_single_process():
-    return not dist.is_initialized()
-
-
 def is_main_rank():
-    """Whether this process is the one that writes; known before it joins the others."""
+    """Whether this process is the main one; known before the processes have connected."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -83,7 +72,7 @@ def shut_down():
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-received = []  # by this process; signals are its own, whoever runs in it
+received = []  # the signals of this process
 
 
 @contextmanager
@@ -104,19 +93,19 @@ def on_signal(number, frame):
     received.append(number)
 
 
-def raise_if_stopped(ranks, device):
-    """Raise Stopped in all processes once any of them was asked."""
-    raise_stop(int(-ranks.all_reduce_min(-max(received, default=0), device=device)))
+def check_stop(ranks, device, past_deadline=False):
+    """Whether any process is past its deadline. Raises StopRequested in all of them once any got a signal."""
+    stops = [number in received for number in STOP_SIGNALS]
+    *stops, late = ranks.all_reduce_sum(*stops, past_deadline, device=device)
+    for number, stop in zip(STOP_SIGNALS, stops, strict=True):
+        if stop:
+            raise StopRequested(number.name)
+    return late > 0
 
 
 def stoppable(steps):
-    """The same steps, until the process is asked; together with others, it waits for the end of the step."""
+    """The same steps; a single process can be stopped between them, several only between training steps."""
     for step in steps:
-        if is_single_process():
-            raise_stop(max(received, default=0))
+        if not dist.is_initialized():
+            check_stop(Dist(), None)
         yield step
-
-
-def raise_stop(number):
-    if number:
-        raise StopRequested(signal.Signals(number).name)

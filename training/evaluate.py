@@ -1,144 +1,119 @@
-"""Showing: what a model says of texts it has not learned: a continuation, an answer, a guess."""
+"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts there."""
 
 import math
 
 import torch
 
-from data.objectives import IGNORE_INDEX
+from configs.schema import IGNORE_INDEX
 from model.generate.decode import generate
 from training.distributed import stoppable
-from training.step import LossModule, evaluate
 
-LENGTH = 48  # new tokens of a continuation
-PROMPT = 16
-
-
-def sample_validation(run):
-    """The first row of validation, in the way of the run's objective."""
-    batch = next(run.loaders.validation.evaluation(1))
-    model, tokenizer = run.model.eval(), run.loaders.tokenizer
-    try:
-        if run.config.model.kind == "encoder":
-            return guesses(model, tokenizer, batch, run.precision)[0]
-        if "source" in batch.inputs or run.config.objective["kind"] == "pairs":
-            return answers(model, tokenizer, batch)[0]
-        return continuations(model, tokenizer, batch)[0]
-    finally:
-        model.train()
-
-
-def continuations(model, tokenizer, batch):
-    prompts = batch.inputs["tokens"][:, :PROMPT].tolist()
-    said = said_by(model, prompts, LENGTH, tokenizer)
-    return [
-        dict(prompt=tokenizer.decode_with_specials(prompt), continuation=tokenizer.decode_with_specials(text))
-        for prompt, text in zip(prompts, said, strict=True)
-    ]
-
-
-def said_by(model, prompts, length, tokenizer, sources=None):
-    steps = generate(model, prompts, max_new_tokens=length, sources=sources, stop=tokenizer.specials["end"])
-    texts = [[] for _ in prompts]
-    for ids in stoppable(steps):
-        for text, i in zip(texts, ids, strict=True):
-            if i is not None:
-                text.append(i)
-    return texts
-
-
-def answers(model, tokenizer, batch):
-    """Each source, the target, and what the model makes of the source."""
-    targets = [[i for i in row if i != IGNORE_INDEX] for row in batch.targets.tolist()]
-    longest = max(map(len, targets))
-    if "source" in batch.inputs:
-        visible = batch.inputs.get(
-            "source_visible", torch.ones_like(batch.inputs["source"], dtype=torch.bool)
-        )
-        sources = [row[keep].tolist() for row, keep in zip(batch.inputs["source"], visible, strict=True)]
-        prompts = [[tokenizer.specials["start"]] for _ in sources]
-        said = said_by(model, prompts, longest, tokenizer, sources)
-    else:
-        firsts = [int((row != IGNORE_INDEX).nonzero()[0]) for row in batch.targets]
-        sources = [row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)]
-        said = said_by(model, sources, longest, tokenizer)
-    return [
-        dict(
-            source=tokenizer.decode_with_specials(s),
-            target=tokenizer.decode_with_specials(t),
-            prediction=tokenizer.decode_with_specials(p),
-        )
-        for s, t, p in zip(sources, targets, said, strict=True)
-    ]
-
-
-@torch.no_grad()
-def guesses(model, tokenizer, batch, precision):
-    """A text with its masks filled in by the likeliest tokens."""
-    batch = batch.to(precision.device)
-    likeliest = model(**batch.inputs).argmax(-1)
-    asked = batch.targets != IGNORE_INDEX
-    return [
-        dict(
-            masked=tokenizer.decode_with_specials(tokens.tolist()),
-            target=tokenizer.decode_with_specials(t[a].tolist()),
-            guess=tokenizer.decode_with_specials(best[a].tolist()),
-        )
-        for tokens, t, best, a in zip(batch.inputs["tokens"], batch.targets, likeliest, asked, strict=True)
-    ]
+PROMPT_TOKENS = 16
+NEW_TOKENS = 48
 
 
 def evaluate_run(run, limit=None):
-    """The loss over so many windows or pairs, always the same ones; all of them where there is no limit."""
+    """Metrics over a fixed subset of `limit` validation examples, or over all of them."""
 
     def batches():
         return stoppable(run.loaders.validation.evaluation(limit, *run.dist))
 
-    def loss(of):
-        return evaluate(LossModule(run.model), of, run.precision, run.dist)
+    def rate(count_correct):
+        """The sum of count_correct's first number over that of its second."""
+        run.model.eval()
+        counts = [count_correct(run, batch) for batch in batches()]
+        run.model.train()
+        correct, n = sum(correct for correct, _ in counts), sum(n for _, n in counts)
+        correct, n = run.dist.all_reduce_sum(correct, n, device=run.precision.device)
+        return correct / n
 
-    kind = run.config.objective["kind"]
-    found = dict(zip(("val_loss", "val_tokens"), loss(batches()), strict=True))
-    if kind == "next_token":
-        part = run.loaders.validation.part
-        found["val_bpb"] = found["val_loss"] / math.log(2) * part.n_tokens / part.n_bytes
-    if kind == "masked":
-        found["val_accuracy"] = share(run, batches(), guessed)
-    if kind == "pairs":
-        found["val_exact"] = share(run, batches(), answered)
-    if run.config.model.kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
-        # a model that does not look at its source loses nothing when it gets another's
-        together = (batch for batch in batches() if len(batch.targets) > 1)
-        found["val_loss_other_source"] = loss(map(with_other_sources, together))[0]
-    return found
-
-
-def share(run, batches, right):
-    """The share of what is asked that is right: right(run, batch) -> (how many are, of how many)."""
-    run.model.eval()
-    counts = [right(run, batch) for batch in batches]
-    run.model.train()
-    n_right, n = sum(n for n, _ in counts), sum(n for _, n in counts)
-    n_right, n = run.dist.all_reduce_sum(n_right, n, device=run.precision.device)
-    return n_right / n
+    objective, model_kind = run.config.objective["kind"], run.config.model.kind
+    loss, n_tokens = run.train_step.evaluate(batches())
+    metrics = {"val_loss": loss, "val_tokens": n_tokens}
+    if objective == "next_token":
+        tokens = run.loaders.validation.part
+        metrics["val_bpb"] = loss / math.log(2) * tokens.n_tokens / tokens.n_bytes
+    if objective == "masked":
+        metrics["val_accuracy"] = rate(masked_accuracy)
+    if objective == "pairs":
+        metrics["val_exact_match"] = rate(exact_match)
+    if model_kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
+        # a model that ignores its source loses nothing when it gets another one
+        several = (batch for batch in batches() if len(batch.targets) > 1)
+        metrics["val_loss_shuffled_source"], _ = run.train_step.evaluate(map(shuffle_sources, several))
+    return metrics
 
 
 @torch.no_grad()
-def guessed(run, batch):
-    """Of the masked tokens."""
+def masked_accuracy(run, batch):
     batch = batch.to(run.precision.device)
-    asked = batch.targets != IGNORE_INDEX
+    is_target = batch.targets != IGNORE_INDEX
     with run.precision.autocast():
-        likeliest = run.model.head(run.model.hidden(**batch.inputs)[asked]).argmax(-1)
-    return int((likeliest == batch.targets[asked]).sum()), batch.count
+        predicted = run.model.head(run.model.hidden(**batch.inputs)[is_target]).argmax(-1)
+    return int((predicted == batch.targets[is_target]).sum()), batch.count
 
 
-def answered(run, batch):
-    """Of the answers, to the letter."""
-    shown = answers(run.model, run.loaders.tokenizer, batch)
-    return sum(answer["prediction"] == answer["target"] for answer in shown), len(shown)
+def exact_match(run, batch):
+    samples = predict_targets(run.model, run.loaders.tokenizer, batch)
+    return sum(sample["prediction"] == sample["target"] for sample in samples), len(samples)
 
 
-def with_other_sources(batch):
-    """Each row with the source of the row before it."""
+def shuffle_sources(batch):
+    """Each row gets the source of the row before."""
     sources = {name: x.roll(1, 0) for name, x in batch.inputs.items() if name.startswith("source")}
     return batch._replace(inputs=batch.inputs | sources)
+
+
+@torch.no_grad()
+def sample_validation(run):
+    """A prediction for the first validation example, {name: text}."""
+    batch = next(run.loaders.validation.evaluation(1))
+    model, tokenizer = run.model.eval(), run.loaders.tokenizer
+    text = tokenizer.decode_with_specials
+    try:
+        if run.config.model.kind == "encoder":
+            batch = batch.to(run.precision.device)
+            target, predicted = batch.targets[0], model(**batch.inputs)[0].argmax(-1)
+            where = target != IGNORE_INDEX
+            ids = {
+                "masked": batch.inputs["tokens"][0],
+                "target": target[where],
+                "prediction": predicted[where],
+            }
+            return {name: text(tokens.tolist()) for name, tokens in ids.items()}
+        if "source" in batch.inputs or run.config.objective["kind"] == "pairs":
+            return predict_targets(model, tokenizer, batch)[0]
+        [prompt] = batch.inputs["tokens"][:, :PROMPT_TOKENS].tolist()
+        [continuation] = generate_ids(model, tokenizer, [prompt], NEW_TOKENS)
+        return {"prompt": text(prompt), "continuation": text(continuation)}
+    finally:
+        model.train()
+
+
+def predict_targets(model, tokenizer, batch):
+    """Each source with its target and the model's greedy prediction."""
+    targets = [[i for i in row if i != IGNORE_INDEX] for row in batch.targets.tolist()]
+    longest = max(map(len, targets))
+    if "source" in batch.inputs:
+        source = batch.inputs["source"]
+        visible = batch.inputs.get("source_visible", torch.ones_like(source, dtype=torch.bool))
+        sources = [row[keep].tolist() for row, keep in zip(source, visible, strict=True)]
+        starts = [[tokenizer.specials["start"]] for _ in sources]
+        predictions = generate_ids(model, tokenizer, starts, longest, sources)
+    else:
+        firsts = [int((row != IGNORE_INDEX).nonzero()[0]) for row in batch.targets]
+        sources = [row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)]
+        predictions = generate_ids(model, tokenizer, sources, longest)
+    return [
+        dict(zip(("source", "target", "prediction"), map(tokenizer.decode_with_specials, ids), strict=True))
+        for ids in zip(sources, targets, predictions, strict=True)
+    ]
+
+
+def generate_ids(model, tokenizer, prompts, max_new_tokens, sources=None):
+    end, rows = tokenizer.specials["end"], [[] for _ in prompts]
+    for ids in stoppable(generate(model, prompts, max_new_tokens=max_new_tokens, sources=sources, stop=end)):
+        for row, i in zip(rows, ids, strict=True):
+            if i is not None:
+                row.append(i)
+    return rows

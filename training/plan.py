@@ -1,12 +1,10 @@
-"""Rehearsal: a few steps before the first, undone again: what a step costs, how many rows fit at once."""
+"""Plan: what a run will cost, measured in a few steps that are rolled back, and the lines that report it."""
 
 import math
 import os
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
-from datetime import timedelta
 from statistics import median
 from typing import NamedTuple
 
@@ -15,243 +13,203 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from configs.registry import build
 from data.disk import filesize
 from data.store import unigram_entropy
 from model import build_model
 from training.distributed import Dist
-from training.optimizer import make_optimizer
-from training.schedule import make_schedule
-from training.step import LossModule, Way, backward, seed_step, update
+from training.optimizer import OPTIMIZERS
+from training.schedule import SCHEDULES
+from training.step import LossModule, TrainStep, seed_step
 
-MICRO_TOKENS = 1 << 14  # tokens whose activations are held at once on a CPU
-LOOKED_AT = 128  # steps among which the widest batch is looked for
-OUT_OF_MEMORY = torch.cuda.OutOfMemoryError
+MICRO_BATCH_TOKENS = 1 << 14  # tokens in a micro-batch on a CPU, at most
+FIRST_STEPS = 128  # the widest batch of these is profiled
 
 
 class StepCost(NamedTuple):
-    """Of one step of this process: rows at a time, floating-point operations, bytes, and seconds, about."""
+    """The cost of a step, for one process."""
 
     micro_batch_size: int
     flops: float
-    optimizer_bytes: int  # by the optimizer
-    activations: int  # of one micro-batch, kept for its backward pass
+    optimizer_bytes: int
+    activation_bytes: int  # kept for the backward pass of a micro-batch
     seconds: float
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts those of matrix products. torch's FlopCounterMode asks which module each belongs to, too, and
-    that fails where a gradient is taken within a forward pass, as the loss does."""
+    """Counts the FLOPs of matrix products. torch's FlopCounterMode also tracks modules, which fails where the
+    loss takes a gradient within its forward pass."""
 
     def __init__(self):
         super().__init__()
         self.total = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        found = operation(*args, **(kwargs or {}))
+        output = operation(*args, **(kwargs or {}))
         if count := flop_registry.get(operation.overloadpacket):
-            self.total += count(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.total += count(*args, **(kwargs or {}), out_val=output)
+        return output
 
 
-def profile_step(run):
-    """(the module that a step asks, compiled where that is wanted and works, its cost)"""
-    rows = run.config.train.batch_size // run.dist.world_size
-    step = max(range(LOOKED_AT), key=run.loaders.train.seq_len)
-    batch = run.loaders.train.batch(step, *run.dist).to(run.precision.device)
-    with undone(run):
-        flops, activations = counted(run, batch.rows(0, 1))
-        asked = compiled(run, batch.rows(0, 1))
-        micro_batch_size = fitting(run, asked, batch, rows)
-        seconds = timed(run, asked, batch, rows, micro_batch_size)
-        remembered = sum(tensor.nbytes for tensor in run.optimizer.tensors().values())
-    return asked, StepCost(
-        micro_batch_size, flops * rows, remembered, activations * micro_batch_size, seconds
-    )
+def profile_step(config, dist, precision, loaders, model, optimizer, stored=None):
+    """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
+    rows, device = config.train.batch_size // dist.world_size, precision.device
+    widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
+    batch, compiled = loaders.train.batch(widest, *dist).to(device), None
+    row, saved = batch.rows(0, 1), {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
+
+    def make_step(micro_batch_size, dist=None):
+        """Trial steps have no `dist`: a process that runs out of memory must not block the others."""
+        numbers = precision.scaler(), precision, dist or Dist(), micro_batch_size, config.train.grad_clip
+        return TrainStep(model, optimizer, *numbers, compiled)
+
+    def fits(micro_batch_size):
+        try:
+            for _ in range(2):  # the second step has the optimizer state in memory, too
+                make_step(micro_batch_size)(batch.rows(0, micro_batch_size), 0.0)
+            return True
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            optimizer.reset()
+            torch.cuda.empty_cache()
+
+    seed_step(config.seed, 0)
+    flops, activation_bytes = count_flops_and_activations(model, precision, row)
+    if config.compile is True or (config.compile == "auto" and device.type == "cuda"):
+        compiled = torch.compile(LossModule(model))
+        try:
+            make_step(1).backward(row, row.count)
+        except Exception as error:  # whatever a compiler raises, training works without it
+            [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
+            print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
+            compiled = None
+    n = find_micro_batch(config, dist, device, rows, stored, fits)
+    seconds = time_step(make_step(n), batch.rows(0, n), rows // n, 5 if config.train.minutes else 1)
+    optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
+    model.load_state_dict(saved)
+    optimizer.reset()
+    cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, seconds)
+    return make_step(n, dist), cost
 
 
-@contextmanager
-def undone(run):
-    """What happens to weights, gradients and optimizer within is forgotten."""
-    kept = {name: tensor.to("cpu", copy=True) for name, tensor in run.model.state_dict().items()}
-    yield
-    run.model.load_state_dict(kept)
-    run.optimizer.forget()
+def count_flops_and_activations(model, precision, row):
+    """(FLOPs, bytes kept for the backward pass) of a batch of one row."""
+    storages = {}
 
-
-def counted(run, row):
-    """(operations, bytes kept for the backward pass) of one row"""
-    asked, kept = LossModule(run.model), {}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    def record(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    seed_step(run.config.seed, 0)
     with sdpa_kernel(SDPBackend.MATH), FlopCounter() as counter:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), run.precision.autocast():
-            total = asked(row.inputs, row.targets, row.count)
+        with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), precision.autocast():
+            total = LossModule(model)(row.inputs, row.targets, row.count)
         total.backward()
-    for parameter in run.model.parameters():
-        kept.pop(parameter.untyped_storage().data_ptr(), None)
-    run.optimizer.forget()
-    return counter.total, sum(kept.values())
+    for parameter in model.parameters():
+        storages.pop(parameter.untyped_storage().data_ptr(), None)
+        parameter.grad = None
+    return counter.total, sum(storages.values())
 
 
-def compiled(run, row):
-    """The module that a step asks, compiled if that works."""
-    asked, wanted = LossModule(run.model), run.config.compile
-    if wanted is False or (wanted == "auto" and run.precision.device.type != "cuda"):
-        return asked
-    fast = torch.compile(asked)
-    try:
-        backward(fast, row, row.count, way(run, 1))
-    except Exception as error:  # whatever a compiler raises, the step can do without it
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
-        return asked
-    return fast
-
-
-def fitting(run, asked, batch, rows):
-    """Rows at a time: as asked for; on a CPU as many as stay within MICRO_TOKENS; on a GPU as many as fit."""
-    wanted = run.config.train.micro_batch_size
-    if wanted != "auto":
-        return wanted
+def find_micro_batch(config, dist, device, rows, stored, fits):
+    """The configured size; on a CPU the largest within MICRO_BATCH_TOKENS; on a GPU the largest that fits."""
+    if config.train.micro_batch_size != "auto":
+        return config.train.micro_batch_size
     divisors = [n for n in range(rows, 0, -1) if rows % n == 0]
-    if run.stored and run.stored.state["micro_batch_size"] in divisors:
-        return run.stored.state["micro_batch_size"]
-    if run.precision.device.type != "cuda":
-        room = max(1, MICRO_TOKENS // run.config.model.context_length)
-        return next(n for n in divisors if n <= room)
+    if stored and stored.state.micro_batch_size in divisors:
+        return stored.state.micro_batch_size
+    if device.type != "cuda":
+        most = max(1, MICRO_BATCH_TOKENS // config.model.context_length)
+        return next(n for n in divisors if n <= most)
     for n in divisors:
-        fits = tried(run, asked, batch, n)
-        if run.dist.all_reduce_min(fits, device=run.precision.device):  # all processes have room for so many
+        if dist.all_reduce_sum(fits(n), device=device) == [dist.world_size]:
             return n
-    raise MemoryError(
-        f"not even one row of {run.config.model.context_length} tokens fits on the GPU; choose a smaller size= or "
-        "model.context_length"
-    )
+    advice = "choose a smaller size= or model.context_length"
+    raise MemoryError(f"not even one row of {config.model.context_length} tokens fits on the GPU; {advice}")
 
 
-def tried(run, asked, batch, n):
-    try:
-        part = batch.rows(0, n)
-        for _ in range(2):  # the second time the optimizer remembers, too
-            step(run, asked, part, n)
-        return True
-    except OUT_OF_MEMORY:
-        return False
-    finally:
-        run.optimizer.forget()
-        torch.cuda.empty_cache()
+def time_step(train_step, micro_batch, n_micro_batches, repeats):
+    """Seconds of a step: an update after one micro-batch, and the backward passes of the others."""
+    device = train_step.precision.device
 
-
-def way(run, micro_batch_size):
-    """As the run's own, but alone: no process waits for another here."""
-    precision = run.precision
-    return Way(
-        run.optimizer, precision.scaler(), precision, Dist(), micro_batch_size, run.config.train.grad_clip
-    )
-
-
-def step(run, asked, batch, micro_batch_size):
-    seed_step(run.config.seed, 0)
-    update(asked, batch, 0.0, way(run, micro_batch_size))
-
-
-def timed(run, asked, batch, rows, micro_batch_size):
-    """Seconds of a step: one micro-batch and the update, and the other micro-batches."""
-    part, device = batch.rows(0, micro_batch_size), run.precision.device
-
-    def seconds(act):
-        began = time.perf_counter()
-        act()
+    def seconds(function, *args):
+        start = time.perf_counter()
+        function(micro_batch, *args)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
-    step(run, asked, part, micro_batch_size)  # the first is always slow
-    repeats = 5 if run.config.train.minutes else 1
-    whole = median(seconds(lambda: step(run, asked, part, micro_batch_size)) for _ in range(repeats))
-    more = rows // micro_batch_size - 1
-    one = seconds(lambda: backward(asked, part, part.count, way(run, micro_batch_size))) if more else 0
-    return whole + more * one
+    seconds(train_step, 0.0)  # the first step is always slow
+    backward = seconds(train_step.backward, micro_batch.count) if n_micro_batches > 1 else 0
+    return median(seconds(train_step, 0.0) for _ in range(repeats)) + (n_micro_batches - 1) * backward
 
 
-PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
+def check_batch_size(train, world_size):
+    """A batch is split evenly into processes and micro-batches."""
+    rows, rest = divmod(train.batch_size, world_size)
+    if rest:
+        of = f"a multiple of {world_size}, the number of processes"
+        raise ValueError(f"train.batch_size is {train.batch_size}; expected {of}")
+    if train.micro_batch_size != "auto" and rows % train.micro_batch_size:
+        of = f"a divisor of {rows}, the batch size of a process"
+        raise ValueError(f"train.micro_batch_size is {train.micro_batch_size}; expected {of}")
 
 
 def check_parts(config):
-    """What is wrong with model, optimizer or schedule is said before any text is read."""
-    make_optimizer(config, check_memory(config))
-    if config.train.steps:
-        make_schedule(config.schedule, config.train.steps)
-
-
-def check_memory(config):
-    """The model of this config can be built, and its weights at least have room."""
-    way_out = "choose a smaller size=, or smaller parts"
+    """Refuse a model, optimizer or schedule that cannot be built, before any text is read."""
+    advice = "choose a smaller size=, or smaller parts"
     try:
         with torch.device("meta"):
             model = build_model(config.model, 256, config.seed)
-    except RuntimeError as error:  # torch cannot even count its bytes
-        raise MemoryError(f"a model of these sizes fits in no memory ({error}); {way_out}") from None
-    size, room = 4 * n_parameters(model), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > room:
-        raise MemoryError(
-            f"the weights of this model are {filesize(size)} and the machine has {filesize(room)} of memory; "
-            f"{way_out}"
-        )
-    return model
+    except RuntimeError as error:  # the number of bytes overflows
+        raise MemoryError(f"a model of these sizes fits in no memory ({error}); {advice}") from None
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        sizes = f"the weights need {filesize(size)} and the machine has {filesize(memory)} of memory"
+        raise MemoryError(f"{sizes}; {advice}")
+    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
+    if config.train.steps:
+        build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
 
 
-def n_parameters(model):
-    return sum(parameter.numel() for parameter in model.parameters())
+PARTS = ("norm", "cross-attention", "attention", "ffn", "embedding", "position", "head")
 
 
-def plan(run, cost):
+def plan(run):
     """The lines that are printed before a run, and all that dry_run=true prints."""
-    config, train, precision = run.config, run.loaders.train, run.precision
-    vocabulary, n = run.loaders.tokenizer.vocab_size, n_parameters(run.model)
-    each = " in each process" if run.dist.world_size > 1 else ""
-    parts = ", ".join(f"{name} {size:,}" for name, size in sizes(run.model).items())
-    dtype = str(precision.dtype).removeprefix("torch.")
-    epochs = run.steps * config.train.batch_size / train.n
+    train, device, cost, world = run.loaders.train, run.precision.device, run.cost, run.dist.world_size
+    batch_size, vocab_size = run.config.train.batch_size, run.loaders.tokenizer.vocab_size
+    parts = Counter()  # a tied embedding counts where it is first used
+    for name, parameter in run.model.named_parameters():
+        words = [word for piece in reversed(name.split(".")[:-1]) for word in piece.split("_")]
+        part = next((part for part in PARTS if part.partition("-")[0] in words), "other")
+        parts[part] += parameter.numel()
+    weights = 8 * parts.total()
+    memory = filesize(weights + cost.optimizer_bytes + cost.activation_bytes)
+    steps = f"{run.steps:,} steps of {batch_size:,} {run.examples}, {run.tokens_per_step:,} tokens"
+    steps += f", on {world} processes" if world > 1 else ""
+    if (n := batch_size // world // cost.micro_batch_size) > 1:
+        steps += f", {n} micro-batches of {cost.micro_batch_size}"
+    unigram, seconds = unigram_entropy(train.part.tokens), cost.seconds * run.steps
+    total_time = f"{seconds:.0f} s" if seconds < 90 else clock(seconds)
     lines = {
-        "device": f"{precision.device}, {dtype}: {precision.reason}",
-        "model": f"{config.model.kind}, {n:,} parameters: {parts}",
-        "data": f"{train.part.n_tokens:,} tokens of {vocabulary:,} words, {train.n:,} {run.examples}",
-        "guessing": f"a loss of {math.log(vocabulary):.2f} where all words are alike, "
-        f"{unigram_entropy(train.part.tokens):.2f} from how often each occurs",
-        "training": f"{run.steps:,} steps of {config.train.batch_size:,} {run.examples}, "
-        f"{run.tokens_per_step:,} tokens{in_micro_batches(run, cost)}; {epochs:.2f} epochs",
-        "memory": f"about {filesize(memory(run, cost))}{each}: weights and gradients {filesize(8 * n)}, "
-        f"optimizer {filesize(cost.optimizer_bytes)}, activations {filesize(cost.activations)}",
-        "arithmetic": f"{cost.flops * run.dist.world_size:.2e} operations a step, "
-        f"{cost.flops * run.dist.world_size * run.steps:.2e} in all",
-        "time": f"about {duration(cost.seconds * run.steps)}, {cost.seconds * 1000:,.0f} ms a step",
+        "device": f"{device}, {str(run.precision.dtype).removeprefix('torch.')}: {run.precision.reason}",
+        "model": f"{run.config.model.kind}, {parts.total():,} parameters: "
+        + ", ".join(f"{part} {size:,}" for part, size in parts.most_common()),
+        "data": f"{train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {run.examples}",
+        "baselines": f"uniform {math.log(vocab_size):.2f}, unigram {unigram:.2f} nats/token",
+        "training": f"{steps}; {run.epochs(run.steps):.2f} epochs",
+        "memory": f"about {memory}{' per process' if world > 1 else ''}: weights and gradients "
+        f"{filesize(weights)}, optimizer {filesize(cost.optimizer_bytes)}, "
+        f"activations {filesize(cost.activation_bytes)}",
+        "compute": f"{cost.flops * world:.2e} FLOPs/step, {cost.flops * world * run.steps:.2e} total",
+        "time": f"about {total_time}, {cost.seconds * 1000:,.0f} ms per step",
     }
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 
 
-def sizes(model):
-    """{part: parameters}; a table that is also the head counts where it is read first."""
-    found = Counter()
-    for name, parameter in model.named_parameters():
-        words = [word for piece in reversed(name.split(".")[:-1]) for word in piece.split("_")]
-        found[next((part for part in PARTS if part in words), "other")] += parameter.numel()
-    return {part: found[part] for part in sorted(found, key=found.get, reverse=True)}
-
-
-def memory(run, cost):
-    return 8 * n_parameters(run.model) + cost.optimizer_bytes + cost.activations
-
-
-def in_micro_batches(run, cost):
-    n = run.config.train.batch_size // run.dist.world_size // cost.micro_batch_size
-    processes = f" on {run.dist.world_size} processes" if run.dist.world_size > 1 else ""
-    return processes + (f", {cost.micro_batch_size} at a time" if n > 1 else "")
-
-
-def duration(seconds):
-    return f"{seconds:.0f} s" if seconds < 90 else str(timedelta(seconds=round(seconds)))
+def clock(seconds):
+    """1:02, or 1:00:02"""
+    hours, seconds = divmod(round(seconds), 3600)
+    return f"{hours}:{seconds // 60:02}:{seconds % 60:02}" if hours else f"{seconds // 60}:{seconds % 60:02}"

@@ -72,15 +72,15 @@ def restore(run):
     place, state = run.stored.place, run.stored.state
     weights, remembered = place / "model.safetensors", place / "optimizer.safetensors"
     check_specs(weights, model_tensors(run.model), "model")
-    stepped = state["step"] > state["skipped"]
-    check_specs(remembered, run.optimizer.wanted() if stepped else {}, "optimizer")
+    stepped = state.step > state.skipped_steps
+    check_specs(remembered, run.optimizer.expected_state() if stepped else {}, "optimizer")
     own = run.model.state_dict()
     with torch.no_grad():
         for name, tensor in iter_tensors(weights):
             own[name].copy_(tensor)
     run.optimizer.load(dict(iter_tensors(remembered)))
-    if run.scaler.is_enabled() and state["scaler"]:
-        run.scaler.load_state_dict(state["scaler"])
+    if run.scaler.is_enabled() and state.scaler:
+        run.scaler.load_state_dict(state.scaler)
 
 
 # what a resumed run may change: always, only if resume_allow names it, or never
@@ -230,7 +230,7 @@ def reload_data(config, stored, report=None):
     folder = stored.place.parent.parent
     tokenizer = read_tokenizer(folder)
     loaders = load(config, tokenizer if config.init_from else None, report)
-    if loaders.name == stored.state["data"] and loaders.tokenizer.state() == tokenizer.state():
+    if loaders.name == stored.state.dataset_key and loaders.tokenizer.state() == tokenizer.state():
         return loaders
     if not any(key.partition(".")[0] == "data" for key in config.resume_allow):
         raise DataError(

@@ -1,186 +1,171 @@
-"""Run: all that belongs to one training, and what it keeps."""
+"""Run: everything that belongs to one training run, and what it saves."""
 
 import math
+import time
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import torch
 
 from configs.errors import DiskError, NonFiniteError, StopRequested
+from configs.registry import build
 from model.checkpoint.files import FORMAT, TrainState
 from model.checkpoint.save import model_tensors
-from model.precision import peak_flops
-from training import run_folder as folders
 from training.checkpointer import AsyncCheckpointer
-from training.distributed import raise_if_stopped
-from training.schedule import make_schedule
-from training.step import Way
+from training.distributed import check_stop
+from training.monitor.metrics import rows
+from training.run_folder import open_run_folder
+from training.schedule import SCHEDULES
+
+TRAINING_TIME = 0.95  # fraction of train.minutes that is planned for steps; the rest is for evaluations
 
 
 class Run:
-    def __init__(self, config, overrides, dist, precision, loaders, model, optimizer, stored=None):
-        self.overrides = overrides
-        self.config, self.dist, self.precision, self.loaders = config, dist, precision, loaders
-        self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
-        self.stored = stored  # the checkpoint from which it goes on
-        self.state = TrainState()
-        self.folder = self.saver = None  # until it begins
-        self.cost = None  # until it is settled
+    def __init__(self, config, overrides, loaders, train_step, cost, stored=None):
+        self.config, self.overrides, self.loaders = config, overrides, loaders
+        self.train_step, self.cost = train_step, cost
+        self.model, self.optimizer, self.scaler = train_step.model, train_step.optimizer, train_step.scaler
+        self.dist, self.precision = train_step.dist, train_step.precision
+        self.stored, self.state = stored, TrainState()  # the checkpoint to resume from; progress
+        self.folder = self.checkpointer = None  # only in the main process, while the run is open
+        train = config.train
+        self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
+        if stored:
+            self.state = TrainState(**{name: getattr(stored.state, name) for name in asdict(self.state)})
+        if stored and stored.state.stop_criteria == self.stop_criteria:
+            self.steps = stored.state.total_steps
+        else:
+            self.steps = self.total_steps()
+        if self.steps < self.state.step:
+            reason = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
+            raise ValueError(f"the run has done {self.state.step} steps, but {reason}; raise or remove them")
+        if self.steps:
+            self.schedule = build("schedule", SCHEDULES, config.schedule, {"steps": self.steps})
 
-    def settle(self, cost):
-        """What a rehearsal has told decides how long the run is; a run that goes on has been told before."""
-        self.cost, ends = cost, self.ends
-        self.steps = length(self, cost)
-        if self.stored:
-            state = self.stored.state
-            self.steps = state["steps"] if state["ends"] == ends else self.steps
-            self.state = TrainState(**{name: state[name] for name in asdict(self.state)})
-            if self.steps < self.state.step:
-                raise ValueError(
-                    f"the run has done {self.state.step} steps, and by train.steps, tokens or minutes it "
-                    f"would end at {self.steps}; give more, or leave them out"
-                )
-        self.schedule = make_schedule(self.config.schedule, self.steps) if self.steps else None
-
-    @property
-    def ends(self):
-        return [self.config.train.steps, self.config.train.tokens, self.config.train.minutes]
-
-    @property
-    def way(self):
-        micro_batch_size, clip = self.cost.micro_batch_size, self.config.train.grad_clip
-        return Way(self.optimizer, self.scaler, self.precision, self.dist, micro_batch_size, clip)
-
-    @contextmanager
-    def naming(self, step):
-        """What goes wrong is told with its step and batch."""
-        try:
-            yield
-        except NonFiniteError as error:
-            numbers = ", ".join(map(str, self.loaders.train.example_ids(step)[:8].tolist()))
-            raise NonFiniteError(
-                f"step {step + 1}: {error}, on {self.examples} {numbers} ... of training; nothing of it "
-                f"reached the weights, and {self.folder} keeps what was saved; try a lower optimizer.lr"
-            ) from None
-        except torch.OutOfMemoryError:
-            held = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
-            now, most = (f"{n / 2**30:.1f} GiB" for n in held)
-            raise MemoryError(
-                f"step {step + 1}: no memory left for micro-batches of {self.cost.micro_batch_size} ({now} held, "
-                f"{most} at most); {self.folder} keeps what was saved; lower train.micro_batch_size, or choose a "
-                "smaller size="
-            ) from None
-
-    def forgets(self, step):
-        """Whether this step is the best and its loss is not known: what is saved is judged afterwards."""
-        return self.stored is not None and self.stored.is_best and step == self.stored.state["step"]
+    def total_steps(self):
+        """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
+        train = self.config.train
+        seconds = self.cost.seconds if self.dist.is_main else 0.0  # the main process decides for all
+        [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
+        limits = [
+            train.steps,
+            train.tokens and math.ceil(train.tokens / self.tokens_per_step),
+            train.epochs and math.ceil(train.epochs * self.loaders.train.n / train.batch_size),
+            train.minutes and max(1, int(TRAINING_TIME * train.minutes * 60 / seconds)),
+        ]
+        return min(steps for steps in limits if steps is not None)
 
     @property
     def examples(self):
-        return "pairs" if self.config.objective["kind"] == "pairs" else "windows"
+        return "pairs" if self.config.objective["kind"] == "pairs" else "sequences"
 
     @property
     def tokens_per_step(self):
         return round(self.config.train.batch_size * self.loaders.train.tokens_per_example)
 
-    def mfu(self, seconds):
-        """The share of what the device could compute that a step of so many seconds did."""
-        most = peak_flops(self.precision)
-        return None if most is None else self.cost.flops / seconds / most
+    def epochs(self, step):
+        return step * self.config.train.batch_size / self.loaders.train.n
+
+    def elapsed(self):
+        """Seconds of training, with those before a resume."""
+        return time.perf_counter() - self.start
+
+    def must_reevaluate_best(self, step):
+        """Whether the run resumes from its best checkpoint, whose loss was measured after it was saved."""
+        return self.stored is not None and self.stored.is_best and step == self.stored.state.step
 
     @contextmanager
-    def begun(self, home):
-        """Its folder, made or entered again. A run that is stopped is saved first."""
+    def open(self, runs_dir):
+        """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
         if not self.dist.is_main:
             try:
                 yield
             except StopRequested:
-                self.meet()
-                raise StopRequested from None  # the first process says it for all
+                self.dist.barrier(self.precision.device)
+                raise StopRequested from None  # the main process reports it
             return
-        with folders.open_run_folder(self, home) as self.folder:
-            self.saver = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
-            self.saver.saved = self.state.step if self.stored else None
+        with open_run_folder(self, runs_dir) as self.folder:
+            earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
+            self.start = time.perf_counter() - max(earlier, default=0)
+            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
+            self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield
-                self.saver.wait()
-            except StopRequested as by:
-                told = self.stopped(by)
-                self.meet()
-                raise StopRequested(told) from None
+                self.checkpointer.wait()
+            except StopRequested as stop:
+                message = self.save_stopped(stop)
+                self.dist.barrier(self.precision.device)
+                raise StopRequested(message) from None
             finally:
-                self.saver.close()
-            if self.saver.failures:
-                raise DiskError(
-                    f"the end of the run could not be saved; {self.folder} keeps what was saved before"
-                )
+                self.checkpointer.close()
+            if self.checkpointer.failures:
+                raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
 
-    def meet(self):
-        """Wait for the other processes: torchrun ends all of them as soon as one has left."""
-        self.dist.all_reduce_sum(0, device=self.precision.device)
-
-    def stopped(self, by):
-        """Save, and say how to go on."""
-        name = self.config.name or self.folder.name
-        step, way = self.state.step, f"python train.py name={name} resume=true"
+    def save_stopped(self, signal):
+        step, name = self.state.step, self.config.name or self.folder.name
+        command = f"python train.py name={name} resume=true"
         if not step:
-            return f"stopped by {by} before its first step; to begin again: {way}"
+            return f"stopped by {signal} before the first step. To start again: {command}"
         self.save()
-        self.saver.wait()
-        if self.saver.failures:
-            raise DiskError(
-                f"stopped by {by}, and step {step} could not be saved; to go on from before: {way}"
-            )
-        return f"stopped by {by} after step {step}, which is saved; to go on: {way}"
+        self.checkpointer.wait()
+        if self.checkpointer.failures:
+            raise DiskError(f"stopped by {signal}, and step {step} could not be saved. To resume: {command}")
+        return f"stopped by {signal} after step {step} (saved). To resume: {command}"
 
-    def advance(self, learned):
-        """A step is done; what the thread that saves has met meanwhile is told."""
+    @contextmanager
+    def error_context(self, step):
+        """Name the step and its examples in an error."""
+        where = f"step {step + 1}"
+        kept = f"earlier checkpoints are in {self.folder}"
+        try:
+            yield
+        except NonFiniteError as error:
+            ids = ", ".join(map(str, self.loaders.train.example_ids(step)[:8].tolist()))
+            raise NonFiniteError(
+                f"{where}: {error}, on training {self.examples} {ids} ...; the weights were not updated, and "
+                f"{kept}; try a lower optimizer.lr"
+            ) from None
+        except torch.OutOfMemoryError:
+            used, peak = torch.cuda.memory_allocated() / 2**30, torch.cuda.max_memory_allocated() / 2**30
+            raise MemoryError(
+                f"{where}: out of memory with micro-batches of {self.cost.micro_batch_size} ({used:.1f} GiB, "
+                f"peak {peak:.1f} GiB); {kept}; lower train.micro_batch_size, or choose a smaller size="
+            ) from None
+
+    def advance(self, metrics):
+        """Count a finished step, and report checkpoints that failed meanwhile."""
         self.state.step += 1
-        self.state.skipped += learned.skipped
-        if self.saver:
-            self.saver.look()
-        return self.state.step
+        self.state.skipped_steps += metrics.skipped
+        if self.checkpointer:
+            self.checkpointer.poll()
 
-    def heed(self):
-        """Whether any process was asked to stop is known to all of them between two steps."""
-        raise_if_stopped(self.dist, self.precision.device)
+    def past_deadline(self):
+        """Whether train.minutes have passed in any process; then the run ends here, in all of them. Raises
+        StopRequested after a signal."""
+        minutes = self.config.train.minutes
+        late = self.dist.is_main and minutes is not None and self.elapsed() >= 60 * minutes
+        if not check_stop(self.dist, self.precision.device, late):
+            return False
+        if self.dist.is_main and self.state.step < self.steps:
+            print(f"reached train.minutes={minutes:g} at step {self.state.step:,} of {self.steps:,}")
+        self.steps = self.state.step
+        return True
 
     def save(self, best=False):
-        """Once at a step, however many reasons there are to."""
-        if self.saver:
-            self.saver.save(self.state_dict(), self.tensors, best)
+        """Once per step, however often it is called."""
+        if self.checkpointer:
+            self.checkpointer.save(self.state_dict(), self.tensors, best)
 
     def state_dict(self):
-        state = {"format": FORMAT, **asdict(self.state), "steps": self.steps, "ends": self.ends}
-        state |= {"micro_batch_size": self.cost.micro_batch_size, "scaler": self.scaler.state_dict()}
-        return state | {"data": self.loaders.name}
+        return {
+            "format": FORMAT,
+            **asdict(self.state),
+            "total_steps": self.steps,
+            "stop_criteria": self.stop_criteria,
+            "micro_batch_size": self.cost.micro_batch_size,
+            "scaler": self.scaler.state_dict(),
+            "dataset_key": self.loaders.name,
+        }
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}
-
-
-def length(run, cost):
-    """Steps: those asked for, or as many as make up the tokens or minutes, whichever ends first."""
-    train, ends = run.config.train, []
-    if train.steps is not None:
-        ends.append(train.steps)
-    if train.tokens is not None:
-        ends.append(math.ceil(train.tokens / run.tokens_per_step))
-    if train.minutes is not None:
-        # the first process measures for all
-        [seconds] = run.dist.all_reduce_sum(
-            cost.seconds if run.dist.is_main else 0.0, device=run.precision.device
-        )
-        ends.append(max(1, int(train.minutes * 60 / seconds)))
-    return min(ends)
-
-
-def check_division(config, dist):
-    """The rows of a batch among processes and micro-batches."""
-    size, world, asked = config.train.batch_size, dist.world_size, config.train.micro_batch_size
-    if size % world:
-        raise ValueError(f"train.batch_size is {size} and does not divide among {world} processes")
-    if asked != "auto" and size // world % asked:
-        raise ValueError(
-            f"train.micro_batch_size is {asked}; expected a divisor of {size // world}, the rows of a process"
-        )

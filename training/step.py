@@ -1,4 +1,4 @@
-"""Step: what one update of the weights is made of."""
+"""One training step: forward and backward passes in micro-batches, gradient clipping, optimizer update."""
 
 import math
 from contextlib import nullcontext
@@ -10,13 +10,10 @@ import torch.nn as nn
 from configs.errors import NonFiniteError
 from data.shuffle import hash_seed
 from model.loss import loss
-from model.precision import Precision
-from training.distributed import Dist
-from training.optimizer import Optimizer
 
 
 class LossModule(nn.Module):
-    """The small module that is wrapped, compiled and shared out: a batch, and the sum of its losses."""
+    """A batch to its summed loss: the module that is compiled and wrapped for distributed training."""
 
     def __init__(self, model):
         super().__init__()
@@ -27,73 +24,70 @@ class LossModule(nn.Module):
         return total
 
 
-class Way(NamedTuple):
-    """How the steps of a run are taken: in which numbers, with whom, in portions of how many rows."""
-
-    optimizer: Optimizer
-    scaler: torch.amp.GradScaler
-    precision: Precision
-    dist: Dist
-    micro_batch_size: int
-    clip: float
-
-
 class StepMetrics(NamedTuple):
-    """What an update tells of itself: the mean loss of its targets, the norm of the gradient."""
-
-    loss: float
-    norm: float
-    skipped: bool
+    loss: float  # mean over the targets of the step
+    grad_norm: float  # before clipping
+    skipped: bool  # a gradient overflowed float16, so no weight changed
 
 
 def seed_step(seed, step, rank=0):
-    """Dropout follows from (seed, step), so that nothing about it need be saved."""
+    """Dropout is a function of (seed, step), so no random state has to be saved."""
     torch.manual_seed(int(hash_seed("step", seed, step, rank) >> 1))
 
 
-def backward(asked, batch, count, way):
-    """The gradient of the mean over `count` targets, those of all processes; micro-batch by micro-batch."""
-    total = torch.zeros((), device=way.precision.device)
-    starts = range(0, len(batch.targets), way.micro_batch_size)
-    for start in starts:
-        rows = batch.rows(start, start + way.micro_batch_size) if len(starts) > 1 else batch
-        with way.dist.no_sync(asked) if start != starts[-1] else nullcontext():
-            with way.precision.autocast():
-                part = asked(rows.inputs, rows.targets, rows.count)
-            # the exchange between processes is a mean, and what is wanted is a sum
-            way.scaler.scale(part * (way.dist.world_size / count)).backward()
-        total += part.detach()
-    return total
+class TrainStep:
+    """A batch to one update of the weights. `compiled` is a compiled LossModule of the model."""
 
+    def __init__(
+        self, model, optimizer, scaler, precision, dist, micro_batch_size, max_grad_norm, compiled=None
+    ):
+        self.model, self.optimizer, self.scaler = model, optimizer, scaler
+        self.precision, self.dist = precision, dist
+        self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
+        self.loss_module = LossModule(model)  # evaluates
+        self.train_module = dist.wrap(compiled or self.loss_module)
 
-def update(asked, batch, factor, way):
-    """One step at `factor` times the peak rate. What is not finite never reaches the weights."""
-    device, scaler = way.precision.device, way.scaler
-    [count] = way.dist.all_reduce_sum(batch.count, device=device)
-    total = backward(asked, batch, count, way)
-    for part in way.optimizer.parts:
-        scaler.unscale_(part)
-    norm = nn.utils.clip_grad_norm_(asked.parameters(), way.clip or math.inf)
-    total, norm = torch.stack([total.float(), norm.float()]).tolist()  # the one wait of a step
-    [total] = way.dist.all_reduce_sum(total, device=device)
-    overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is left out
-    for what, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
-        if not math.isfinite(number):
-            raise NonFiniteError(f"the {what} is not finite ({number})")
-    way.optimizer.step(factor, scaler, overflow)
-    return StepMetrics(total / count, norm, overflow)
+    def __call__(self, batch, lr_factor):
+        """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights."""
+        device, scaler = self.precision.device, self.scaler
+        [count] = self.dist.all_reduce_sum(batch.count, device=device)
+        total = self.backward(batch, count)
+        for optimizer in self.optimizer.optimizers:
+            scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm or math.inf)
+        total, norm = torch.stack([total.float(), norm.float()]).tolist()  # the only GPU sync of a step
+        [total] = self.dist.all_reduce_sum(total, device=device)
+        overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is skipped
+        for name, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
+            if not math.isfinite(number):
+                raise NonFiniteError(f"the {name} is not finite ({number})")
+        self.optimizer.step(lr_factor, scaler, overflow)
+        return StepMetrics(total / count, norm, overflow)
 
+    def backward(self, batch, count):
+        """Accumulate the gradient of the mean over `count` targets, those of all processes."""
+        total = torch.zeros((), device=self.precision.device)
+        starts = range(0, len(batch.targets), self.micro_batch_size)
+        for start in starts:
+            rows = batch.rows(start, start + self.micro_batch_size) if len(starts) > 1 else batch
+            with self.dist.no_sync(self.train_module) if start != starts[-1] else nullcontext():
+                with self.precision.autocast():
+                    part = self.train_module(rows.inputs, rows.targets, rows.count)
+                # DDP averages gradients over the processes; the sum is needed
+                self.scaler.scale(part * (self.dist.world_size / count)).backward()
+            total += part.detach()
+        return total
 
-@torch.no_grad()
-def evaluate(asked, batches, precision, dist):
-    """(mean loss, targets) over batches that all processes share, without dropout."""
-    asked.eval()
-    total, count = 0.0, 0
-    for batch in batches:
-        batch = batch.to(precision.device)
-        with precision.autocast():
-            total += asked(batch.inputs, batch.targets, batch.count).item()
-        count += batch.count
-    asked.train()
-    total, count = dist.all_reduce_sum(total, count, device=precision.device)
-    return total / count, int(count)
+    @torch.no_grad()
+    def evaluate(self, batches):
+        """(mean loss, number of targets) over batches that are split among the processes, without dropout."""
+        self.model.eval()
+        total, count = 0.0, 0
+        for batch in batches:
+            batch = batch.to(self.precision.device)
+            with self.precision.autocast():
+                total += self.loss_module(batch.inputs, batch.targets, batch.count).item()
+            count += batch.count
+        self.model.train()
+        total, count = self.dist.all_reduce_sum(total, count, device=self.precision.device)
+        return total / count, int(count)

@@ -42,7 +42,7 @@ def launch(main, asked_for, words):
     with safe_streams():
         if flags & SWEEP:
             return sweep(main, asked_for, [word for word in words if word not in SWEEP])
-        return run_command(partial(main, home=RUNS_DIR), words)
+        return run_command(partial(main, runs_dir=RUNS_DIR), words)
 
 
 def refuse(words):
@@ -76,7 +76,7 @@ def sweep(main, asked_for, words):
     swept, codes = f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}", {}
     for number, (name, job) in enumerate(jobs, 1):
         print(f"\n{number} of {len(jobs)}: {name}")
-        codes[name] = run_command(partial(main, home=RUNS_DIR), [*job, f"name={swept}/{name}"])
+        codes[name] = run_command(partial(main, runs_dir=RUNS_DIR), [*job, f"name={swept}/{name}"])
         if codes[name] in (StopRequested.exit_code, 130):  # who stops a run means the sweep
             return codes[name]
     failed = {name: code for name, code in codes.items() if code}

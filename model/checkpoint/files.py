@@ -10,6 +10,7 @@ import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import yaml
 
@@ -29,15 +30,15 @@ MAX_INT = 10**12
 # the kind of each entry of a state and, of numbers, the least and the most
 STATE = {
     "step": (int, 0, MAX_INT),
-    "best": (float, 0, math.inf),
-    "since_best": (int, 0, MAX_INT),
-    "judged": (int, -1, MAX_INT),
-    "skipped": (int, 0, MAX_INT),
-    "steps": (int, 0, MAX_INT),
-    "ends": (list,),
+    "best_val_loss": (float, 0, math.inf),
+    "evals_since_best": (int, 0, MAX_INT),
+    "last_eval_step": (int, -1, MAX_INT),
+    "skipped_steps": (int, 0, MAX_INT),
+    "total_steps": (int, 0, MAX_INT),
+    "stop_criteria": (list,),
     "micro_batch_size": (int, 1, MAX_INT),
     "scaler": (dict,),
-    "data": (str,),
+    "dataset_key": (str,),
 }
 SCALER = {
     "scale": (float, 1e-30, 1e30),
@@ -53,20 +54,20 @@ class TrainState:
     """How far a run has come, and how well."""
 
     step: int = 0
-    best: float = math.inf  # loss of validation
-    since_best: int = 0  # evaluations
-    judged: int = -1  # the step of the last evaluation; after a resume it is repeated, and counts once
-    skipped: int = 0  # steps whose gradient overflowed float16
+    best_val_loss: float = math.inf  # loss of validation
+    evals_since_best: int = 0  # evaluations
+    last_eval_step: int = -1  # the step of the last evaluation; after a resume it is repeated, and counts once
+    skipped_steps: int = 0  # steps whose gradient overflowed float16
 
     def judge(self, loss):
-        if self.judged == self.step:
+        if self.last_eval_step == self.step:
             return
-        better = loss < self.best
-        self.best, self.since_best = (loss, 0) if better else (self.best, self.since_best + 1)
-        self.judged = self.step
+        better = loss < self.best_val_loss
+        self.best_val_loss, self.evals_since_best = (loss, 0) if better else (self.best_val_loss, self.evals_since_best + 1)
+        self.last_eval_step = self.step
 
     def out_of(self, patience):
-        return patience is not None and self.since_best >= patience
+        return patience is not None and self.evals_since_best >= patience
 
 
 def newest_run(home):
@@ -185,7 +186,7 @@ def verify(place):
     if not isinstance(manifest, dict) or set(manifest) != FILES:
         raise CheckpointError(f"{place}: manifest.json does not list what a checkpoint holds")
     for name, entry in manifest.items():
-        with open_regular(place / name) as file:
+        with open_file(place / name) as file:
             size = os.fstat(file.fileno()).st_size
             if not isinstance(entry, dict) or entry.get("bytes") != size:
                 raise CheckpointError(
@@ -196,7 +197,7 @@ def verify(place):
 
 
 @contextmanager
-def open_regular(path):
+def open_file(path):
     """A plain file, read as bytes: no link, no device, nothing that waits."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -209,7 +210,7 @@ def open_regular(path):
 
 
 def read_text(path, most=SMALL):
-    with open_regular(path) as file:
+    with open_file(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise CheckpointError(f"{path} is larger than the {most:,} bytes it may have")
@@ -246,7 +247,7 @@ def read_state(place):
         check_fields(path, state["scaler"], SCALER)
     if step_dir(state["step"]) != place.name:
         raise CheckpointError(f"{path} is of step {state['step']}; it belongs elsewhere")
-    return state
+    return SimpleNamespace(**state)
 
 
 def check_fields(path, entries, kinds):

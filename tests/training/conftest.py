@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.runs import TEXT, with_usual
-from train import asked_for, main
+from train import main, validate
 from training.sweep import launch
 
 
@@ -18,28 +18,28 @@ def room(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(room, capsys):
-    """(exit code, what was printed, what was said on stderr) of these words"""
+    """start(*overrides) -> (exit code, stdout, stderr); start.plainly leaves out the usual overrides."""
 
-    def plainly(*words):
-        code = launch(main, asked_for, words)
+    def plainly(*overrides):
+        code = launch(main, validate, overrides)
         return code, *capsys.readouterr()
 
-    def started(*words):
-        return plainly(*with_usual(words))
+    def start(*overrides):
+        return plainly(*with_usual(overrides))
 
-    started.plainly = plainly  # without the usual words, which a run that goes on has already
-    return started
+    start.plainly = plainly
+    return start
 
 
 @pytest.fixture
 def run(start):
-    """The folder that these words made."""
+    """run(*overrides) -> the folder of the new run"""
 
-    def done(*words):
+    def run(*overrides):
         before = set(Path("runs").glob("*"))
-        code, _, said = start(*words)
-        assert code == 0, said
+        code, _, errors = start(*overrides)
+        assert code == 0, errors
         [folder] = set(Path("runs").glob("*")) - before
         return folder
 
-    return done
+    return run

@@ -1,4 +1,4 @@
-"""One update: the mean over all targets however they are divided, and the rules of the optimizers."""
+"""One training step: the mean over all targets however a batch is split, and the rules of the optimizers."""
 
 import math
 
@@ -7,257 +7,262 @@ import torch
 
 from configs.errors import NonFiniteError
 from configs.registry import build
-from data.objectives import IGNORE_INDEX, Batch
+from configs.schema import IGNORE_INDEX
+from data.objectives import Batch
 from model import build_model
 from model.precision import Precision
 from tests.parts import VOCABULARY, part, tiny, tokens
-from training import optimizer as muon
 from training.distributed import Dist
-from training.optimizer import OPTIMIZERS, hidden_matrices
-from training.step import LossModule, Way, backward, seed_step, update
+from training.optimizer import OPTIMIZERS, BatchedMuon
+from training.step import TrainStep, seed_step
 
-CPU = torch.device("cpu")
+KINDS = ["decoder", "encoder", "encoder_decoder"]
 
 
 def precision(dtype=torch.float32):
-    return Precision(CPU, dtype, "for a test")
+    return Precision(torch.device("cpu"), dtype, "for a test")
 
 
-def batch(kind="decoder", rows=6, length=9, seed=0):
-    """Rows with unequal numbers of targets."""
-    text, targets = tokens(rows, length, seed=seed), tokens(rows, length, seed=seed + 1)
+def make_batch(kind="decoder", rows=6, length=9, seed=0):
+    """Rows with different numbers of targets."""
+    inputs, targets = {"tokens": tokens(rows, length, seed=seed)}, tokens(rows, length, seed=seed + 1)
     targets[torch.arange(length) >= torch.arange(2, 2 + rows)[:, None]] = IGNORE_INDEX
-    inputs = {"tokens": text}
     if kind == "encoder_decoder":
         inputs["source"] = tokens(rows, 5, seed=seed + 2)
     return Batch(inputs, targets, int((targets != IGNORE_INDEX).sum()))
 
 
-def model(kind="decoder", **changes):
+def make_model(kind="decoder", **changes):
     return build_model(tiny(kind, **changes), VOCABULARY, seed=3)
 
 
-def optimizer(name, of, **changes):
-    return build("optimizer", OPTIMIZERS, part("optimizer", name, **changes), {}).make(of)
+def make_optimizer(name, model, **changes):
+    return build("optimizer", OPTIMIZERS, part("optimizer", name, **changes), {"model": model})
 
 
-def scaler(dtype=torch.float32):
-    return precision(dtype).scaler()
+def make_step(model, optimizer, dtype=torch.float32, micro_batch_size=6, max_grad_norm=0.0):
+    scaler = precision(dtype).scaler()
+    return TrainStep(model, optimizer, scaler, precision(dtype), Dist(), micro_batch_size, max_grad_norm)
 
 
-def way(rule=None, dtype=torch.float32, clip=0.0, micro_batch_size=6, grow=None):
-    return Way(rule, grow or scaler(dtype), precision(dtype), Dist(), micro_batch_size, clip)
+def copy_of(tensors):
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def step(of, rule, given, factor=1.0, **how):
-    return update(LossModule(of), given, factor, way(rule, **how))
+def assert_equal(tensors, expected):
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, expected[name]), name
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 4])
-def test_micro_batches_give_the_gradient_of_the_whole(kind, micro_batch_size):
-    of, given = model(kind).double(), batch(kind)
+def test_micro_batches_accumulate_the_gradient_of_the_batch(kind, micro_batch_size):
+    model, batch = make_model(kind).double(), make_batch(kind)
 
-    def gradient(micro):
-        of.zero_grad()
-        total = backward(LossModule(of), given, given.count, way(micro_batch_size=micro))
-        return total / given.count, [p.grad.clone() for p in of.parameters() if p.grad is not None]
+    def loss_and_gradients(size):
+        model.zero_grad()
+        total = make_step(model, None, micro_batch_size=size).backward(batch, batch.count)
+        return total / batch.count, [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    whole, gradients = gradient(6)
-    parts, summed = gradient(micro_batch_size)
-    assert parts == pytest.approx(float(whole), rel=1e-6)
-    for a, b in zip(summed, gradients, strict=True):
+    loss, gradients = loss_and_gradients(6)
+    accumulated_loss, accumulated = loss_and_gradients(micro_batch_size)
+    assert accumulated_loss == pytest.approx(float(loss), rel=1e-6)
+    for a, b in zip(accumulated, gradients, strict=True):
         assert torch.allclose(a, b, rtol=1e-10, atol=1e-14)
 
 
 def test_the_loss_is_the_mean_over_targets():
-    of, given = model().eval(), batch()
-    logits = of(**given.inputs).flatten(0, 1)
-    expected = torch.nn.functional.cross_entropy(
-        logits, given.targets.flatten(), ignore_index=IGNORE_INDEX
-    ).item()
-    assert step(of, optimizer("adamw", of), given).loss == pytest.approx(expected, rel=1e-5)
+    model, batch = make_model().eval(), make_batch()
+    logits, targets = model(**batch.inputs).flatten(0, 1), batch.targets.flatten()
+    expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX).item()
+    step = make_step(model, make_optimizer("adamw", model))
+    assert step.evaluate([batch]) == (pytest.approx(expected, rel=1e-5), batch.count)
+    assert step(batch, 1.0).loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_one_batch_is_learned_by_heart(kind, name):
-    of, given = model(kind), batch(kind)
-    rule = optimizer(name, of, **({"rate": 3e-3} if name == "adamw" else {}))
-    for _ in range(150):
-        learned = step(of, rule, given, clip=1.0)
-    assert learned.loss < 0.1
-
-
-def test_adamw_is_adamw():
-    """Against the formulas, with decay for matrices only."""
-    of, given = model(position=part("position", "rope")), batch()
-    rule = optimizer("adamw", of, rate=0.01, weight_decay=0.1)
-    before = {n: p.detach().clone() for n, p in of.named_parameters()}
-    seed_step(0, 0)
-    total = backward(LossModule(of), given, given.count, way())
-    grads = {n: p.grad.clone() for n, p in of.named_parameters()}
-    assert total > 0
-    rule.step(0.5, scaler())
-    for name, parameter in of.named_parameters():
-        decay = 0.1 if parameter.ndim >= 2 else 0.0
-        moved = before[name] * (1 - 0.005 * decay)
-        moved -= 0.005 * grads[name] / (grads[name].abs() + 1e-8)  # the first step of Adam
-        assert torch.allclose(parameter, moved, atol=1e-6), name
-
-
-def test_muon_moves_hidden_matrices_and_adamw_the_rest():
-    of = model("encoder_decoder")
-    inner = {id(p) for p in hidden_matrices(of)}
-    for name, parameter in of.named_parameters():
-        expected = (
-            name.split(".")[0] in ("encoder", "decoder") and parameter.ndim == 2 and "table" not in name
-        )
-        assert (id(parameter) in inner) == expected, name
-    rule = optimizer("muon", of)
-    held = [id(p) for group in rule.groups for p in group["params"]]
-    assert sorted(held) == sorted(id(p) for p in of.parameters()), "each once"
-
-
-def test_muon_is_muon():
-    """Against the formulas: two steps, so that the momentum is seen."""
-    of = model()
-    rule = optimizer("muon", of, rate=0.1)
-    matrix, momentum = of.stack.blocks[0].ffn.up.weight, 0.0
-    draw = torch.Generator().manual_seed(0)
-    for _ in range(2):
-        before = matrix.detach().clone()
-        matrix.grad = gradient = torch.randn(matrix.shape, generator=draw)
-        momentum = 0.95 * momentum + 0.05 * gradient
-        x = 0.05 * gradient + 0.95 * momentum
-        x = x / x.norm()
-        for _ in range(5):  # Newton and Schulz, towards the nearest orthogonal matrix
-            square = x.mT @ x
-            x = 3.4445 * x + x @ (-4.775 * square + 2.0315 * square @ square)
-        rule.step(1.0, scaler())
-        scale = 0.1 * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
-        moved = (before - matrix.detach()) / scale
-        assert (moved - x).norm() < 0.02 * x.norm(), "torch computes this in bfloat16"
-
-
-def test_matrices_that_go_together_go_where_torch_takes_each():
-    shapes, draw = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)], torch.Generator().manual_seed(0)
-    ours, theirs = ([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes] for _ in range(2))
-    usual = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
-    rules = muon.Muon(ours, **usual), torch.optim.Muon(theirs, **usual)
-    for _ in range(3):
-        for one, two in zip(ours, theirs, strict=True):
-            one.grad = two.grad = torch.randn(one.shape, generator=draw)
-        for rule in rules:
-            rule.step()
-    for one, two in zip(ours, theirs, strict=True):
-        assert (one - two).norm() < 0.02 * two.norm(), "torch computes this in bfloat16"
-    for one, two in zip(ours, theirs, strict=True):
-        same = (rules[i].state[p]["momentum_buffer"] for i, p in enumerate((one, two)))
-        torch.testing.assert_close(*same)
-
-
-def test_the_factor_scales_every_rate():
-    of = model()
-    rule = optimizer("muon", of)
-    step(of, rule, batch(), factor=0.25)
-    assert [g["lr"] for g in rule.groups] == [g["peak"] * 0.25 for g in rule.groups]
-    before = [p.detach().clone() for p in of.parameters()]
-    step(of, rule, batch(), factor=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(before, of.parameters(), strict=True))
-
-
-def test_a_gradient_is_clipped_and_its_norm_told():
-    of, given = model(), batch()
-    free = step(of, optimizer("adamw", of, rate=1e-12), given)
-    asked = LossModule(of)
-    backward(asked, given, given.count, way())
-    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in of.parameters()))
-    assert free.norm == pytest.approx(norm, rel=1e-4)
-
-
-@pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_what_is_not_finite_never_reaches_the_weights(what):
-    of, given = model(), batch()
-    rule = optimizer("muon", of)
-    step(of, rule, given)
-    weights = {n: t.clone() for n, t in of.state_dict().items()}
-    memory = {n: t.clone() for n, t in rule.tensors().items()}
-    table = of.embedding.table.weight
-    if what == "loss":
-        weights["embedding.table.weight"][5] = table.data[5] = math.nan
-    else:
-        table.register_hook(lambda grad: grad * math.inf)
-    with pytest.raises(NonFiniteError, match=f"the {what} is not finite"):
-        step(of, rule, given)
-    for name, tensor in {**of.state_dict(), **rule.tensors()}.items():
-        assert torch.equal(tensor.nan_to_num(7), {**weights, **memory}[name].nan_to_num(7)), name
-
-
-def test_float16_is_scaled_and_an_overflow_left_out():
-    of, given = model(), batch()
-    rule, grow = optimizer("adamw", of), scaler(torch.float16)
-    assert not step(of, rule, given, dtype=torch.float16, grow=grow).skipped or grow.get_scale() < 65536
-    before = [p.detach().clone() for p in of.parameters()]
-    grow.update(2.0**40)
-    skipped = step(of, rule, given, dtype=torch.float16, grow=grow)
-    assert skipped.skipped and grow.get_scale() == 2.0**39
-    assert all(torch.equal(a, b) for a, b in zip(before, of.parameters(), strict=True))
-
-
-def test_an_overflow_of_one_matrix_moves_nothing():
-    """Neither do the parameters that learn by another rule, nor is a step remembered."""
-    of, given = model(), batch()
-    rule = optimizer("muon", of)
-    before = [p.detach().clone() for p in of.parameters()]
-    hidden_matrices(of)[0].register_hook(lambda gradient: gradient * math.inf)
-    assert step(of, rule, given, dtype=torch.float16).skipped and not rule.tensors()
-    assert all(torch.equal(a, b) for a, b in zip(before, of.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_what_it_should_remember_is_known(name):
-    of = model()
-    rule, wanted = optimizer(name, of), optimizer(name, of).wanted()
-    step(of, rule, batch())
-    told = {key: (tensor.dtype, tensor.shape) for key, tensor in rule.tensors().items()}
-    assert told == {key: (tensor.dtype, tensor.shape) for key, tensor in wanted.items()}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_what_an_optimizer_remembers_is_put_back(name):
-    one, other = model(), model()
-    rule = optimizer(name, one)
-    step(one, rule, batch())
-    other.load_state_dict(one.state_dict())
-    again = optimizer(name, other)
-    again.load({n: t.clone() for n, t in rule.tensors().items()})
-    step(one, rule, batch(seed=5))
-    step(other, again, batch(seed=5))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def test_dropout_follows_from_the_step():
-    of, given = model(dropout=0.5), batch()
-
-    def total(seed, at):
-        seed_step(seed, at)
-        return LossModule(of)(given.inputs, given.targets, given.count).item()
-
-    assert total(0, 3) == total(0, 3) != total(0, 4) != total(1, 3)
+def test_evaluation_weighs_batches_by_their_targets():
+    model = make_model(dropout=0.5)
+    batches, step = [make_batch(), make_batch(rows=2, seed=5)], make_step(model, None)
+    losses = [step.evaluate([batch]) for batch in batches]
+    loss, count = step.evaluate(batches)
+    assert count == sum(n for _, n in losses)
+    assert loss == pytest.approx(sum(loss * n for loss, n in losses) / count)
+    assert model.training and all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "sentence"),
+    ("kind", "name"), [("decoder", "muon"), ("encoder", "adamw"), ("encoder_decoder", "muon")]
+)
+def test_one_batch_overfits(kind, name):
+    model, batch = make_model(kind), make_batch(kind)
+    optimizer = make_optimizer(name, model, **({"lr": 3e-3} if name == "adamw" else {}))
+    step = make_step(model, optimizer, max_grad_norm=1.0)
+    for _ in range(150):
+        metrics = step(batch, 1.0)
+    assert metrics.loss < 0.1
+
+
+def test_adamw_follows_its_formula():
+    """With weight decay for matrices only."""
+    model, batch = make_model(position=part("position", "rope")), make_batch()
+    optimizer = make_optimizer("adamw", model, lr=0.01, weight_decay=0.1)
+    before = copy_of(dict(model.named_parameters()))
+    step = make_step(model, optimizer)
+    assert step.backward(batch, batch.count) > 0
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    optimizer.step(0.5, step.scaler)
+    for name, parameter in model.named_parameters():
+        decay = 0.1 if parameter.ndim >= 2 else 0.0
+        expected = before[name] * (1 - 0.005 * decay)
+        expected -= 0.005 * gradients[name] / (gradients[name].abs() + 1e-8)  # the first step of Adam
+        assert torch.allclose(parameter, expected, atol=1e-6), name
+
+
+def test_muon_updates_hidden_matrices_and_adamw_the_rest():
+    model = make_model("encoder_decoder")
+    optimizer = make_optimizer("muon", model)
+    muon, adamw = ({id(p) for g in o.param_groups for p in g["params"]} for o in optimizer.optimizers)
+    for name, parameter in model.named_parameters():
+        in_stack = name.split(".")[0] in ("encoder", "decoder")
+        expected = in_stack and parameter.ndim == 2 and "table" not in name
+        assert (id(parameter) in muon) == expected != (id(parameter) in adamw), name
+
+
+def test_muon_follows_its_formula():
+    """For two steps, so that the momentum matters."""
+    model = make_model()
+    optimizer = make_optimizer("muon", model, lr=0.1)
+    matrix, momentum = model.stack.blocks[0].ffn.up.weight, 0.0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        before = matrix.detach().clone()
+        matrix.grad = gradient = torch.randn(matrix.shape, generator=generator)
+        momentum = 0.95 * momentum + 0.05 * gradient
+        x = 0.05 * gradient + 0.95 * momentum
+        x = x / x.norm()
+        for _ in range(5):  # Newton-Schulz
+            square = x.mT @ x
+            x = 3.4445 * x + x @ (-4.775 * square + 2.0315 * square @ square)
+        optimizer.step(1.0, precision().scaler())
+        scale = 0.1 * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
+        assert ((before - matrix.detach()) / scale - x).norm() < 0.02 * x.norm(), "bfloat16 is not exact"
+
+
+def test_batched_muon_agrees_with_that_of_torch():
+    shapes, generator = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)], torch.Generator().manual_seed(0)
+    batched, single = ([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes] for _ in range(2))
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    optimizers = BatchedMuon(batched, **options), torch.optim.Muon(single, **options)
+    for _ in range(3):
+        for a, b in zip(batched, single, strict=True):
+            a.grad = b.grad = torch.randn(a.shape, generator=generator)
+        for optimizer in optimizers:
+            optimizer.step()
+    for a, b in zip(batched, single, strict=True):
+        assert (a - b).norm() < 0.02 * b.norm(), "bfloat16 is not exact"
+        buffers = [
+            optimizer.state[p]["momentum_buffer"] for optimizer, p in zip(optimizers, (a, b), strict=True)
+        ]
+        torch.testing.assert_close(*buffers)
+
+
+def test_the_factor_scales_every_learning_rate():
+    model, batch = make_model(), make_batch()
+    optimizer = make_optimizer("muon", model, lr=0.02, adamw_lr_ratio=0.5)
+    step = make_step(model, optimizer)
+    assert optimizer.lr == 0.02
+    step(batch, 0.25)
+    assert optimizer.lr == 0.005 and {group["lr"] for group in optimizer.groups} == {0.005, 0.0025}
+    before = copy_of(model.state_dict())
+    step(batch, 0.0)
+    assert_equal(model.state_dict(), before)
+
+
+def test_the_norm_is_that_before_clipping():
+    model, batch = make_model(), make_batch()
+    optimizer = make_optimizer("adamw", model, lr=1e-12)
+    make_step(model, optimizer).backward(batch, batch.count)
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters()))
+    optimizer.reset()
+    for max_grad_norm in (0.0, norm / 2):
+        metrics = make_step(model, optimizer, max_grad_norm=max_grad_norm)(batch, 1.0)
+        assert metrics.grad_norm == pytest.approx(norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_nan_never_reaches_the_weights(what):
+    model, batch = make_model(), make_batch()
+    optimizer = make_optimizer("muon", model)
+    step = make_step(model, optimizer)
+    step(batch, 1.0)
+    table = model.embedding.table.weight
+    if what == "loss":
+        table.data[5] = math.nan
+    else:
+        table.register_hook(lambda grad: grad * math.inf)
+    before = copy_of({**model.state_dict(), **optimizer.tensors()})
+    with pytest.raises(NonFiniteError, match=f"the {what} is not finite"):
+        step(batch, 1.0)
+    after = {**model.state_dict(), **optimizer.tensors()}
+    assert_equal(*({name: t.nan_to_num(7) for name, t in tensors.items()} for tensors in (after, before)))
+
+
+def test_float16_is_scaled_and_an_overflow_skipped():
+    model, batch = make_model(), make_batch()
+    step = make_step(model, make_optimizer("adamw", model), torch.float16)
+    assert not step(batch, 1.0).skipped or step.scaler.get_scale() < 65536
+    before = copy_of(model.state_dict())
+    step.scaler.update(2.0**40)
+    assert step(batch, 1.0).skipped and step.scaler.get_scale() == 2.0**39
+    assert_equal(model.state_dict(), before)
+
+
+def test_an_overflow_in_one_matrix_skips_all_optimizers():
+    model = make_model()
+    optimizer, before = make_optimizer("muon", model), copy_of(model.state_dict())
+    optimizer.groups[0]["params"][0].register_hook(lambda gradient: gradient * math.inf)
+    assert make_step(model, optimizer, torch.float16)(make_batch(), 1.0).skipped and not optimizer.tensors()
+    assert_equal(model.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_optimizer_state_is_saved_and_loaded(name):
+    model, other = make_model(), make_model()
+    optimizer, loaded = make_optimizer(name, model), make_optimizer(name, other)
+    step = make_step(model, optimizer)
+    step(make_batch(), 1.0)
+    specs = [{key: (t.dtype, t.shape) for key, t in tensors.items()}
+             for tensors in (optimizer.tensors(), loaded.expected_state())]  # fmt: skip
+    assert specs[0] == specs[1] and specs[0]
+    other.load_state_dict(model.state_dict())
+    loaded.load(copy_of(optimizer.tensors()))
+    step(make_batch(seed=5), 1.0)
+    make_step(other, loaded)(make_batch(seed=5), 1.0)
+    assert_equal({**other.state_dict(), **loaded.tensors()}, {**model.state_dict(), **optimizer.tensors()})
+
+
+def test_dropout_follows_from_the_step():
+    batch, step = make_batch(), make_step(make_model(dropout=0.5), None)
+
+    def loss(*seed_and_step):
+        seed_step(*seed_and_step)
+        return float(step.backward(batch, batch.count))
+
+    assert loss(0, 3) == loss(0, 3) != loss(0, 4) != loss(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
     [
-        ("adamw", {"rate": 0.0}, "rate must be above 0"),
-        ("adamw", {"rate": float("inf")}, "rate is inf; expected a finite number"),
-        ("adamw", {"beta2": 1.0}, "beta2 must be from 0 to below 1 and is 1"),
-        ("adamw", {"weight_decay": -0.1}, "weight_decay must be 0 or more and is -0.1"),
-        ("muon", {"momentum": 1.0}, "momentum must be from 0 to below 1 and is 1"),
-        ("muon", {"adamw_lr_ratio": -1.0}, "adamw_lr_ratio must be above 0"),
+        ("adamw", {"lr": 0.0}, r"lr is 0.0; expected a number above 0"),
+        ("adamw", {"lr": math.inf}, "lr is inf; expected a number above 0"),
+        ("adamw", {"beta2": 1.0}, "beta2 is 1.0; expected a number at least 0 and below 1"),
+        ("adamw", {"weight_decay": -0.1}, "weight_decay is -0.1; expected a number at least 0"),
+        ("muon", {"momentum": 1.0}, "momentum is 1.0"),
+        ("muon", {"adamw_lr_ratio": -1.0}, "adamw_lr_ratio is -1.0; expected a number above 0"),
     ],
 )
-def test_what_cannot_be(name, changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        optimizer(name, model(), **changes)
+def test_wrong_options_are_refused(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_optimizer(name, make_model(), **changes)

@@ -1,127 +1,109 @@
-"""Monitor: what a run shows and writes of itself. It looks on and never changes a weight."""
+"""Monitor: what a run prints and logs. It never changes a weight."""
 
 import math
 import time
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from configs.errors import CheckpointError
-from training.monitor.metrics import JsonlLog, rows
+from model.precision import peak_flops
+from training.monitor.metrics import JsonlLog
 from training.monitor.plot import draw_run
 from training.monitor.wandb_log import WandbLogger
+from training.plan import clock
 
 
 class NullMonitor:
-    """The monitor of a process that neither writes nor shows."""
+    """For processes other than the main one."""
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
+    def step(self, step, metrics, full=None):
         pass
 
-    def step(self, step, learned, factor):
-        pass
-
-    def evaluation(self, step, found, full):
-        pass
-
-    def example(self, step, shown):
-        pass
+    evaluation = sample = step
 
 
-class Monitor(NullMonitor):
-    """metrics.jsonl, samples.jsonl, curve.png; a bar on a terminal, lines elsewhere; wandb, if asked for."""
+@contextmanager
+def open_monitor(run):
+    if not run.dist.is_main:
+        yield NullMonitor()
+        return
+    monitor = Monitor(run)
+    try:
+        with monitor.bar:
+            yield monitor
+    finally:
+        if monitor.wandb:
+            monitor.wandb.close()
+        for log in (monitor.metrics, monitor.samples):  # the last chance for rows that could not be written
+            log.flush()
+
+
+class Monitor:
+    """metrics.jsonl, samples.jsonl, curve.png and wandb; a progress bar on a terminal, lines elsewhere."""
 
     def __init__(self, run):
-        self.run, self.log_every = run, run.config.log.every
-        self.console = Console(highlight=False, soft_wrap=True)
-        self.began = self.since = time.perf_counter()
-        self.steps_since = 0
-        self.judged = ""
-        self.remote = None
-
-    def __enter__(self):
-        self.stack = ExitStack()
-        self.metrics, self.samples = (
-            JsonlLog(self.run.folder / name) for name in ("metrics.jsonl", "samples.jsonl")
+        self.run, self.console = run, Console(highlight=False, soft_wrap=True)
+        self.metrics, self.samples = map(
+            JsonlLog, (run.folder / "metrics.jsonl", run.folder / "samples.jsonl")
         )
-        for record in (self.metrics, self.samples):
-            self.stack.callback(record.write)  # rows that wait for a disk have a last chance
-        before = rows(self.metrics.path)
-        self.began -= max((row.get("seconds", 0) for row in before), default=0)
-        wandb = self.run.config.wandb
-        if wandb.mode != "disabled":
-            self.remote = WandbLogger(wandb, self.run.folder, asdict(self.run.config))
-            self.stack.callback(self.remote.close)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
-        self.stack.enter_context(self.bar)
-        self.task = self.bar.add_task("", total=self.run.steps, completed=self.run.state.step)
-        return self
+        enabled, config = run.config.wandb.mode != "disabled", run.config
+        self.wandb = WandbLogger(config.wandb, run.folder, asdict(config)) if enabled else None
+        columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
+        self.task = self.bar.add_task("", total=run.steps, completed=run.state.step)
+        self.peak_flops = peak_flops(run.precision)
+        self.start = self.last = time.perf_counter()
+        self.first_step = self.last_step = run.state.step
 
-    def __exit__(self, *failure):
-        self.stack.close()
+    def log(self, step, **values):
+        row = {"tokens": step * self.run.tokens_per_step, "seconds": self.run.elapsed(), **values}
+        self.metrics.add({"step": step, **row})
+        if self.wandb:
+            self.wandb.log(step, row=row)
 
-    def row(self, step, **found):
-        passed = {"tokens": step * self.run.tokens_per_step, "seconds": time.perf_counter() - self.began}
-        self.metrics.add({"step": step, **passed, **found})
-        if self.remote:
-            self.remote.offer(step, row=passed | found)
-
-    def step(self, step, learned, factor):
-        self.steps_since += 1
-        if step % self.log_every and not self.console.is_terminal:
+    def step(self, step, metrics):
+        """Log every log.every steps; a terminal shows each one."""
+        due = step % self.run.config.log.every == 0
+        if not due and not self.console.is_terminal:
             return
-        now = time.perf_counter()
-        passed = (now - self.since) / self.steps_since
-        speed, mfu = self.run.tokens_per_step / passed, self.run.mfu(passed)
-        rate = factor * self.run.optimizer.groups[0]["peak"]
-        share = "" if mfu is None else f"  mfu {mfu:.1%}"
-        said = f"step {step:>6}  loss {learned.loss:6.3f}{self.judged}  lr {rate:.1e}"
-        said += f"  {speed / 1000:6.1f}k tok/s{share}"
-        self.bar.update(self.task, completed=step, description=said)
-        if step % self.log_every:
-            return
-        self.since, self.steps_since = now, 0
-        told = {"loss": learned.loss, "lr": rate, "grad_norm": learned.norm, "tokens_per_second": speed}
-        self.row(step, **told, mfu=mfu)
-        if not self.console.is_terminal:
-            self.console.print(said)
+        run, now = self.run, time.perf_counter()
+        seconds = (now - self.last) / (step - self.last_step)
+        speed, lr = run.tokens_per_step / seconds, run.optimizer.lr
+        mfu = self.peak_flops and run.cost.flops / seconds / self.peak_flops  # model FLOPs utilization
+        eta = (now - self.start) / (step - self.first_step) * (run.steps - step)
+        line = f"step {step:>6}  loss {metrics.loss:6.3f}  lr {lr:.1e}  grad norm {metrics.grad_norm:.2f}"
+        line += f"  {speed / 1000:6.1f}k tok/s" + ("" if mfu is None else f"  mfu {mfu:.1%}")
+        line += f"  epoch {run.epochs(step):.2f}  elapsed {clock(run.elapsed())}  ETA {clock(eta)}"
+        self.bar.update(self.task, completed=step, description=line)
+        if due:
+            self.last, self.last_step = now, step
+            values = {"loss": metrics.loss, "lr": lr, "grad_norm": metrics.grad_norm}
+            self.log(step, **values, tokens_per_second=speed, mfu=mfu)
+            if not self.console.is_terminal:
+                self.console.print(line)
 
-    def evaluation(self, step, found, full):
-        """found: val_loss and val_tokens, and what else this objective can be judged by."""
-        loss = found["val_loss"]
-        self.row(step, **found, val_ppl=math.exp(min(loss, 700)), full=full)
-        self.judged = f"  validation {loss:.3f}"
-        said = [f"validation {loss:.3f}"]
-        if "val_bpb" in found:
-            said.append(f"{found['val_bpb']:.3f} bits per byte")
-        if "val_accuracy" in found:
-            said.append(f"{found['val_accuracy']:.1%} of the masked tokens guessed")
-        if "val_exact" in found:
-            said.append(f"{found['val_exact']:.1%} of the answers right to the letter")
-        if "val_loss_other_source" in found:
-            said.append(f"{found['val_loss_other_source']:.3f} with the source of another")
-        whole = ", on all of it" if full else ""
-        self.console.print(f"step {step:>6}  {', '.join(said)}{whole}")
-        with suppress(OSError, CheckpointError):  # metrics.jsonl has told of it
+    def evaluation(self, step, metrics, full):
+        self.log(step, **metrics, val_ppl=math.exp(min(metrics["val_loss"], 700)), full=full)
+        formats = {
+            "val_loss": "val loss {:.3f}",
+            "val_bpb": "{:.3f} bits/byte",
+            "val_accuracy": "masked accuracy {:.1%}",
+            "val_exact_match": "exact match {:.1%}",
+            "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
+        }
+        line = ", ".join(text.format(metrics[name]) for name, text in formats.items() if name in metrics)
+        self.console.print(f"step {step:>6}  {line}{' (full)' if full else ''}")
+        with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
             draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
-        self.since, self.steps_since = time.perf_counter(), 0  # what judging took is no training
+        self.last, self.last_step = time.perf_counter(), step  # so that it does not count as training time
 
-    def example(self, step, shown):
-        self.samples.add({"step": step, **shown})
-        if self.remote:
-            self.remote.offer(step, sample=shown)
-        for name, text in shown.items():
+    def sample(self, step, texts):
+        self.samples.add({"step": step, **texts})
+        if self.wandb:
+            self.wandb.log(step, sample=texts)
+        for name, text in texts.items():
             self.console.print(f"  {name:<14}{text!r}", markup=False)
-        self.since, self.steps_since = time.perf_counter(), 0
+        self.last, self.last_step = time.perf_counter(), step

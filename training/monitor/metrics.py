@@ -1,70 +1,62 @@
-"""Record: a file of rows that a run adds to, one a line. Whatever the disk does, the run goes on."""
+"""JSON Lines logs of a run. Whatever happens to the disk, the run continues."""
 
 import json
 import os
 import sys
+from contextlib import suppress
 
 from data import disk
-from model.checkpoint.files import open_regular
+from model.checkpoint.files import open_file
 
 
 class JsonlLog:
-    """Rows that could not be written wait for the next time."""
+    """Rows that cannot be written are kept for the next time."""
 
     def __init__(self, path):
-        self.path, self.waiting, self.warned = path, b"", False
-        self.end = path.stat().st_size if path.exists() else 0
-        self.write()
+        self.path, self.pending, self.warned = path, b"", False
+        self.flush()
 
     def add(self, row):
-        self.waiting += json.dumps(row).encode() + b"\n"
-        self.write()
+        self.pending += json.dumps(row).encode() + b"\n"
+        self.flush()
 
-    def write(self):
+    def flush(self):
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
+            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                while self.waiting:
-                    done = os.pwrite(handle, self.waiting, self.end)
-                    self.waiting, self.end = self.waiting[done:], self.end + done
+                while self.pending:
+                    self.pending = self.pending[os.write(handle, self.pending) :]
             finally:
                 os.close(handle)
         except OSError as error:
             if not self.warned:
-                print(f"warning: {self.path} cannot be written ({error.strerror.lower()}); the run goes on",
-                      file=sys.stderr)  # fmt: skip
+                reason = f"{self.path} cannot be written ({error.strerror.lower()})"
+                print(f"warning: {reason}; the run continues", file=sys.stderr)
             self.warned = True
 
 
-def truncate_rows(path, keep):
-    """Only the rows to keep, whole ones: a run that goes on writes the others again. The last of all."""
+def read_rows(path):
+    """All rows but those cut off when a run was killed."""
     if not path.exists():
         return
-    kept = [row for row in written(path) if keep(row)]
-    disk.atomic_write(path, "".join(json.dumps(row) + "\n" for row in kept))
+    with open_file(path) as file:
+        for line in file.read().splitlines():
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                if isinstance(row, dict) and type(row.get("step")) is int:
+                    yield row
 
 
 def rows(path):
-    """The rows of metrics.jsonl: their numbers, whatever else stands there."""
-    return [{name: value for name, value in row.items() if is_number(value)} for row in written(path)]
+    """The numbers in each row of metrics.jsonl."""
+
+    def is_number(value):
+        return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+    return [{name: value for name, value in row.items() if is_number(value)} for row in read_rows(path)]
 
 
-def is_number(value):
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
-
-
-def written(path):
-    """The rows of such a file; what is torn, of a run that was killed, is left out."""
-    found = []
-    if not path.exists():
-        return found
-    with open_regular(path) as file:
-        lines = file.read().splitlines()
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and type(row.get("step")) is int:
-            found.append(row)
-    return found
+def truncate_rows(path, keep):
+    """Drop the rows that a resumed run will write again."""
+    if path.exists():
+        disk.atomic_write(path, "".join(json.dumps(row) + "\n" for row in read_rows(path) if keep(row)))

@@ -1,4 +1,4 @@
-"""Curve: losses against tokens, of one run or of several side by side."""
+"""Plots of losses against tokens, for one run or several."""
 
 from training.monitor.metrics import rows
 
@@ -7,7 +7,7 @@ def points(rows, name):
     return [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
 
 
-def draw(curves, picture):
+def draw(curves, path):
     """curves: (label, style, [(tokens, loss)]) each."""
     from matplotlib.figure import Figure
 
@@ -16,14 +16,15 @@ def draw(curves, picture):
     for label, style, line in curves:
         if line:
             axes.plot(*zip(*line, strict=True), style, label=label.replace("$", r"\$"), markersize=3)
-    axes.set(xlabel="tokens", ylabel="loss, nats a token")
+    axes.set(xlabel="tokens", ylabel="loss (nats/token)")
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
-    figure.savefig(picture, dpi=110)
+    figure.savefig(path, dpi=110)
 
 
-def draw_run(metrics, picture):
-    found = rows(metrics)
-    names = (("training", "-", "loss"), ("validation", "o-", "val_loss"))
-    draw([(label, style, points(found, name)) for label, style, name in names], picture)
+def draw_run(metrics, path):
+    logged = rows(metrics)
+    partial, full = ([row for row in logged if row.get("full") is flag] for flag in (False, True))
+    curves = [("training", "-", points(logged, "loss")), ("validation", "o-", points(partial, "val_loss"))]
+    draw([*curves, ("full validation", "D", points(full, "val_loss"))], path)

@@ -1,71 +1,49 @@
-"""Remote: the same rows to wandb, from a thread of its own, so that no step waits for it. What goes wrong
-there costs one warning; metrics.jsonl is the record."""
+"""Weights & Biases, fed by a thread so that no step waits for it. A failure costs one warning."""
 
 import queue
 import sys
 import threading
 import uuid
 
-PATIENCE = 20.0  # seconds that a run waits, at its end, for what is still on its way
+FLUSH_TIMEOUT = 20.0  # seconds to wait for it at the end of a run
 
 
 class WandbLogger:
-    """`offer` rows and samples; a thread brings them to wandb. Its id of the run is kept in the run's folder,
-    so that a resumed run goes on as the same one."""
-
     def __init__(self, settings, folder, config):
-        self.settings, self.folder, self.config = settings, folder, config
-        self.waiting = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.bring, daemon=True)
+        self.pending = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.worker, args=(settings, folder, config), daemon=True)
         self.thread.start()
 
-    def offer(self, step, row=None, sample=None):
-        self.waiting.put((step, row, sample))
+    def log(self, step, row=None, sample=None):
+        self.pending.put((step, row, sample))
 
     def close(self):
-        self.waiting.put(None)
-        self.thread.join(PATIENCE)
+        self.pending.put(None)
+        self.thread.join(FLUSH_TIMEOUT)
         if self.thread.is_alive():
-            warn("it does not answer; what it lacks is in metrics.jsonl")
+            print("warning: wandb does not respond; metrics.jsonl is complete", file=sys.stderr)
 
-    def bring(self):
+    def worker(self, settings, folder, config):
+        id_file, samples = folder / "wandb-id", []
         try:
-            run, shown = self.begin(), []
-            while (offered := self.waiting.get()) is not None:
-                step, row, sample = offered
+            import wandb
+
+            if not id_file.exists():
+                id_file.write_text(uuid.uuid4().hex)
+            names = {"project": settings.project, "name": folder.name, "id": id_file.read_text()}
+            options = wandb.Settings(silent=True, console="off", init_timeout=15)
+            # its service may have another working directory; a resumed run continues under the same id
+            folder = folder.resolve()
+            run = wandb.init(**names, mode=settings.mode, dir=folder, resume="allow", reinit="create_new",
+                             config=config, settings=options)  # fmt: skip
+            while (entry := self.pending.get()) is not None:
+                step, row, sample = entry
                 if row:
                     run.log(row, step=step)
                 if sample:
-                    shown.append([step, *sample.values()])
-                    run.log({"samples": table(["step", *sample], shown)}, step=step)
+                    samples.append([step, *sample.values()])
+                    run.log({"samples": wandb.Table(columns=["step", *sample], data=samples)}, step=step)
             run.finish()
-        except Exception as error:  # whatever a service does, the run goes on
-            warn(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-
-    def begin(self):
-        import wandb
-
-        kept = self.folder / "wandb-id"
-        if not kept.exists():
-            kept.write_text(uuid.uuid4().hex)
-        return wandb.init(
-            mode=self.settings.mode,
-            project=self.settings.project,
-            dir=self.folder.resolve(),  # its service may stand elsewhere
-            name=self.folder.name,
-            id=kept.read_text(),
-            resume="allow",
-            reinit="create_new",
-            config=self.config,
-            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
-        )
-
-
-def table(columns, rows):
-    import wandb
-
-    return wandb.Table(columns=columns, data=rows)
-
-
-def warn(said):
-    print(f"warning: wandb is left out ({said})", file=sys.stderr)
+        except Exception as error:  # whatever the service does, the run continues
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            print(f"warning: wandb logging stopped ({reason})", file=sys.stderr)
