@@ -86,7 +86,7 @@ def judge(run, monitor):
     """Part of validation, the same part each time. The best so far is kept."""
     found = evaluate_run(run, run.config.eval.max_examples)
     monitor.evaluation(run.state.step, found, full=False)
-    if found["val_loss"] < run.state.best and run.state.step:
+    if found["val_loss"] < run.state.best_val_loss and run.state.step:
         run.save(best=True)
     run.state.judge(found["val_loss"])
     return run.state

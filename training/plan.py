@@ -118,8 +118,8 @@ def fitting(run, asked, batch, rows):
     if wanted != "auto":
         return wanted
     divisors = [n for n in range(rows, 0, -1) if rows % n == 0]
-    if run.stored and run.stored.state["micro_batch_size"] in divisors:
-        return run.stored.state["micro_batch_size"]
+    if run.stored and run.stored.state.micro_batch_size in divisors:
+        return run.stored.state.micro_batch_size
     if run.precision.device.type != "cuda":
         room = max(1, MICRO_TOKENS // run.config.model.context_length)
         return next(n for n in divisors if n <= room)

@@ -24,7 +24,7 @@ class Run:
         self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
         self.stored = stored  # the checkpoint from which it goes on
         self.state = TrainState()
-        self.folder = self.saver = None  # until it begins
+        self.folder = self.checkpointer = None  # until it begins
         self.cost = None  # until it is settled
 
     def settle(self, cost):
@@ -33,8 +33,8 @@ class Run:
         self.steps = length(self, cost)
         if self.stored:
             state = self.stored.state
-            self.steps = state["steps"] if state["ends"] == ends else self.steps
-            self.state = TrainState(**{name: state[name] for name in asdict(self.state)})
+            self.steps = state.total_steps if state.stop_criteria == ends else self.steps
+            self.state = TrainState(**{name: getattr(state, name) for name in asdict(self.state)})
             if self.steps < self.state.step:
                 raise ValueError(
                     f"the run has done {self.state.step} steps, and by train.steps, tokens or minutes it "
@@ -73,7 +73,7 @@ class Run:
 
     def forgets(self, step):
         """Whether this step is the best and its loss is not known: what is saved is judged afterwards."""
-        return self.stored is not None and self.stored.is_best and step == self.stored.state["step"]
+        return self.stored is not None and self.stored.is_best and step == self.stored.state.step
 
     @property
     def examples(self):
@@ -99,18 +99,18 @@ class Run:
                 raise StopRequested from None  # the first process says it for all
             return
         with folders.open_run_folder(self, home) as self.folder:
-            self.saver = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
-            self.saver.saved = self.state.step if self.stored else None
+            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
+            self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield
-                self.saver.wait()
+                self.checkpointer.wait()
             except StopRequested as by:
                 told = self.stopped(by)
                 self.meet()
                 raise StopRequested(told) from None
             finally:
-                self.saver.close()
-            if self.saver.failures:
+                self.checkpointer.close()
+            if self.checkpointer.failures:
                 raise DiskError(
                     f"the end of the run could not be saved; {self.folder} keeps what was saved before"
                 )
@@ -126,8 +126,8 @@ class Run:
         if not step:
             return f"stopped by {by} before its first step; to begin again: {way}"
         self.save()
-        self.saver.wait()
-        if self.saver.failures:
+        self.checkpointer.wait()
+        if self.checkpointer.failures:
             raise DiskError(
                 f"stopped by {by}, and step {step} could not be saved; to go on from before: {way}"
             )
@@ -136,9 +136,9 @@ class Run:
     def advance(self, learned):
         """A step is done; what the thread that saves has met meanwhile is told."""
         self.state.step += 1
-        self.state.skipped += learned.skipped
-        if self.saver:
-            self.saver.look()
+        self.state.skipped_steps += learned.skipped
+        if self.checkpointer:
+            self.checkpointer.poll()
         return self.state.step
 
     def heed(self):
@@ -147,13 +147,13 @@ class Run:
 
     def save(self, best=False):
         """Once at a step, however many reasons there are to."""
-        if self.saver:
-            self.saver.save(self.state_dict(), self.tensors, best)
+        if self.checkpointer:
+            self.checkpointer.save(self.state_dict(), self.tensors, best)
 
     def state_dict(self):
-        state = {"format": FORMAT, **asdict(self.state), "steps": self.steps, "ends": self.ends}
+        state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps, "stop_criteria": self.ends}
         state |= {"micro_batch_size": self.cost.micro_batch_size, "scaler": self.scaler.state_dict()}
-        return state | {"data": self.loaders.name}
+        return state | {"dataset_key": self.loaders.name}
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}

@@ -60,11 +60,11 @@ def summarize(run, found):
         )
     if run.state.step < run.steps:
         lines.append(
-            f"ended at step {run.state.step:,} of {run.steps:,}: {run.state.since_best} evaluations "
+            f"ended at step {run.state.step:,} of {run.steps:,}: {run.state.evals_since_best} evaluations "
             "in a row brought nothing better"
         )
-    if run.saver.count:
-        lines.append(run.saver.cost())
+    if run.checkpointer.count:
+        lines.append(run.checkpointer.cost())
     lines += ["", f"kept in {run.folder}, with curve.png; next:"]
     if run.state.step:
         lines.append(f"    python sample.py --run {run.folder} {PROMPTS[run.config.model.kind]}")

@@ -5,7 +5,7 @@ import os
 import sys
 
 from data import disk
-from model.checkpoint.files import open_regular
+from model.checkpoint.files import open_file
 
 
 class JsonlLog:
@@ -58,7 +58,7 @@ def written(path):
     found = []
     if not path.exists():
         return found
-    with open_regular(path) as file:
+    with open_file(path) as file:
         lines = file.read().splitlines()
     for line in lines:
         try:
