@@ -92,9 +92,9 @@ def compose_raw(overrides):
 
 
 @cache
-def compose_cached(overrides):
+def compose_cached(overrides, complete=True):
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return OmegaConf.to_container(hydra.compose("train", list(overrides)), throw_on_missing=True)
+        return OmegaConf.to_container(hydra.compose("train", list(overrides)), throw_on_missing=complete)
 
 
 def check_override(override):
@@ -186,7 +186,8 @@ def explain_error(error, overrides):
 
 def unknown_setting(key, overrides):
     """Name the option that has this setting, the nearest name, or the settings of the same group."""
-    known = flatten(compose_raw([o for o in overrides if re.split("[@=]", o)[0] in groups()]))
+    options = tuple(o for o in overrides if re.split("[@=]", o)[0] in groups())
+    known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
     group = node.rpartition(".")[2]
     files = {option: CONFIGS / group / f"{option}.yaml" for option in options_of(group) if group}

@@ -22,11 +22,11 @@ class Bounds:
         return low and value <= self.most and (value < self.below or self.below == math.inf)
 
     def __str__(self):
-        names = {"least": "at least", "most": "at most", "above": "above", "below": "below"}
-        ends = {name: f"{value:,}" for name, value in vars(self).items() if math.isfinite(value)}
+        phrases = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
+        ends = {name: getattr(self, name) for name in phrases if math.isfinite(getattr(self, name))}
         if ends.keys() == {"least", "most"}:
-            return f"from {ends['least']} to {ends['most']}"
-        return " and ".join(f"{names[name]} {end}" for name, end in ends.items())
+            return f"from {self.least:,} to {self.most:,}"
+        return " and ".join(f"{phrases[name]} {value:,}" for name, value in ends.items())
 
 
 Count = Annotated[int, Bounds(least=1)]
