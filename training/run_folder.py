@@ -93,9 +93,8 @@ def open_run_folder(run, runs_dir):
     elif step < run.steps:
         print(f"resuming {folder} from step {step}")
     else:
-        print(
-            f"{folder} is finished, all {run.steps} steps are done; more train.steps, tokens or minutes continue it"
-        )
+        limits = "train.steps, tokens or minutes"
+        print(f"{folder} is finished, all {run.steps} steps are done; raise {limits} to continue it")
     yield folder
 
 

@@ -90,8 +90,8 @@ def log(path):
     return act
 
 
-def operations(room, words):
+def operations(room, overrides):
     """All that a run asks of its disk: [name, path, ...]."""
-    code, said = harness.ran(room, words, Shim(1, log(room / "log.jsonl"), always=True))
-    assert code == 0, said
+    code, output = harness.train(room, overrides, Shim(1, log(room / "log.jsonl"), always=True))
+    assert code == 0, output
     return [json.loads(line) for line in (room / "log.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is told by name, and the one before it is taken; a folder has one writer at a time."""
+"""A damaged checkpoint is error by name, and the one before it is taken; a folder has one writer at a time."""
 
 import json
 import os
@@ -12,7 +12,17 @@ import pytest
 
 from configs.errors import CheckpointError
 from model.checkpoint.files import read_state, verify
-from tests.faults.harness import STEPS, child, complete, ended, equal, ran, reference, spread, words
+from tests.faults.harness import (
+    STEPS,
+    child,
+    verified_steps,
+    exit_code,
+    equal,
+    train,
+    reference,
+    run_trials,
+    overridden,
+)
 from tests.training.runs import rows
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
@@ -65,10 +75,10 @@ def test_every_damage_is_seen(tmp_path):
         name = damaged(seed, place)
         if name is None:
             continue
-        with pytest.raises(CheckpointError) as told:
+        with pytest.raises(CheckpointError) as error:
             verify(place)
             read_state(place)
-        assert str(place) in str(told.value) and (name == "manifest.json" or name in str(told.value))
+        assert str(place) in str(error.value) and (name == "manifest.json" or name in str(error.value))
         seen += 1
     assert seen >= 250
 
@@ -82,21 +92,23 @@ def goes_back(seed, room):
     place = copied(room)
     if damaged(seed, place / NEWEST) is None:
         return
-    code, said = ran(room, words("resume=true"))
-    assert code == 0, said
-    assert f"{NEWEST}" in said and "going back to step-00000003" in said and "goes on from step 3" in said
+    code, output = train(room, overridden("resume=true"))
+    assert code == 0, output
+    assert (
+        f"{NEWEST}" in output and "going back to step-00000003" in output and "goes on from step 3" in output
+    )
     assert place.joinpath(f"{NEWEST}.damaged").is_dir(), "it is put aside, not thrown away"
     shutil.rmtree(place / f"{NEWEST}.damaged")
     equal(room / "runs/run")
 
 
 def test_the_one_before_is_taken(tmp_path):
-    spread(goes_back, range(4), tmp_path)
+    run_trials(goes_back, range(4), tmp_path)
 
 
 @pytest.mark.faults
 def test_the_one_before_is_taken_whatever_the_damage(tmp_path):
-    spread(goes_back, range(4, 60), tmp_path)
+    run_trials(goes_back, range(4, 60), tmp_path)
 
 
 def test_none_is_whole(tmp_path):
@@ -104,9 +116,9 @@ def test_none_is_whole(tmp_path):
     for path in place.glob("step-*"):
         (path / "model.safetensors").write_bytes(b"nothing")
     metrics = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
-    code, said = ran(tmp_path, words("resume=true"))
-    assert code == 4 and "error: no checkpoint of runs/run is whole: " in said
-    assert all(f"step-0000000{n}/model.safetensors is damaged" in said for n in (3, 4)), (
+    code, output = train(tmp_path, overridden("resume=true"))
+    assert code == 4 and "error: no checkpoint of runs/run is whole: " in output
+    assert all(f"step-0000000{n}/model.safetensors is damaged" in output for n in (3, 4)), (
         "each with its reason"
     )
     assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == metrics, "nothing was touched"
@@ -120,8 +132,8 @@ def test_numbers_that_are_none(tmp_path):
 
     place = copied(tmp_path) / NEWEST
     rewritten(place, lambda name, t: t * torch.nan if name == "embedding.table.weight" else t)
-    code, said = ran(tmp_path, words("resume=true"))
-    assert code == 4 and "holds what is no number" in said
+    code, output = train(tmp_path, overridden("resume=true"))
+    assert code == 4 and "holds what is no number" in output
 
 
 def holding(room):
@@ -141,7 +153,7 @@ def holding(room):
 
         training.step.backward = stays
 
-    pid = child(room, words(), act)
+    pid = child(room, overridden(), act)
     until = time.monotonic() + 60
     while not (room / "ready").exists() and time.monotonic() < until:
         os.sched_yield()
@@ -153,16 +165,16 @@ def test_one_writer(tmp_path):
     before = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
     try:
         began = time.perf_counter()
-        code, said = ran(tmp_path, words("resume=true"))
+        code, output = train(tmp_path, overridden("resume=true"))
         took = time.perf_counter() - began
         owner = json.loads((tmp_path / "runs/run/owner.json").read_text())
-        assert code == 8 and owner["pid"] == pid and took < 5, said
-        assert f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}" in said
+        assert code == 8 and owner["pid"] == pid and took < 5, output
+        assert f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}" in output
         assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == before
     finally:
         os.kill(pid, signal.SIGKILL)
-        assert ended(pid) == -signal.SIGKILL
-    code, said = ran(tmp_path, words("resume=true"))
+        assert exit_code(pid) == -signal.SIGKILL
+    code, output = train(tmp_path, overridden("resume=true"))
     assert code == 0, "kill -9 frees the folder"
     equal(tmp_path / "runs/run")
 
@@ -182,12 +194,12 @@ def test_no_number_is_ever_saved(tmp_path):
 
         training.step.backward = spoilt
 
-    code, said = ran(tmp_path, words(), act)
+    code, output = train(tmp_path, overridden(), act)
     folder = tmp_path / "runs/run"
     done = max(step for step, _ in rows(folder, "step", "loss"))
-    assert code == 5 and f"error: step {done + 1}: the loss is not finite" in said
-    assert complete(folder)[-1] == done < STEPS
-    assert ran(tmp_path, words("resume=true"))[0] == 0
+    assert code == 5 and f"error: step {done + 1}: the loss is not finite" in output
+    assert verified_steps(folder)[-1] == done < STEPS
+    assert train(tmp_path, overridden("resume=true"))[0] == 0
     equal(folder)
 
 
@@ -208,13 +220,13 @@ def test_no_memory_is_one_sentence(tmp_path):
 
         training.step.Asked.forward = greedy
 
-    code, said = ran(tmp_path, words("eval.every=null"), act)
+    code, output = train(tmp_path, overridden("eval.every=null"), act)
     assert (
         code == 6
-        and "no memory left for micro-batches of 2" in said
-        and "lower train.micro_batch_size" in said
+        and "no memory left for micro-batches of 2" in output
+        and "lower train.micro_batch_size" in output
     )
-    assert complete(tmp_path / "runs/run")
+    assert verified_steps(tmp_path / "runs/run")
 
 
 @pytest.mark.parametrize(
@@ -228,10 +240,10 @@ def test_clocks_and_languages_do_not_matter(tmp_path, setting):
             os.environ.update(setting)
             time.tzset()
 
-    code, said = ran(tmp_path, words(), act)
-    assert code == 0, said
+    code, output = train(tmp_path, overridden(), act)
+    assert code == 0, output
     equal(tmp_path / "runs/run")
     os.utime(tmp_path / f"runs/run/checkpoints/{NEWEST}", (0, 0))
     shutil.rmtree(tmp_path / f"runs/run/checkpoints/{NEWEST}")
-    assert ran(tmp_path, words("resume=true"), act)[0] == 0
+    assert train(tmp_path, overridden("resume=true"), act)[0] == 0
     equal(tmp_path / "runs/run")

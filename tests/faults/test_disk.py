@@ -13,53 +13,53 @@ from configs.errors import CheckpointError
 from data import disk
 from model.checkpoint.files import step_dir, verify
 from model.checkpoint.save import prune, save
-from tests.faults.harness import STEPS, complete, equal, ran, spread, words
+from tests.faults.harness import STEPS, verified_steps, equal, train, run_trials, overridden
 from tests.faults.shim import Shim, full, log, operations
 
 
 def full_at(operation, room):
     """One refusal: a warning at the most, and the run goes on to the same end."""
-    code, said = ran(room, words(), Shim(operation, full, below="runs/run/"))
+    code, output = train(room, overridden(), Shim(operation, full, below="runs/run/"))
     folder = room / "runs/run"
-    assert "Traceback" not in said, said
-    assert code == 0 or (code == 6 and said.count("error: ") == 1), said
-    complete(folder)
+    assert "Traceback" not in output, output
+    assert code == 0 or (code == 6 and output.count("error: ") == 1), output
+    verified_steps(folder)
     if code == 6:  # it was refused before its first step, or at its very last checkpoint
-        assert "no space left on device" in said.lower(), said
-        shutil.rmtree(folder, ignore_errors=not complete(folder))
-    assert ran(room, words("resume=true"))[0] == 0
+        assert "no space left on device" in output.lower(), output
+        shutil.rmtree(folder, ignore_errors=not verified_steps(folder))
+    assert train(room, overridden("resume=true"))[0] == 0
     equal(folder)
 
 
 def test_smoke(tmp_path):
-    n = len(operations(tmp_path, words()))
-    spread(full_at, random.Random(3).sample(range(20, n), 5), tmp_path)
+    n = len(operations(tmp_path, overridden()))
+    run_trials(full_at, random.Random(3).sample(range(20, n), 5), tmp_path)
 
 
 @pytest.mark.faults
 def test_full_at_every_other_operation(tmp_path):
-    n = len(operations(tmp_path, words()))
-    spread(full_at, range(1, n + 1, 2), tmp_path)
+    n = len(operations(tmp_path, overridden()))
+    run_trials(full_at, range(1, n + 1, 2), tmp_path)
 
 
 def full_from(operation, room):
     """It stays full: three checkpoints fail, and the run ends; what was saved before is untouched."""
-    long = words("train.steps=9", "eval.every=null", "sample.every=null", "checkpoint.keep=20")
-    code, said = ran(room, long, Shim(operation, full, below="runs/run/", always=True))
+    long = overridden("train.steps=9", "eval.every=null", "sample.every=null", "checkpoint.keep=20")
+    code, output = train(room, long, Shim(operation, full, below="runs/run/", always=True))
     folder = room / "runs/run"
-    assert code == 6 and "Traceback" not in said, said
-    kept = complete(folder)
+    assert code == 6 and "Traceback" not in output, output
+    kept = verified_steps(folder)
     if kept:
-        assert "3 checkpoints in a row could not be saved" in said or "could not be saved" in said
-        assert said.count("a checkpoint could not be saved") == 1, "one warning"
+        assert "3 checkpoints in a row could not be saved" in output or "could not be saved" in output
+        assert output.count("a checkpoint could not be saved") == 1, "one warning"
         assert kept == list(range(1, len(kept) + 1))
-        code, said = ran(room, [*long, "resume=true"])
-        assert code == 0 and f"goes on from step {kept[-1]}" in said, said
+        code, output = train(room, [*long, "resume=true"])
+        assert code == 0 and f"goes on from step {kept[-1]}" in output, output
 
 
 @pytest.mark.faults
 def test_it_stays_full(tmp_path):
-    spread(full_from, range(60, 200, 7), tmp_path)
+    run_trials(full_from, range(60, 200, 7), tmp_path)
 
 
 def away(place):
@@ -73,26 +73,28 @@ def away(place):
 
 
 def test_a_folder_that_vanishes(tmp_path):
-    long = words("train.steps=12", "eval.every=null", "sample.every=null")
-    code, said = ran(tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True))
-    assert code == 6 and said.count("error: 3 checkpoints in a row could not be saved") == 1, said
-    assert said.count("warning: a checkpoint could not be saved") == 1
-    assert said.count("metrics.jsonl cannot be written") == 1
-    assert not (tmp_path / "runs/run").exists() and complete(tmp_path / "elsewhere") == [1]
+    long = overridden("train.steps=12", "eval.every=null", "sample.every=null")
+    code, output = train(
+        tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True)
+    )
+    assert code == 6 and output.count("error: 3 checkpoints in a row could not be saved") == 1, output
+    assert output.count("warning: a checkpoint could not be saved") == 1
+    assert output.count("metrics.jsonl cannot be written") == 1
+    assert not (tmp_path / "runs/run").exists() and verified_steps(tmp_path / "elsewhere") == [1]
 
 
 def test_room_is_looked_for_before_the_first_step(tmp_path):
     def little():
         shutil.disk_usage = lambda path: type("Usage", (), {"free": 1000})
 
-    code, said = ran(tmp_path, words(), little)
-    assert code == 6 and "error: the checkpoints of this run will need" in said
-    assert re.search(r"need \d+ KiB and .* has 1000 bytes left; free some space", said), said
+    code, output = train(tmp_path, overridden(), little)
+    assert code == 6 and "error: the checkpoints of this run will need" in output
+    assert re.search(r"need \d+ KiB and .* has 1000 bytes left; free some space", output), output
     assert not (tmp_path / "runs").exists()
 
 
 def after_power_loss(log, keeps_names):
-    """({path: bytes}, folders) of a disk that writes down nothing before it is told to: neither what a file
+    """({path: bytes}, folders) of a disk that writes down nothing before it is error to: neither what a file
     holds, nor (unless it happens to) which names a folder has."""
     names, folders = {}, set()  # as the run sees them; a file is a list of what it holds and what is down
     durable, durable_folders = {}, set()
@@ -197,7 +199,9 @@ def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
     import torch
 
     seen = []
-    monkeypatch.setattr(disk, "atomic_rmtree", lambda path: seen.append((path.name, complete(tmp_path))))
+    monkeypatch.setattr(
+        disk, "atomic_rmtree", lambda path: seen.append((path.name, verified_steps(tmp_path)))
+    )
     for step in range(1, 6):
         save(tmp_path / "checkpoints", {"model": {"a": torch.ones(2)}, "optimizer": {}}, {"step": step})
         prune(tmp_path / "checkpoints", 2)

@@ -9,7 +9,7 @@ import pytest
 
 from configs.errors import CheckpointError
 from model.checkpoint.load import load_run
-from tests.faults.harness import child, ended, ran, words
+from tests.faults.harness import child, exit_code, train, overridden
 from tests.faults.test_damage import NEWEST, copied
 from training.monitor.metrics import rows
 
@@ -72,11 +72,11 @@ def test_nothing_leads_out(tmp_path, change, name):
     outside.mkdir()
     change(folder / name, outside)
     before = listed(tmp_path)
-    pid = child(tmp_path, words("resume=true", "train.steps=6"), impatient)
-    code, said = ended(pid), (tmp_path / "said.txt").read_text()
-    assert code == 4 and said.count("error: ") == 1 and "Traceback" not in said, said
-    assert f"runs/run/{name} is a link or no plain file" in said
-    (tmp_path / "said.txt").unlink()
+    pid = child(tmp_path, overridden("resume=true", "train.steps=6"), impatient)
+    code, output = exit_code(pid), (tmp_path / "output.txt").read_text()
+    assert code == 4 and output.count("error: ") == 1 and "Traceback" not in output, output
+    assert f"runs/run/{name} is a link or no plain file" in output
+    (tmp_path / "output.txt").unlink()
     assert listed(tmp_path) == before, "nothing was written, here or there"
     with pytest.raises(CheckpointError, match=f"{name} is a link or no plain file"):
         load_run(folder)
@@ -89,8 +89,8 @@ def test_a_folder_elsewhere_is_the_users_own_choice(tmp_path):
     (folder / "wandb/latest-run").symlink_to("nowhere")
     shutil.move(folder, tmp_path / "disk")
     folder.symlink_to(tmp_path / "disk")
-    code, said = ran(tmp_path, words("resume=true"))
-    assert code == 0, said
+    code, output = train(tmp_path, overridden("resume=true"))
+    assert code == 0, output
     assert load_run(folder).step == 4
 
 
@@ -98,8 +98,10 @@ def test_a_folder_elsewhere_is_the_users_own_choice(tmp_path):
 def test_a_best_that_is_none(tmp_path, pointer):
     folder = copied(tmp_path).parent
     (folder / "checkpoints/best").write_bytes(pointer)
-    code, said = ran(tmp_path, words("resume=true", "train.steps=6"))
-    assert code == 4 and said.count("error: ") == 1 and "checkpoints/best" in said and len(said) < 300, said
+    code, output = train(tmp_path, overridden("resume=true", "train.steps=6"))
+    assert (
+        code == 4 and output.count("error: ") == 1 and "checkpoints/best" in output and len(output) < 300
+    ), output
 
 
 ODD = [b"[" * 200_000, b'{"step": 1, "loss": "x", "seconds": "y", "tokens": []}', b'{"step": 1, "loss": 2}']
@@ -110,6 +112,6 @@ ODD += [b'{"step": 1, "seconds": ' + b"9" * 4000 + b"}", b"\xff\0", b'{"step": 2
 def test_rows_that_are_none_count_for_nothing(tmp_path, row):
     path = copied(tmp_path).with_name("metrics.jsonl")
     path.write_bytes(row + b"\n" + path.read_bytes())
-    code, said = ran(tmp_path, words("resume=true", "train.steps=6"))
-    assert code == 0, said
+    code, output = train(tmp_path, overridden("resume=true", "train.steps=6"))
+    assert code == 0, output
     assert all(isinstance(value, int | float) for row in rows(path) for value in row.values())

@@ -21,7 +21,7 @@ from configs.errors import CheckpointError
 from model.checkpoint.files import newest_run, read_config, read_state, read_tokenizer, verify
 from model.checkpoint.load import check_specs, iter_tensors, load_run
 from model.checkpoint.save import DTYPES, model_tensors
-from tests.faults.harness import ran, reference, spread, words
+from tests.faults.harness import train, reference, run_trials, overridden
 from tests.faults.malice import rewritten, sealed
 from tests.faults.test_damage import NEWEST, copied
 from training.plan import check_parts
@@ -56,8 +56,8 @@ def refused(folder, sentence):
 def test_a_pickle_is_no_file_of_tensors(folder, name):
     (newest(folder) / name).write_bytes(pickle.dumps(Touch()))
     sealed(newest(folder))
-    code, said = ran(Path.cwd(), words("resume=true"))
-    assert code == 4 and "Traceback" not in said and f"{name} cannot be read" in said
+    code, output = train(Path.cwd(), overridden("resume=true"))
+    assert code == 4 and "Traceback" not in output and f"{name} cannot be read" in output
 
 
 def test_names_that_lead_outside(folder):
@@ -144,8 +144,8 @@ def test_a_model_larger_than_anything(folder, width):
     config = (folder / "config.yaml").read_text().replace("d_model: 16", f"d_model: {width}")
     (folder / "config.yaml").write_text(config)
     refused(folder, "config.yaml")
-    code, said = ran(Path.cwd(), ["name=run", "resume=true"])
-    assert code in (4, 6) and said.count("error: ") == 1 and "Traceback" not in said, said
+    code, output = train(Path.cwd(), ["name=run", "resume=true"])
+    assert code in (4, 6) and output.count("error: ") == 1 and "Traceback" not in output, output
 
 
 def test_tensors_that_do_not_belong(folder):
@@ -166,9 +166,11 @@ def test_numbers_of_another_kind(folder, dtype):
     """Nothing is made float32 on the way, neither where a run goes on nor where it is asked."""
     for name, whose in (("optimizer", "optimizer"), ("model", "model")):
         rewritten(newest(folder), lambda _, tensor: tensor.to(dtype), f"{name}.safetensors")
-        code, said = ran(Path.cwd(), words("resume=true", "train.steps=6"))
-        assert code == 4 and "Traceback" not in said, said
-        assert f" is {DTYPES.get(dtype, '')}" in said and f"and the {whose} of config.yaml has F32" in said
+        code, output = train(Path.cwd(), overridden("resume=true", "train.steps=6"))
+        assert code == 4 and "Traceback" not in output, output
+        assert (
+            f" is {DTYPES.get(dtype, '')}" in output and f"and the {whose} of config.yaml has F32" in output
+        )
     refused(folder, "and the model of config.yaml has F32")
 
 
@@ -203,11 +205,11 @@ def test_an_optimizer_remembers_what_it_should(folder, change):
     path = newest(folder) / "optimizer.safetensors"
     save_file(change(load_file(path)), path)
     sealed(newest(folder))
-    code, said = ran(Path.cwd(), words("resume=true", "train.steps=6"))
-    assert code == 4 and said.count("error: ") == 1 and "Traceback" not in said, said
-    assert re.search(r"optimizer.safetensors: '[\w.]+' is .* and the optimizer of config.yaml has ", said), (
-        said
-    )
+    code, output = train(Path.cwd(), overridden("resume=true", "train.steps=6"))
+    assert code == 4 and output.count("error: ") == 1 and "Traceback" not in output, output
+    assert re.search(
+        r"optimizer.safetensors: '[\w.]+' is .* and the optimizer of config.yaml has ", output
+    ), output
 
 
 SCALER = torch.amp.GradScaler("cpu").state_dict()
@@ -268,8 +270,8 @@ CONFIGS = {
 def test_configs_that_are_none(folder, what):
     (folder / "config.yaml").write_bytes(CONFIGS[what])
     refused(folder, "config.yaml")
-    code, said = ran(Path.cwd(), words("resume=true"))
-    assert code == 4 and "Traceback" not in said and said.count("error: ") == 1
+    code, output = train(Path.cwd(), overridden("resume=true"))
+    assert code == 4 and "Traceback" not in output and output.count("error: ") == 1
 
 
 TOKENIZERS = {
@@ -367,17 +369,17 @@ def test_fuzz_smoke(tmp_path):
 
 @pytest.mark.faults
 def test_ten_thousand_mutated_files(tmp_path):
-    spread(some_files, range(0, 10_000, 100), tmp_path)
+    run_trials(some_files, range(0, 10_000, 100), tmp_path)
 
 
 @pytest.mark.faults
 def test_ten_thousand_overrides(tmp_path):
-    spread(some_lines, range(0, 2000, 10), tmp_path)
+    run_trials(some_lines, range(0, 2000, 10), tmp_path)
 
 
 @pytest.mark.faults
 def test_a_thousand_mutated_texts(tmp_path):
-    spread(some_texts, range(0, 1000, 50), tmp_path)
+    run_trials(some_texts, range(0, 1000, 50), tmp_path)
 
 
 KEYS = ["train.steps", "seed", "model.d_model", "optimizer.lr", "debug", "name", "+new", "~seed", "++a.b"]

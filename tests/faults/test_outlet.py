@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.faults.harness import complete, equal, ran, words
+from tests.faults.harness import verified_steps, equal, train, overridden
 from tests.parts import ROOT
 
 LOST = "warning: nothing more can be printed"
@@ -32,9 +32,9 @@ def test_a_run_goes_on_unheard(tmp_path, place, numbers):
             os.dup2(place(), number)
         sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
 
-    code, said = ran(tmp_path, words(), act)
-    assert code == 0, said
-    assert said.count(LOST) == (numbers == (1,)) and "Traceback" not in said
+    code, output = train(tmp_path, overridden(), act)
+    assert code == 0, output
+    assert output.count(LOST) == (numbers == (1,)) and "Traceback" not in output
     equal(tmp_path / "runs/run")
 
 
@@ -52,16 +52,16 @@ def test_files_that_may_not_grow(tmp_path):
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    assert ran(tmp_path, words("train.steps=2"))[0] == 0
-    code, said = ran(tmp_path, words("train.steps=9", "resume=true"), limited)
-    assert code == 6 and "Traceback" not in said and "Errno" not in said, said
-    assert "step-00000003.draft/model.safetensors: file too large" in said
-    assert complete(tmp_path / "runs/run") == [1, 2]
+    assert train(tmp_path, overridden("train.steps=2"))[0] == 0
+    code, output = train(tmp_path, overridden("train.steps=9", "resume=true"), limited)
+    assert code == 6 and "Traceback" not in output and "Errno" not in output, output
+    assert "step-00000003.draft/model.safetensors: file too large" in output
+    assert verified_steps(tmp_path / "runs/run") == [1, 2]
 
 
 def test_what_saving_cost_is_told(tmp_path):
-    code, said = ran(tmp_path, words())
+    code, output = train(tmp_path, overridden())
     assert code == 0
-    [told] = [line for line in said.splitlines() if line.startswith("4 checkpoints: ")]
-    share = float(told.split(", ")[-1].partition("%")[0])
-    assert 0 <= share < 100 and told.endswith("% of the time"), told
+    [error] = [line for line in output.splitlines() if line.startswith("4 checkpoints: ")]
+    share = float(error.split(", ")[-1].partition("%")[0])
+    assert 0 <= share < 100 and error.endswith("% of the time"), error
