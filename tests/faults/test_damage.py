@@ -1,4 +1,4 @@
-"""A damaged checkpoint is error by name, and the one before it is taken; a folder has one writer at a time."""
+"""A damaged checkpoint is reported and the previous one used; a folder has one writer at a time."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from model.checkpoint.files import read_state, verify
 from tests.faults.harness import (
     STEPS,
     child,
-    verified_steps,
-    exit_code,
     equal,
-    train,
+    exit_code,
+    overridden,
     reference,
     run_trials,
-    overridden,
+    train,
+    verified_steps,
 )
 from tests.training.runs import rows
 
@@ -39,7 +39,7 @@ def cut_off(data, draw):
 
 
 def hollow(data, draw):
-    """A piece that a file system has lost reads as zeros."""
+    """A block that the file system has lost reads as zeros."""
     begin = draw.randrange(len(data))
     end = min(len(data), begin + draw.choice((1, 64, 512, 4096)))
     return data[:begin] + bytes(end - begin) + data[end:]
@@ -50,7 +50,7 @@ def longer(data, draw):
 
 
 def damaged(seed, place):
-    """The name of the file that this damage is of, or None where the bytes stayed as they were."""
+    """The name of the damaged file, or None if the bytes stayed the same."""
     draw = random.Random(seed)
     name = draw.choice(FILES)
     path, kind = place / name, draw.choice((flipped, flipped, cut_off, hollow, longer, "missing", "swapped"))
@@ -65,8 +65,7 @@ def damaged(seed, place):
     return name if not path.exists() or path.read_bytes() != before else None
 
 
-def test_every_damage_is_seen(tmp_path):
-    """Of 250 or more, each with one damage somewhere."""
+def test_every_damage_is_detected(tmp_path):
     seen = 0
     for seed in range(300):
         shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
@@ -95,37 +94,38 @@ def goes_back(seed, room):
     code, output = train(room, overridden("resume=true"))
     assert code == 0, output
     assert (
-        f"{NEWEST}" in output and "going back to step-00000003" in output and "goes on from step 3" in output
+        f"{NEWEST}" in output
+        and "going back to step-00000003" in output
+        and "resuming runs/run from step 3" in output
     )
-    assert place.joinpath(f"{NEWEST}.damaged").is_dir(), "it is put aside, not thrown away"
+    assert place.joinpath(f"{NEWEST}.damaged").is_dir(), "set aside, not deleted"
     shutil.rmtree(place / f"{NEWEST}.damaged")
     equal(room / "runs/run")
 
 
-def test_the_one_before_is_taken(tmp_path):
+def test_the_previous_checkpoint_is_used(tmp_path):
     run_trials(goes_back, range(4), tmp_path)
 
 
 @pytest.mark.faults
-def test_the_one_before_is_taken_whatever_the_damage(tmp_path):
+def test_the_previous_checkpoint_is_used_whatever_the_damage(tmp_path):
     run_trials(goes_back, range(4, 60), tmp_path)
 
 
-def test_none_is_whole(tmp_path):
+def test_no_checkpoint_is_undamaged(tmp_path):
     place = copied(tmp_path)
     for path in place.glob("step-*"):
         (path / "model.safetensors").write_bytes(b"nothing")
     metrics = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
     code, output = train(tmp_path, overridden("resume=true"))
-    assert code == 4 and "error: no checkpoint of runs/run is whole: " in output
+    assert code == 4 and "error: no checkpoint of runs/run is undamaged: " in output
     assert all(f"step-0000000{n}/model.safetensors is damaged" in output for n in (3, 4)), (
         "each with its reason"
     )
     assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == metrics, "nothing was touched"
 
 
-def test_numbers_that_are_none(tmp_path):
-    """A whole checkpoint whose weights are no numbers is refused."""
+def test_weights_that_are_nan_are_refused(tmp_path):
     import torch
 
     from tests.faults.malice import rewritten
@@ -133,11 +133,11 @@ def test_numbers_that_are_none(tmp_path):
     place = copied(tmp_path) / NEWEST
     rewritten(place, lambda name, t: t * torch.nan if name == "embedding.table.weight" else t)
     code, output = train(tmp_path, overridden("resume=true"))
-    assert code == 4 and "holds what is no number" in output
+    assert code == 4 and "has values that are NaN or infinite" in output
 
 
 def holding(room):
-    """A run that stays where it is, in the midst of its second step, until it is killed."""
+    """A run that pauses in its second step until it is killed."""
     import training.step
 
     def act():
@@ -175,12 +175,12 @@ def test_one_writer(tmp_path):
         os.kill(pid, signal.SIGKILL)
         assert exit_code(pid) == -signal.SIGKILL
     code, output = train(tmp_path, overridden("resume=true"))
-    assert code == 0, "kill -9 frees the folder"
+    assert code == 0, "kill -9 unlocks the folder"
     equal(tmp_path / "runs/run")
 
 
-def test_no_number_is_ever_saved(tmp_path):
-    """A loss that is no number ends the run with the last good checkpoint in place."""
+def test_a_nan_is_never_saved(tmp_path):
+    """A NaN loss ends the run, with the last good checkpoint in place."""
 
     def act():
         import training.step
@@ -203,7 +203,7 @@ def test_no_number_is_ever_saved(tmp_path):
     equal(folder)
 
 
-def test_no_memory_is_one_sentence(tmp_path):
+def test_out_of_memory_is_one_sentence(tmp_path):
     def act():
         import torch
 
@@ -232,7 +232,7 @@ def test_no_memory_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     "setting", [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
 )
-def test_clocks_and_languages_do_not_matter(tmp_path, setting):
+def test_time_zone_locale_and_umask_do_not_matter(tmp_path, setting):
     def act():
         if setting == "umask":
             os.umask(0o077)

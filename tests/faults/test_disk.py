@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or gone; and one that loses what was not yet on it when the power went."""
+"""A disk that is full, read-only or gone; and one that loses unsynced data in a power failure."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from configs.errors import CheckpointError
 from data import disk
 from model.checkpoint.files import step_dir, verify
 from model.checkpoint.save import prune, save
-from tests.faults.harness import STEPS, verified_steps, equal, train, run_trials, overridden
+from tests.faults.harness import STEPS, equal, overridden, run_trials, train, verified_steps
 from tests.faults.shim import Shim, full, log, operations
 
 
 def full_at(operation, room):
-    """One refusal: a warning at the most, and the run goes on to the same end."""
+    """One refused operation: at most a warning, and the run comes to the same end."""
     code, output = train(room, overridden(), Shim(operation, full, below="runs/run/"))
     folder = room / "runs/run"
     assert "Traceback" not in output, output
     assert code == 0 or (code == 6 and output.count("error: ") == 1), output
     verified_steps(folder)
-    if code == 6:  # it was refused before its first step, or at its very last checkpoint
+    if code == 6:  # refused before its first step, or at its last checkpoint
         assert "no space left on device" in output.lower(), output
         shutil.rmtree(folder, ignore_errors=not verified_steps(folder))
     assert train(room, overridden("resume=true"))[0] == 0
@@ -43,7 +43,7 @@ def test_full_at_every_other_operation(tmp_path):
 
 
 def full_from(operation, room):
-    """It stays full: three checkpoints fail, and the run ends; what was saved before is untouched."""
+    """A disk that stays full: three checkpoints fail and the run ends; earlier ones are untouched."""
     long = overridden("train.steps=9", "eval.every=null", "sample.every=null", "checkpoint.keep=20")
     code, output = train(room, long, Shim(operation, full, below="runs/run/", always=True))
     folder = room / "runs/run"
@@ -54,7 +54,7 @@ def full_from(operation, room):
         assert output.count("a checkpoint could not be saved") == 1, "one warning"
         assert kept == list(range(1, len(kept) + 1))
         code, output = train(room, [*long, "resume=true"])
-        assert code == 0 and f"goes on from step {kept[-1]}" in output, output
+        assert code == 0 and f"resuming runs/run from step {kept[-1]}" in output, output
 
 
 @pytest.mark.faults
@@ -63,7 +63,7 @@ def test_it_stays_full(tmp_path):
 
 
 def away(place):
-    """The run's folder is renamed when its second checkpoint has appeared."""
+    """Rename the run's folder when its second checkpoint appears."""
 
     def act(name, real, args):
         if name == "rename" and str(args[2]).endswith("00000002"):
@@ -72,7 +72,7 @@ def away(place):
     return act
 
 
-def test_a_folder_that_vanishes(tmp_path):
+def test_a_folder_that_disappears(tmp_path):
     long = overridden("train.steps=12", "eval.every=null", "sample.every=null")
     code, output = train(
         tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True)
@@ -83,20 +83,20 @@ def test_a_folder_that_vanishes(tmp_path):
     assert not (tmp_path / "runs/run").exists() and verified_steps(tmp_path / "elsewhere") == [1]
 
 
-def test_room_is_looked_for_before_the_first_step(tmp_path):
+def test_free_space_is_checked_before_the_first_step(tmp_path):
     def little():
         shutil.disk_usage = lambda path: type("Usage", (), {"free": 1000})
 
     code, output = train(tmp_path, overridden(), little)
-    assert code == 6 and "error: the checkpoints of this run will need" in output
+    assert code == 6 and "error: the checkpoints of this run need" in output
     assert re.search(r"need \d+ KiB and .* has 1000 bytes left; free some space", output), output
     assert not (tmp_path / "runs").exists()
 
 
 def after_power_loss(log, keeps_names):
-    """({path: bytes}, folders) of a disk that writes down nothing before it is error to: neither what a file
-    holds, nor (unless it happens to) which names a folder has."""
-    names, folders = {}, set()  # as the run sees them; a file is a list of what it holds and what is down
+    """({path: bytes}, folders) of a disk that keeps only what was synced: the contents of files and, unless
+    keeps_names, the names in folders."""
+    names, folders = {}, set()  # as the run sees them; a file is [its contents, what of them is durable]
     durable, durable_folders = {}, set()
     for name, path, *rest in log:
         if name == "open":
@@ -130,8 +130,8 @@ def moved(entries, old, new):
     return {new.rstrip("/") + p[len(old.rstrip("/")) :] if whole[p] else p: e for p, e in entries.items()}
 
 
-def looked_at(log, room):
-    """What shows after each prefix of a log is whole; the newest that is there at the end."""
+def newest_after_power_loss(log, room):
+    """After each prefix of the log, every visible checkpoint is undamaged. Returns the newest one at the end."""
     newest = 0
     for n in range(len(log) + 1):
         for keeps_names in (True, False):
@@ -152,7 +152,7 @@ def looked_at(log, room):
 
 
 def written(room, monkeypatch):
-    """The log of three checkpoints, of which two are kept."""
+    """The log of saving three checkpoints."""
     import torch
 
     place = room / "runs/run/checkpoints"
@@ -169,7 +169,7 @@ def written(room, monkeypatch):
         "mkdir",
         "ftruncate",
     ):
-        monkeypatch.setattr(os, name, getattr(os, name))  # given back after the test
+        monkeypatch.setattr(os, name, getattr(os, name))  # restored after the test
     Shim(1, log(room / "log.jsonl"), always=True)()
     for step in (1, 2, 3):
         tensors = {"model": {"a": torch.arange(9.0)}, "optimizer": {"a.m": torch.ones(9) * step}}
@@ -177,13 +177,12 @@ def written(room, monkeypatch):
     return [json.loads(line) for line in (room / "log.jsonl").read_text().splitlines()]
 
 
-def test_power_may_fail_at_any_moment(tmp_path, monkeypatch):
-    assert looked_at(written(tmp_path, monkeypatch), tmp_path) == 3
+def test_power_may_fail_at_any_operation(tmp_path, monkeypatch):
+    assert newest_after_power_loss(written(tmp_path, monkeypatch), tmp_path) == 3
 
 
 @pytest.mark.parametrize("left_out", ["files", "their folder", "before the rename"])
-def test_the_check_can_fail(tmp_path, monkeypatch, left_out):
-    """Without the fsync of files, or of their folder, or with all of them late, a loss of power is seen."""
+def test_the_simulation_detects_missing_syncs(tmp_path, monkeypatch, left_out):
     log = written(tmp_path, monkeypatch)
     if left_out == "files":
         log = [entry for entry in log if entry[0] != "fsync" or not Path(entry[1]).suffix]
@@ -192,10 +191,10 @@ def test_the_check_can_fail(tmp_path, monkeypatch, left_out):
     else:
         log = sorted(log, key=lambda entry: entry[0] == "fsync")
     with pytest.raises((CheckpointError, AssertionError)):
-        assert looked_at(log, tmp_path) == 3
+        assert newest_after_power_loss(log, tmp_path) == 3
 
 
-def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
+def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, monkeypatch):
     import torch
 
     seen = []
@@ -209,7 +208,7 @@ def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
 
 
 def test_a_copy_is_saved(tmp_path):
-    """What happens to the weights while a thread writes them is of no matter."""
+    """Weights may change while the thread writes them."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""Killed at any moment, a run goes on, and comes to the same bytes as one that was never killed."""
+"""A run killed at any moment resumes and comes to the same bytes as one that was never killed."""
 
 import random
 import signal
@@ -9,20 +9,20 @@ import pytest
 from tests.faults.harness import (
     STEPS,
     child,
-    verified_steps,
-    exit_code,
     equal,
+    exit_code,
     home,
-    train,
+    overridden,
     reference,
     run_trials,
-    overridden,
+    train,
+    verified_steps,
 )
 from tests.faults.shim import Shim, kill, operations
 
 
-def goes_on(room):
-    """Whole checkpoints only, before and after; then the end of the run, as if nothing had been."""
+def resumes(room):
+    """Only undamaged checkpoints, before and after; then the same end of the run."""
     folder = room / "runs/run"
     before = verified_steps(folder)
     code, output = train(room, overridden("resume=true"))
@@ -33,11 +33,10 @@ def goes_on(room):
 
 def killed_at(operation, room):
     assert exit_code(child(room, overridden(), Shim(operation, kill))) in (-signal.SIGKILL, 0)
-    goes_on(room)
+    resumes(room)
 
 
 def test_smoke(tmp_path):
-    """A few moments of all."""
     n = len(operations(tmp_path, overridden()))
     run_trials(killed_at, random.Random(0).sample(range(1, n + 1), 12), tmp_path)
 
@@ -50,14 +49,14 @@ def test_at_every_operation(tmp_path):
 
 
 def resumed_and_killed_at(operation, room):
-    """Killed once in the middle, and then again while it goes on."""
+    """Killed once in the middle, and again while it resumes."""
     assert exit_code(child(room, overridden(), Shim(110, kill))) == -signal.SIGKILL
     assert exit_code(child(room, overridden("resume=true"), Shim(operation, kill))) in (-signal.SIGKILL, 0)
-    goes_on(room)
+    resumes(room)
 
 
 @pytest.mark.faults
-def test_at_every_operation_of_going_on(tmp_path):
+def test_at_every_operation_of_a_resumed_run(tmp_path):
     assert exit_code(child(tmp_path, overridden(), Shim(110, kill))) == -signal.SIGKILL
     n = len(operations(tmp_path, overridden("resume=true")))
     assert run_trials(resumed_and_killed_at, range(1, n + 1), tmp_path) == n
@@ -65,7 +64,7 @@ def test_at_every_operation_of_going_on(tmp_path):
 
 
 def killed_again_and_again(seed, room):
-    """By a timer, wherever the run may be; the newest checkpoint never goes back."""
+    """By a timer, wherever the run is; the newest checkpoint never gets older."""
     draw, folder, newest, kills = random.Random(seed), room / "runs/run", 0, 0
     began = time.perf_counter()
     assert train(room, overridden("name=timed"))[0] == 0
@@ -86,11 +85,11 @@ def killed_again_and_again(seed, room):
         newest = max(steps, default=0)
     with open(room.parent / "kills.txt", "a") as file:
         file.write(f"{kills}\n")
-    goes_on(room)
+    resumes(room)
 
 
 def killed_while_preparing(operation, room):
-    """Half a cache is no cache: the text is made tokens anew, the same."""
+    """An incomplete cache is not used: the text is tokenized again, to the same tokens."""
     own = overridden(f"data.cache={room}/tokens")
     act = Shim(operation, kill, below=f"{room}/tokens")
     assert exit_code(child(room, own, act)) == -signal.SIGKILL
@@ -101,10 +100,10 @@ def killed_while_preparing(operation, room):
 
 
 @pytest.mark.faults
-def test_while_text_becomes_tokens(tmp_path):
-    """At each folder made, file synced, and name given."""
+def test_while_tokenizing(tmp_path):
+    """At each mkdir, fsync and rename."""
     n = run_trials(killed_while_preparing, range(1, 9), tmp_path)
-    print(f"{n} kills while text becomes tokens")
+    print(f"{n} kills while tokenizing")
 
 
 @pytest.mark.faults
@@ -112,5 +111,5 @@ def test_at_random_moments_again_and_again(tmp_path):
     home()
     run_trials(killed_again_and_again, range(48), tmp_path)
     kills = sum(map(int, (tmp_path / "kills.txt").read_text().split()))
-    assert kills >= 48, "the timers met the runs"
+    assert kills >= 48, "the timers hit the runs"
     print(f"{kills} kills by a timer")

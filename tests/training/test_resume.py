@@ -152,12 +152,9 @@ def edited(change):
 
 def test_another_option_of_a_group_is_taken_whole(resume):
     config, overrides = resume("optimizer=muon_modern", "resume_allow=[optimizer]")
-    assert (
-        config.optimizer
-        == compose(["optimizer=muon_modern"]).optimizer
-        != compose(["optimizer=muon"]).optimizer
-    )
-    # with what is typed after it, and without settings that were typed for the other option, or its old defaults
+    muon, muon_modern = (compose([f"optimizer={option}"]).optimizer for option in ("muon", "muon_modern"))
+    assert config.optimizer == muon_modern != muon
+    # with what is typed after it, without settings typed for the other option or its former defaults
     edited(lambda c: c["overrides"].append("optimizer.weight_decay=0.5"))
     edited(lambda c: c["optimizer"].update(weight_decay=0.5, lr=0.5, momentum=0.5))
     config, more = resume("optimizer=muon_modern", "optimizer.lr=0.01", "resume_allow=[optimizer]")
@@ -189,9 +186,7 @@ def test_defaults_that_have_changed_since_do_not_change_a_run(resume):
         assert (config.optimizer["lr"], config.eval.every, config.schedule["warmup"]) == (0.5, 77, 3)
     usual = compose()
     config, _ = resume(f"eval.every={usual.eval.every}", "optimizer.lr=0.02", "resume_allow=[optimizer.lr]")
-    assert config.eval.every == usual.eval.every, (
-        "a typed value is taken, though it is now the default"
-    )
+    assert config.eval.every == usual.eval.every, "a typed value is taken, though it is now the default"
     assert config.optimizer["lr"] == usual.optimizer["lr"] == 0.02
     with pytest.raises(ValueError, match="optimizer.lr was 0.5 in this run and is now 0.02"):
         resume("optimizer.lr=0.02")
