@@ -91,7 +91,7 @@ class Optimizer:
             for key, value in state.items()
         }
 
-    def wanted(self):
+    def expected_state(self):
         """Tensors such as it remembers after a step: of those names, dtypes and shapes."""
         like = {"step": torch.empty(())}
         return {

@@ -65,7 +65,7 @@ def resolve_config(overrides, runs_dir, init_config=None):
         config = compose(overrides, init_config)
         if config.resume_allow:
             raise ValueError("resume_allow has an effect only with resume=true; remove it")
-        return config, list(overrides)
+        return config, without_resume(overrides)
     runs = sorted(runs_dir.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
     if own["name"] is None:
         hint = f"the newest run is name={runs[-1].parent.name}" if runs else f"{runs_dir} has no run yet"
@@ -78,7 +78,7 @@ def resolve_config(overrides, runs_dir, init_config=None):
     if list_checkpoints(folder / "checkpoints"):
         raise CheckpointError(f"{folder} has checkpoints but no config.yaml, so it cannot be resumed")
     if resume == "auto":
-        return compose(overrides, init_config), list(overrides)
+        return compose(overrides, init_config), without_resume(overrides)
     near = did_you_mean(own["name"], [path.parent.name for path in runs])
     raise ValueError(f"there is no run {folder}{near}; resume=auto would start it")
 
@@ -123,7 +123,11 @@ def merge_overrides(folder, overrides):
     }
     config = to_config(unflatten(after))
     check_changes(before, flatten(asdict(config)), config.resume_allow)
-    return config, [o for o in (*kept, *new) if not re.match(r"resume(_allow)?=", o)]
+    return config, without_resume([*kept, *new])
+
+
+def without_resume(overrides):
+    return [o for o in overrides if not re.match(r"resume(_allow)?=", o)]
 
 
 def unflatten(flat):
@@ -207,7 +211,7 @@ def restore(run):
     state, paths = run.stored.state, [run.stored.place / f"{n}.safetensors" for n in ("model", "optimizer")]
     check_specs(paths[0], model_tensors(run.model), "model")
     stepped = state.step > state.skipped_steps
-    check_specs(paths[1], run.optimizer.wanted() if stepped else {}, "optimizer")
+    check_specs(paths[1], run.optimizer.expected_state() if stepped else {}, "optimizer")
     parameters = run.model.state_dict()
     with torch.no_grad():
         for name, tensor in iter_tensors(paths[0]):

@@ -27,7 +27,7 @@ def full_at(operation, room):
     if code == 6:  # refused before its first step, or at its last checkpoint
         assert "no space left on device" in output.lower(), output
         shutil.rmtree(folder, ignore_errors=not verified_steps(folder))
-    assert train(room, overridden("resume=true"))[0] == 0
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(folder)
 
 
@@ -53,7 +53,7 @@ def full_from(operation, room):
         assert "3 checkpoints in a row could not be saved" in output or "could not be saved" in output
         assert output.count("a checkpoint could not be saved") == 1, "one warning"
         assert kept == list(range(1, len(kept) + 1))
-        code, output = train(room, [*long, "resume=true"])
+        code, output = train(room, [*long, "resume=auto"])
         assert code == 0 and f"resuming runs/run from step {kept[-1]}" in output, output
 
 
@@ -131,7 +131,7 @@ def moved(entries, old, new):
 
 
 def newest_after_power_loss(log, room):
-    """After each prefix of the log, every visible checkpoint is undamaged. Returns the newest one at the end."""
+    """The newest checkpoint at the end; after each prefix of the log, all visible ones are undamaged."""
     newest = 0
     for n in range(len(log) + 1):
         for keeps_names in (True, False):

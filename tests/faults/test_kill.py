@@ -25,7 +25,7 @@ def resumes(room):
     """Only undamaged checkpoints, before and after; then the same end of the run."""
     folder = room / "runs/run"
     before = verified_steps(folder)
-    code, output = train(room, overridden("resume=true"))
+    code, output = train(room, overridden("resume=auto"))
     assert code == 0, output
     assert verified_steps(folder)[-1] == STEPS >= max(before, default=0)
     equal(folder)
@@ -51,14 +51,14 @@ def test_at_every_operation(tmp_path):
 def resumed_and_killed_at(operation, room):
     """Killed once in the middle, and again while it resumes."""
     assert exit_code(child(room, overridden(), Shim(110, kill))) == -signal.SIGKILL
-    assert exit_code(child(room, overridden("resume=true"), Shim(operation, kill))) in (-signal.SIGKILL, 0)
+    assert exit_code(child(room, overridden("resume=auto"), Shim(operation, kill))) in (-signal.SIGKILL, 0)
     resumes(room)
 
 
 @pytest.mark.faults
 def test_at_every_operation_of_a_resumed_run(tmp_path):
     assert exit_code(child(tmp_path, overridden(), Shim(110, kill))) == -signal.SIGKILL
-    n = len(operations(tmp_path, overridden("resume=true")))
+    n = len(operations(tmp_path, overridden("resume=auto")))
     assert run_trials(resumed_and_killed_at, range(1, n + 1), tmp_path) == n
     print(f"{2 * n} kills, two in each run")
 
@@ -74,7 +74,7 @@ def killed_again_and_again(seed, room):
         code = exit_code(
             child(
                 room,
-                overridden("resume=true"),
+                overridden("resume=auto"),
                 lambda moment=moment: signal.setitimer(signal.ITIMER_REAL, moment),
             )
         )
@@ -94,7 +94,7 @@ def killed_while_preparing(operation, room):
     act = Shim(operation, kill, below=f"{room}/tokens")
     assert exit_code(child(room, own, act)) == -signal.SIGKILL
     assert not [path for path in (room / "tokens").glob("text-*") if path.is_dir() and not path.suffix]
-    assert train(room, [*own, "resume=true"])[0] == 0
+    assert train(room, [*own, "resume=auto"])[0] == 0
     last = "checkpoints/step-00000004/model.safetensors"
     assert (room / "runs/run" / last).read_bytes() == (reference() / last).read_bytes()
 

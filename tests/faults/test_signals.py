@@ -51,7 +51,7 @@ def stops_and_resumes(item, room):
         assert max(verified_steps(folder), default=0) == done, "the checkpoint is of the last finished step"
         with open(room.parent / "stopped.txt", "a") as file:
             file.write(f"{kind.name}\n")
-    assert train(room, overridden("resume=true"))[0] == 0
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(folder)
 
 
@@ -78,7 +78,7 @@ def stops_while_saving(operation, room):
 
     code, output = train(room, overridden(), Shim(operation, act, below="runs/run/checkpoints"))
     assert code in (0, 75), output
-    assert train(room, overridden("resume=true"))[0] == 0
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(room / "runs/run")
 
 
@@ -91,7 +91,7 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path):
     twice = at_call(40, signal.SIGTERM, signal.SIGINT)
     assert exit_code(child(tmp_path, overridden(), twice)) == 128 + signal.SIGINT
     assert verified_steps(tmp_path / "runs/run") != [STEPS]
-    assert train(tmp_path, overridden("resume=true"))[0] == 0
+    assert train(tmp_path, overridden("resume=auto"))[0] == 0
     equal(tmp_path / "runs/run")
 
 
@@ -106,7 +106,7 @@ def kills_at_call(number, room):
     """SIGKILL in a forward pass of a step, an evaluation, a sample or a trial step."""
     assert exit_code(child(room, overridden(), at_call(number, signal.SIGKILL))) in (-signal.SIGKILL, 0)
     verified_steps(room / "runs/run")
-    assert train(room, overridden("resume=true"))[0] == 0
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(room / "runs/run")
 
 
