@@ -30,8 +30,8 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 
 def compare(folders, home=None, failed=(), swept=()):
-    """Print the table, best first; save it and the curves in `home` or the current folder. failed: {name: exit
-    code} of runs without a result; swept: the settings that a sweep has varied."""
+    """Print the table, best first; save it and the curves in `home`, or the current folder. failed: {name: exit
+    code} of runs without a result; swept: settings that a sweep varied."""
     runs = {folder: read_run(folder) for folder in map(Path, folders)}
     home, ordered = Path(home or "."), sorted(runs, key=lambda f: runs[f][1].get("val_loss", float("inf")))
     several = {f.name for f in ordered if sum(other.name == f.name for other in ordered) > 1}
@@ -86,10 +86,10 @@ def edge_hints(configs, swept):
     """Where the best run has the smallest or largest value of a swept setting, the optimum may lie beyond."""
     for key in sorted({*swept} - {"seed"}):
         values = [config.get(key) for config in configs]
-        if all(type(value) in (int, float) for value in values) and min(values) < max(values):
-            further = {min(values): "smaller", max(values): "larger"}.get(values[0])
-            if further:
-                yield f"{key}={values[0]} is best, at the edge of the values tried; {further} ones may be better"
+        if not all(type(value) in (int, float) for value in values) or min(values) == max(values):
+            continue
+        if side := {min(values): "smaller", max(values): "larger"}.get(values[0]):
+            yield f"{key}={values[0]} is best, at the edge of the values tried; {side} ones may be better"
 
 
 def markdown_table(rows):

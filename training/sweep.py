@@ -69,7 +69,7 @@ def show(validate, flags, args):
 
 
 def sweep(main, validate, args):
-    """One run after another, in one folder; a failed run does not stop the others. Returns the first error's code."""
+    """One run after another, in one folder; a failed one does not stop the others. The first code but 0."""
     jobs = {}
     if code := run_command(lambda args: jobs.update(expand_jobs(validate, args)), args):
         return code

@@ -176,7 +176,7 @@ def read_pointer(root, which):
 
 
 def whole_checkpoints(folder, errors):
-    """Undamaged checkpoints, newest first, verified one by one; `errors` collects what is wrong with others."""
+    """Yield the undamaged checkpoints, newest first; what is wrong with the others goes to `errors`."""
     for checkpoint in list_checkpoints(folder):
         try:
             verify(checkpoint)
@@ -211,7 +211,7 @@ def read_state(checkpoint):
         )
     if values.get("micro_batch_size", 0) is None:
         run = checkpoint.parents[1]
-        raise CheckpointError(f"{run} was imported and not trained; train from it by init_from={run}")
+        raise CheckpointError(f"{run} was imported and not trained; init_from={run} trains from it")
     try:
         state = from_dict(StoredState, values)
         if state.scaler:

@@ -8,10 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from configs.errors import CheckpointError
 from data import disk
-from model.checkpoint.files import step_dir, verify
+from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
 from model.checkpoint.save import prune, save
 from tests.faults.harness import STEPS, equal, overridden, run_trials, train, verified_steps
 from tests.faults.shim import Shim, full, log, operations
@@ -153,8 +155,6 @@ def newest_after_power_loss(log, room):
 
 def written(room, monkeypatch):
     """The log of saving three checkpoints."""
-    import torch
-
     place = room / "runs/run/checkpoints"
     place.parent.mkdir(parents=True)
     for name in (
@@ -195,8 +195,6 @@ def test_the_simulation_detects_missing_syncs(tmp_path, monkeypatch, left_out):
 
 
 def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, monkeypatch):
-    import torch
-
     seen = []
     monkeypatch.setattr(
         disk, "atomic_rmtree", lambda path: seen.append((path.name, verified_steps(tmp_path)))
@@ -209,7 +207,6 @@ def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, mon
 
 def test_a_copy_is_saved(tmp_path):
     """Weights may change while the thread writes them."""
-    import torch
     from safetensors.torch import load_file
 
     from training.checkpointer import AsyncCheckpointer
@@ -223,3 +220,28 @@ def test_a_copy_is_saved(tmp_path):
     saver.close()
     assert (load_file(tmp_path / f"checkpoints/{step_dir(3)}/model.safetensors")["a"] == 3).all()
     assert saver.count == STEPS - 1
+
+
+def test_the_bytes_are_those_of_the_safetensors_library(tmp_path):
+    """The same bytes again, whatever the order of the tensors."""
+    tensors = {"step": torch.tensor(3.0), "transposed": torch.arange(12.0).reshape(3, 4).T}
+    for i, dtype in enumerate([torch.int64, torch.float32, torch.bfloat16, torch.bool]):
+        tensors[f"{i}.weight"] = torch.arange(6 * i).reshape(i, 6).to(dtype)
+    files = []
+    for step, named in enumerate((tensors, dict(reversed(tensors.items()))), 1):
+        save(tmp_path, {"model": named, "optimizer": {}}, {"step": step})
+        verify(tmp_path / step_dir(step))
+        files.append((tmp_path / step_dir(step) / "model.safetensors").read_bytes())
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    assert files[0] == files[1] == safetensors.torch.save(contiguous, {"format": "pt"})
+
+
+@pytest.mark.parametrize("damaged", [(), (3,), (3, 2), (1, 2, 3)])
+def test_undamaged_checkpoints_newest_first(tmp_path, damaged):
+    for step in (1, 2, 3):
+        save(tmp_path, {"model": {"a": torch.ones(2)}, "optimizer": {}}, {"step": step})
+    for step in damaged:
+        (tmp_path / step_dir(step) / "state.json").write_text("{}")
+    errors = []
+    found = [step_of(path) for path in whole_checkpoints(tmp_path, errors)]
+    assert found == [step for step in (3, 2, 1) if step not in damaged] and len(errors) == len(damaged)
