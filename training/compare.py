@@ -30,8 +30,8 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 
 def compare(folders, home=None, failed=(), swept=()):
-    """Print the table, best first; save it and the curves in `home`, or the current folder. failed: {name: exit
-    code} of runs without a result; swept: settings that a sweep varied."""
+    """Print the table, best first; save it and the curves in `home`, or the current folder. failed: {name:
+    exit code} of runs without a result; swept: settings that a sweep varied."""
     runs = {folder: read_run(folder) for folder in map(Path, folders)}
     home, ordered = Path(home or "."), sorted(runs, key=lambda f: runs[f][1].get("val_loss", float("inf")))
     several = {f.name for f in ordered if sum(other.name == f.name for other in ordered) > 1}

@@ -10,15 +10,7 @@ from typing import Annotated, NamedTuple
 
 import torch
 
-from configs.compose import (
-    compose,
-    compose_raw,
-    did_you_mean,
-    flatten,
-    groups,
-    package_of,
-    to_config,
-)
+from configs.compose import compose, compose_raw, did_you_mean, flatten, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value
 from data.corpus import load
