@@ -71,7 +71,7 @@ def table(runs):
 
 
 def differing_keys(configs):
-    """The keys whose values differ; of parts of different kinds only the kind."""
+    """The keys whose values differ; where the kind of a part differs, only the kind."""
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
     kinds = [key for key in differing if key.endswith(".kind")]

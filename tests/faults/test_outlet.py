@@ -59,7 +59,7 @@ def test_a_limit_on_file_size(tmp_path):
     assert verified_steps(tmp_path / "runs/run") == [1, 2]
 
 
-def test_what_saving_cost_is_told(tmp_path):
+def test_the_cost_of_checkpoints_is_printed(tmp_path):
     code, output = train(tmp_path, overridden())
     assert code == 0
     [line] = [line for line in output.splitlines() if line.startswith("4 checkpoints; ")]
