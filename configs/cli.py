@@ -1,4 +1,4 @@
-"""Command line: how every command ends: with 0, or with one sentence on stderr and an exit code."""
+"""Command line: every command ends with 0, or with one sentence on stderr and an exit code."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from configs.errors import StopRequested
 
-EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}  # of errors that say none
+EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}  # of errors without their own
 EXIT_RANK_DIED = 7
 PEER_DIED = re.compile("gloo|NCCL|Connection (closed|reset)")  # in torch's message
 
@@ -16,12 +16,12 @@ PEER_DIED = re.compile("gloo|NCCL|Connection (closed|reset)")  # in torch's mess
 def run_command(main, args):
     """main(args), and the exit code; debug=true and --debug show the traceback."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # text may hold what a terminal cannot show
+        stream.reconfigure(errors="backslashreplace")  # text may have characters that a terminal cannot show
     try:
         main(args)
         sys.stdout.flush()
         return 0
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
         discard_output(sys.stdout)
         return 0
     except KeyboardInterrupt:
@@ -31,7 +31,7 @@ def run_command(main, args):
             print(stop, file=sys.stderr)
         return stop.exit_code
     except Exception as error:
-        code, message = exit_code(error), error_message(error)
+        code, message = explain(error)
         if code is None:
             raise
         if {"debug=true", "--debug"} & set(args):
@@ -40,35 +40,22 @@ def run_command(main, args):
         return code
 
 
-def exit_code(error):
-    """None for a bug of ours, which keeps its traceback."""
-    if isinstance(error, RuntimeError) and not hasattr(error, "exit_code"):
-        if out_of_memory(error):
-            return EXIT_CODES[MemoryError]
-        return EXIT_RANK_DIED if PEER_DIED.search(str(error).partition("\n")[0]) else None
-    known = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    return getattr(error, "exit_code", next(known, None))
-
-
-def error_message(error):
+def explain(error):
+    """(exit code, sentence); the code of a bug is None, for it keeps its traceback."""
+    message, known = str(error), (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'the disk'}: {error.strerror.lower()}"
-    if isinstance(error, RuntimeError) and not hasattr(error, "exit_code"):
-        reason = str(error).partition("\n")[0]
-        if out_of_memory(error):
-            return f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size="
-        return "another process of this run has ended; see its own error"
-    return str(error) or "out of memory"
-
-
-def out_of_memory(error):
-    return (
-        type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error).partition("\n")[0]
-    )
+        message = f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+    elif isinstance(error, RuntimeError) and not hasattr(error, "exit_code"):
+        reason = message.partition("\n")[0]
+        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
+            return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size="
+        code = EXIT_RANK_DIED if PEER_DIED.search(reason) else None
+        return code, "another process of this run has ended; see its own error"
+    return getattr(error, "exit_code", next(known, None)), message or "out of memory"
 
 
 class SafeStream:
-    """A stream whose reader may leave, or whose disk may fill up: that is said once and stops no run."""
+    """A stream that may lose its reader or its disk: that is one warning, and the run continues."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -87,10 +74,8 @@ class SafeStream:
             return function(*args)
         except OSError as error:
             discard_output(self.stream)
-            print(
-                f"warning: cannot print any more ({error.strerror.lower()}); the run continues",
-                file=sys.stderr,
-            )
+            reason = error.strerror.lower()
+            print(f"warning: cannot print any more ({reason}); the run continues", file=sys.stderr)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
-import math
 import re
 from copy import deepcopy
 from dataclasses import asdict
@@ -21,84 +20,69 @@ from configs.schema import MAX_INT, Config
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
-NULLABLE = ("experiment", "attention@model.cross_attention")  # groups that may be chosen as null
+NULLABLE = ("experiment", "attention@model.cross_attention")  # groups that may be null
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
-# what other projects, and older versions of this one, call a setting
+# what other projects call a setting
 SYNONYMS = {
-    **dict.fromkeys(("lr", "learning_rate", "max_lr", "rate"), "optimizer.lr"),
-    **dict.fromkeys(("min_lr", "floor"), "schedule.min_lr_ratio"),
-    **dict.fromkeys(("max_iters", "max_steps", "iterations", "num_train_steps"), "train.steps"),
-    **dict.fromkeys(("num_train_epochs", "max_epochs"), "train.epochs"),
-    **dict.fromkeys(("gradient_accumulation_steps", "micro_batch"), "train.micro_batch_size"),
-    **dict.fromkeys(
-        ("context", "block_size", "seq_len", "seq_length", "n_positions"), "model.context_length"
-    ),
-    **dict.fromkeys(("n_embd", "dim", "hidden_size", "width"), "model.d_model"),
-    **dict.fromkeys(("n_layer", "depth", "num_layers"), "model.n_layers"),
-    **dict.fromkeys(("n_head", "heads", "num_heads"), "model.n_heads"),
-    **dict.fromkeys(("dtype", "mixed_precision"), "precision"),
-    **{"max_tokens": "train.tokens", "wandb_log": "wandb.mode", "decay": "schedule.decay_ratio"},
-    **{
-        "adamw_rate": "optimizer.adamw_lr_ratio",
-        "windows": "eval.max_examples",
-        "validation": "data.val_fraction",
-    },
-    **{"document": "data.split_on", "shortest": "data.min_length", "longest": "data.max_length"},
-    **{"share": "objective.mask_prob or noise_density", "mean_length": "objective.mean_span_length"},
-    **{"group": "model.attention.queries_per_kv", "window": "model.attention.sliding_window"},
-    **{"key_width": "model.attention.head_dim", "value_width": "model.attention.v_head_dim"},
-    **{"out_bias": "model.attention.o_bias", "softcap": "logit_softcap", "latent_width": "kv_lora_rank"},
-    **{"query_rank": "q_lora_rank", "plain_width": "qk_nope_head_dim", "rotary_width": "qk_rope_head_dim"},
-    **{
-        "expand": "model.ffn.expansion",
-        "base": "model.position.rope_theta",
-        "tied": "model.head.tie_weights",
-    },
-    **{"fraction": "model.position.rotary_fraction", "buckets": "model.position.num_buckets"},
-    **{"transform": "model.head.mlm_transform", "token_types": "model.embedding.type_vocab_size"},
-    **{"show": "sample.every", "muon_fast": "muon_modern", "rmsnorm_plain": "rmsnorm_no_weight"},
+    "optimizer.lr": "learning_rate max_lr",
+    "schedule.min_lr_ratio": "min_lr",
+    "train.steps": "max_iters max_steps iterations num_train_steps",
+    "train.epochs": "num_train_epochs max_epochs",
+    "train.tokens": "max_tokens",
+    "train.micro_batch_size": "gradient_accumulation_steps",
+    "model.context_length": "block_size seq_len seq_length n_positions",
+    "model.d_model": "n_embd dim hidden_size",
+    "model.n_layers": "n_layer depth num_layers",
+    "model.n_heads": "n_head heads num_heads",
+    "precision": "dtype mixed_precision",
+    "wandb.mode": "wandb_log",
 }
+SYNONYMS = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
+RENAMED = """
+rate=lr adamw_rate=adamw_lr_ratio floor=min_lr_ratio decay=decay_ratio micro_batch=micro_batch_size
+validation=val_fraction document=split_on shortest=min_length longest=max_length share=mask_prob
+mean_length=mean_span_length windows=max_examples show=sample.every context=context_length expand=expansion
+width=d_ff group=queries_per_kv window=sliding_window softcap=logit_softcap out_bias=o_bias key_width=head_dim
+value_width=v_head_dim query_rank=q_lora_rank latent_width=kv_lora_rank plain_width=qk_nope_head_dim
+rotary_width=qk_rope_head_dim base=rope_theta fraction=rotary_fraction buckets=num_buckets tied=tie_weights
+transform=mlm_transform token_types=type_vocab_size muon_fast=muon_modern rmsnorm_plain=rmsnorm_no_weight
+"""  # older names in this project
+SYNONYMS |= dict(pair.split("=") for pair in RENAMED.split())
 
 
 def compose(overrides=(), init_config=None):
-    """The Config that `python train.py *overrides` uses. init_config(place) gives the model and tokenizer settings
-    of init_from."""
-    raw, _ = resolve(overrides, init_config)
-    return to_config(raw)
+    """The Config of a command line; init_config(place) reads model and tokenizer settings of init_from."""
+    return to_config(resolve(overrides, init_config)[0])
 
 
 def resolve(overrides, init_config=None):
     """(the config as plain data, the overrides with the objective that fits data and model)"""
     rest = [o for o in overrides if not re.match(r"objective\.|objective=auto$", o)]
-    raw = with_init_from(compose_raw(tuple(rest)), overrides, init_config)
-    if raw["objective"]["kind"] != "auto":
-        full = list(overrides)
-    else:
-        of_pairs = raw["data"]["kind"] in PAIR_SOURCES
-        kind = "pairs" if of_pairs else DEFAULT_OBJECTIVE.get(raw["model"]["kind"], "next_token")
-        full = [f"objective={kind}", *(o for o in overrides if o != "objective=auto")]
-    return with_init_from(compose_raw(tuple(full)), overrides, init_config), full
+    raw = with_init_from(compose_raw(rest), overrides, init_config)
+    if raw["objective"]["kind"] == "auto":
+        kind = DEFAULT_OBJECTIVE.get(raw["model"]["kind"], "next_token")
+        kind = "pairs" if raw["data"]["kind"] in PAIR_SOURCES else kind
+        overrides = [f"objective={kind}", *(o for o in overrides if o != "objective=auto")]
+    return with_init_from(compose_raw(overrides), overrides, init_config), list(overrides)
 
 
 def with_init_from(raw, overrides, init_config):
     if raw["init_from"] is None:
         return raw
     if init_config is None:
-        raise ValueError(
-            "init_from is a setting of train.py; train.py dry_run=true shows what it would train on"
-        )
+        raise ValueError("only train.py takes init_from; see what it would train by dry_run=true")
     if conflicts := [o for o in overrides if re.match(FROM_INIT, o)]:
         raise ValueError(
-            f"{conflicts[0]} conflicts with init_from, which loads model and tokenizer; remove one"
+            f"{conflicts[0]} conflicts with init_from, which sets model and tokenizer; remove one"
         )
     return raw | init_config(raw["init_from"])
 
 
 def compose_raw(overrides):
-    """What Hydra makes of the overrides, as plain data."""
+    """Hydra's composition of the overrides, as plain data."""
     for override in overrides:
         check_override(override)
     try:
@@ -108,33 +92,28 @@ def compose_raw(overrides):
 
 
 @cache
-def compose_cached(overrides, throw_on_missing=True):
+def compose_cached(overrides, complete=True):
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = hydra.compose("train", list(overrides))
-        return OmegaConf.to_container(config, resolve=True, throw_on_missing=throw_on_missing)
+        return OmegaConf.to_container(hydra.compose("train", list(overrides)), throw_on_missing=complete)
 
 
 def check_override(override):
-    """Refuse what Hydra would take and this project does not: its own settings, references, unknown options."""
+    """Refuse what only Hydra accepts, such as its own settings and interpolations, and unknown options."""
     key, _, value = override.partition("=")
     name = key.lstrip("+~")
     group = name.partition("@")[0]
-    if name.split(".")[0] == "hydra":
+    if re.match(r"hydra\b", name):
         raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
     if "/" in key or ".." in key:
         raise ValueError(f"unknown setting {key}")
-    if "${" in override and quote_value(override) == override:
+    if "${" in override and name not in VERBATIM:
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
-    if not group or not (CONFIGS / group).is_dir() or group.startswith(("_", ".")):
-        return
-    options = options_of(group)
-    if key[0] == "~":
+    options = options_of(group) if re.fullmatch(r"\w+", group) else []
+    if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
-    if value.startswith("["):
-        raise ValueError(
-            f"{override} lists several options of {group}; -m {group}=a,b trains one model for each"
-        )
-    if value in options or "," in value or (value == "null" and name in NULLABLE):
+    if options and value.startswith("["):
+        raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
+    if not options or value in options or "," in value or (value == "null" and name in NULLABLE):
         return
     if group == "data" and (Path(value).expanduser().exists() or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
@@ -142,88 +121,99 @@ def check_override(override):
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
 
 
+def groups():
+    """The config groups, {name: options}."""
+    folders = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+    return {name: options for name in folders if (options := options_of(name))}
+
+
 def options_of(group):
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
+def package_of(group):
+    """The node of the config that an option of the group fills; of presets, "_global_"."""
+    text = (CONFIGS / group / f"{options_of(group)[0]}.yaml").read_text(encoding="utf-8")
+    return re.match(r"# @package ([\w.]+)", text)[1]
+
+
 def quote_value(override):
-    """Paths and names are taken as typed, whatever characters they hold."""
+    """Paths and names are taken as typed, whatever characters they contain."""
     key, equals, value = override.partition("=")
     if not equals or key not in VERBATIM or value == "null":
         return override
     escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
-    return f"{key}='{escaped.replace('${', chr(92) + '${')}'"
-
-
-def parse_overrides(overrides, sweep=False):
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        try:
-            parsed = parser.parse_overrides([quote_value(override) for override in overrides])
-        except HydraException as error:
-            raise ValueError(explain_error(error, overrides)) from None
-    for override, p in zip(overrides, parsed, strict=True):
-        if p.is_sweep_override() and not sweep:
-            raise ValueError(f"{override} lists several values; -m runs one training for each")
-    return parsed
+    return f"{key}='{escaped}'"
 
 
 def expand_sweep(overrides):
-    """A list of overrides for each combination of the values that they list."""
+    """A list of overrides for each combination of the values listed."""
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        try:
+            parsed = parser.parse_overrides(list(map(quote_value, overrides)))
+        except HydraException as error:
+            raise ValueError(explain_error(error, overrides)) from None
     choices = []
-    for override, parsed in zip(overrides, parse_overrides(overrides, sweep=True), strict=True):
+    for override, p in zip(overrides, parsed, strict=True):
         key, _, value = override.partition("=")
-        listed = key in VERBATIM and not Path(value).exists()
-        choices.append([f"{key}={path}" for path in value.split(",")] if listed else [override])
-        if parsed.is_sweep_override():
-            choices[-1] = [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
+        if p.is_sweep_override():
+            choices.append([f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()])
+        elif key in VERBATIM and not Path(value).exists():
+            choices.append([f"{key}={path}" for path in value.split(",")])
+        else:
+            choices.append([override])
     return [list(combination) for combination in product(*choices)]
 
 
 def explain_error(error, overrides):
-    """Hydra's error in one sentence; of an unknown setting with the name that was probably meant."""
-    text = " ".join(
-        re.split(r"\n\s*(?:Config search path|See https|full_key|object_type)", str(error))[0].split()
-    )
+    """Hydra's error in one sentence; for an unknown setting, with the name that was probably meant."""
+    end = r"\n\s*(?:Config search path|See https|full_key|object_type)"
+    text = " ".join(re.split(end, str(error))[0].split())
     key = getattr(error, "full_key", None)
     if isinstance(error, OverrideParseException):
         return f"cannot parse {error.override!r}; write group=option or key=value, each as one shell word"
     if isinstance(error, MissingMandatoryValue):
         return f"{key or text.rpartition(' ')[2]} is required"
-    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
-        return f"{found[1]} lists several values; -m runs one training for each"
-    if found := re.search(r"Could not override '(.+?)'|Key '(.+?)' (?:is )?not in", text):
-        return unknown_setting(found[1] or key or found[2], overrides)
-    if found := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
-        return f"{found[1] or found[2]} exists already; write it without +"
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
+        return f"{match[1]} lists several values; -m runs one training for each"
+    if match := re.search(r"Could not override '(.+?)'|Key '(.+?)' (?:is )?not in", text):
+        return unknown_setting(match[1] or key or match[2], overrides)
+    if match := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
+        return f"{match[1] or match[2]} exists already; write it without +"
     return f"{key}: {text}" if key else text
 
 
 def unknown_setting(key, overrides):
-    """Which settings there are instead; or which option of the group has the one that was typed."""
-    groups = tuple(o for o in overrides if (CONFIGS / re.split("[@=]", o)[0]).is_dir())
-    known = flatten(compose_cached(groups, throw_on_missing=False))
+    """Name the option that has this setting, the nearest name, or the settings of the same group."""
+    options = tuple(o for o in overrides if re.split("[@=]", o)[0] in groups())
+    known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
     group = node.rpartition(".")[2]
-    if (CONFIGS / group).is_dir() and group:
-        having = [
-            o for o in options_of(group) if last in (OmegaConf.load(CONFIGS / group / f"{o}.yaml") or {})
-        ]
-        if having:
-            return f"{group}={known.get(f'{node}.kind')} has no setting {last!r}; {group}={', '.join(having)} has it"
+    files = {option: CONFIGS / group / f"{option}.yaml" for option in options_of(group) if group}
+    if having := [option for option, path in files.items() if last in (OmegaConf.load(path) or {})]:
+        kind = known.get(f"{node}.kind")
+        return f"{group}={kind} has no setting {last!r}; {group}={', '.join(having)} has it"
     if hint := did_you_mean(key, [name for name in known if not key.startswith(f"{name}.")]):
         return f"unknown setting {key}{hint}"
-    beside = [name for name in known if name.rpartition(".")[0] == node]
-    return f"unknown setting {key}" + (f"; there are {', '.join(beside)}" if beside and node else "")
+    siblings = [name for name in known if node and name.rpartition(".")[0] == node]
+    return f"unknown setting {key}" + (f"; there are {', '.join(siblings)}" if siblings else "")
 
 
-def did_you_mean(word, known):
-    """The nearest name: one that ends alike, what others call it, or one that looks alike."""
-    last = word.rpartition(".")[2]
-    alike = [k for k in known if k.rpartition(".")[2] == last and ("." in k or "." not in word)]
-    near = sorted(alike, key=len)[:1] or [SYNONYMS[n] for n in (word, last) if n in SYNONYMS][:1]
-    near = near or get_close_matches(word, known, 1, 0.7 if "." in word else 0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+def did_you_mean(name, known):
+    near = nearest(name, known)
+    return f" (did you mean {near}?)" if near else ""
+
+
+def nearest(name, known):
+    """The known name that ends alike, that stands for this one, or that looks alike; or None."""
+    last = name.rpartition(".")[2]
+    alike = [k for k in known if k.rpartition(".")[2] == last and ("." in k or "." not in name)]
+    if alike:
+        return min(alike, key=len)
+    if synonym := SYNONYMS.get(name) or SYNONYMS.get(last):
+        return synonym if "." in synonym else nearest(synonym, known) or synonym
+    return next(iter(get_close_matches(name, known, 1, 0.7 if "." in name else 0.6)), None)
 
 
 def flatten(node, path=""):
@@ -239,12 +229,8 @@ def to_config(raw):
     config = from_dict(Config, raw)
     for key, value in flatten(asdict(config)).items():
         limit = 2**31 if key.startswith("model.") else MAX_INT if isinstance(value, int) else 1e30
-        if (
-            isinstance(value, int | float)
-            and key != "seed"
-            and not (math.isfinite(value) and abs(value) <= limit)
-        ):
-            raise ValueError(f"{key} is {value}; expected a finite number of at most {limit:,}")
+        if isinstance(value, int | float) and key != "seed" and not abs(value) <= limit:
+            raise ValueError(f"{key} is {value}; expected a finite number of at most {limit:.3g}")
     train = config.train
     if train.steps is None and train.tokens is None and train.minutes is None and train.epochs is None:
         raise ValueError("a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes")

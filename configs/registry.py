@@ -1,4 +1,4 @@
-"""Registry: plain data such as {kind: gqa, queries_per_kv: 2} becomes an object, each value checked by its annotation."""
+"""Registry: plain data such as {kind: gqa, queries_per_kv: 2} becomes an object, checked by annotations."""
 
 import inspect
 import math
@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a number may be: Annotated[float, Bounds(above=0)]."""
+    """The range of a number: Annotated[float, Bounds(above=0)]."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -18,16 +18,15 @@ class Bounds:
     below: float = math.inf
 
     def allow(self, value):
-        return (
-            self.least <= value <= self.most
-            and (self.above < value or math.isinf(self.above))
-            and (value < self.below or math.isinf(self.below))
-        )
+        low = self.least <= value and (self.above < value or self.above == -math.inf)
+        return low and value <= self.most and (value < self.below or self.below == math.inf)
 
     def __str__(self):
-        names = {"least": "at least", "most": "at most", "above": "above", "below": "below"}
-        given = {name: value for name, value in vars(self).items() if not math.isinf(value)}
-        return " and ".join(f"{names[name]} {value:,}" for name, value in given.items())
+        phrases = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
+        ends = {name: getattr(self, name) for name in phrases if math.isfinite(getattr(self, name))}
+        if ends.keys() == {"least", "most"}:
+            return f"from {self.least:,} to {self.most:,}"
+        return " and ".join(f"{phrases[name]} {value:,}" for name, value in ends.items())
 
 
 Count = Annotated[int, Bounds(least=1)]
@@ -38,39 +37,45 @@ Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
 Decay = Annotated[float, Bounds(least=0, below=1)]
 
 NAMES = {NoneType: "null", float: "a number", int: "an integer", bool: "true or false", str: "a string"}
+NAMES |= {list: "a list", dict: "a group of settings"}
 
 
 def matches(value, annotation):
-    if get_origin(annotation) is Annotated:
-        base, limit = get_args(annotation)
-        return matches(value, base) and (value in limit if isinstance(limit, tuple) else limit.allow(value))
     if annotation in (Any, inspect.Parameter.empty):
         return True
-    if get_origin(annotation) in (list, dict):
-        inner = get_args(annotation)[-1]
+    base, *inner = get_origin(annotation), *get_args(annotation)
+    if base is Annotated:
+        kind, limit = inner
+        if isinstance(limit, tuple):
+            return any(type(value) is type(choice) and value == choice for choice in limit)
+        return matches(value, kind) and limit.allow(value)
+    if base in (list, dict):
         items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, get_origin(annotation)) and all(matches(item, inner) for item in items)
-    if options := get_args(annotation):
-        return any(matches(value, option) for option in options)
+        return isinstance(value, base) and all(matches(item, inner[-1]) for item in items)
+    if inner:
+        return any(matches(value, option) for option in inner)
     if annotation is float:
         return type(value) in (int, float) and math.isfinite(value)
     return type(value) is annotation
 
 
 def describe_type(annotation):
-    if get_origin(annotation) is Annotated:
-        base, limit = get_args(annotation)
-        if isinstance(limit, tuple):
-            return f"one of: {', '.join(str(choice).lower() for choice in limit)}"
-        return f"{describe_type(base)} {limit}"
-    if get_origin(annotation) in (list, dict):
-        return "a list of strings" if get_origin(annotation) is list else "settings, one by one"
-    kinds = get_args(annotation) or (annotation,)
-    return " or ".join(describe_type(a) if get_args(a) else NAMES.get(a, a.__name__) for a in kinds)
+    base, inner = get_origin(annotation), get_args(annotation)
+    if base is Annotated:
+        kind, limit = inner
+        if not isinstance(limit, tuple):
+            return f"{describe_type(kind)} {limit}"
+        choices = ", ".join(str(choice).lower() for choice in limit)
+        return f"one of: {choices}" if len(limit) > 1 else choices
+    if base is list and inner[0] in NAMES:
+        return f"a list of {NAMES[inner[0]].split()[-1]}s"
+    if inner and base not in (list, dict):
+        return " or ".join(map(describe_type, inner))
+    return NAMES.get(base or annotation) or annotation.__name__
 
 
 def check_value(name, value, annotation):
-    """The value, if its annotation allows it; 1e3 is an integer, too."""
+    """The value, if its annotation allows it; 1e3 passes as an integer, too."""
     if isinstance(value, float) and value.is_integer() and not matches(value, annotation):
         value = int(value) if matches(int(value), annotation) else value
     if not matches(value, annotation):
@@ -79,24 +84,22 @@ def check_value(name, value, annotation):
 
 
 def from_dict(schema, values, path=""):
-    """A dataclass from plain data; keys that are unknown or missing are errors."""
+    """A dataclass from plain data; unknown and missing keys are errors."""
     hints, made = get_type_hints(schema, include_extras=True), {}
     if not isinstance(values, dict):
-        first = next(iter(hints))
-        raise ValueError(f"{path[:-1]} is a group of settings; set one by its name: {path}{first}={values}")
+        example = f"{path}{next(iter(hints))}"
+        raise ValueError(f"{path[:-1]} is {values!r:.60}; expected a group of settings, such as {example}")
     if unknown := [name for name in values if name not in hints]:
-        raise ValueError(
-            f"unknown setting {path}{unknown[0]}; there are {', '.join(path + n for n in hints)}"
-        )
+        known = ", ".join(path + name for name in hints)
+        raise ValueError(f"unknown setting {path}{unknown[0]!s:.60}; there are {known}")
     for field in fields(schema):
-        name, hint = field.name, hints[field.name]
-        if name in values:
-            value, full = values[name], f"{path}{name}"
-            made[name] = (
-                from_dict(hint, value, f"{full}.") if is_dataclass(hint) else check_value(full, value, hint)
-            )
+        name, hint, full = field.name, hints[field.name], f"{path}{field.name}"
+        if name in values and is_dataclass(hint):
+            made[name] = from_dict(hint, values[name], f"{full}.")
+        elif name in values:
+            made[name] = check_value(full, values[name], hint)
         elif field.default is MISSING:
-            raise ValueError(f"{path}{name} is missing")
+            raise ValueError(f"{full} is missing")
     return schema(**made)
 
 
@@ -112,12 +115,11 @@ def config_options(constructor, shared):
 
 
 def construct(name, constructor, options, shared):
-    """constructor(**options) with those shared values that it names."""
+    """constructor(**options), and those of the shared values that it has a parameter for."""
     known = config_options(constructor, shared)
     if unknown := [option for option in options if option not in known]:
-        raise ValueError(
-            f"{name} has no option {unknown[0]!r}; its options are: {', '.join(known) or 'none'}"
-        )
+        names = ", ".join(known) or "none"
+        raise ValueError(f"{name} has no option {unknown[0]!r}; its options are: {names}")
     if missing := [o for o in known if known[o].default is inspect.Parameter.empty and o not in options]:
         raise ValueError(f"{name} needs a value for {', '.join(missing)}")
     options = {o: check_value(f"{name}: {o}", v, known[o].annotation) for o, v in options.items()}
@@ -128,10 +130,10 @@ def construct(name, constructor, options, shared):
 
 
 def build(name, kinds, node, shared, needs=None):
-    """kinds[node["kind"]] with the node's other options. With `needs`, only kinds that take that shared value."""
+    """kinds[node["kind"]] with the node's other options; `needs`: only kinds that take this shared value."""
     options = dict(node)
     kind = options.pop("kind", None)
-    able = [k for k in kinds if needs in (None, *signature(kinds[k]))]
-    if kind not in able:
-        raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(able)}")
+    names = [k for k in kinds if needs in (None, *signature(kinds[k]))]
+    if kind not in names:
+        raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}")
     return construct(f"{name} ({kind})", kinds[kind], options, shared)

@@ -46,8 +46,8 @@ class ModelConfig:
 class TrainConfig:
     steps: Annotated[int, Bounds(least=0, most=MAX_INT)] | None
     tokens: Annotated[int, Bounds(least=1, most=MAX_INT)] | None
-    epochs: Annotated[float, Bounds(above=0, most=1e6)] | None
-    minutes: Annotated[float, Bounds(above=0, most=1e7)] | None
+    epochs: Annotated[float, Bounds(above=0, most=10**6)] | None
+    minutes: Annotated[float, Bounds(above=0, most=10**7)] | None
     batch_size: Annotated[int, Bounds(least=1, most=1 << 20)]
     micro_batch_size: Count | Annotated[str, ("auto",)]
     grad_clip: NonNegative

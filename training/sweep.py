@@ -1,114 +1,105 @@
-"""Launch: a command line becomes one run, a sweep of them, or what Hydra shows of the config."""
+"""Sweep: a command line becomes one run, one for each combination of values (-m), or a listing."""
 
 import os
 import re
 import sys
 from datetime import datetime
-from functools import partial
 
 import hydra
 
 from configs.cli import run_command, safe_streams
-from configs.compose import CONFIGS, expand_sweep, quote_value, resolve
+from configs.compose import CONFIGS, compose_raw, expand_sweep, flatten, groups, nearest, quote_value, resolve
 from configs.errors import StopRequested
 from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config
 from training.compare import compare
 
 SWEEP = {"-m", "--multirun"}
-SHOW = {
-    "-h",
-    "--help",
-    "--hydra-help",
-    "--version",
-    "-c",
-    "--cfg",
-    "--resolve",
-    "-p",
-    "--package",
-    "-i",
-    "--info",
-}
+HELP = {"-h", "--help"}
+HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve", "--hydra-help", "--version"}
+USAGE = """Train a small language model.
+
+    python train.py [group=option ...] [key=value ...]
+
+    -m, --multirun   train one model for each combination: -m model=gpt2,llama optimizer.lr=0.01,0.02
+    --cfg job        print the config of a command line, with the settings of all its options
+    dry_run=true     print memory, time and data of a run without training
+
+== Config groups and their options (files in configs/) ==
+{groups}
+
+== Settings (configs/train.yaml; the options' files have more) ==
+{settings}
+"""
 
 
-def launch(main, asked_for, words):
-    """What `python train.py *words` does, and its exit code: main(words, home) for each run, where asked_for
-    turns its words into a config and says what cannot be."""
-    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
-    if odd := sorted(flags - SWEEP - SHOW):
-        return run_command(refuse, [odd[0]])
-    if flags & SHOW:
-        return run_command(partial(show, asked_for), words)
+def launch(main, validate, args):
+    """Run train.py's command line and return its exit code; main(overrides, runs_dir) is one run, and
+    validate(overrides) refuses what cannot be trained."""
+    flags = {arg.partition("=")[0] for arg in args if arg.startswith("-")}
+    if flags - SWEEP or flags & HELP:
+        return run_command(lambda args: show(validate, flags, args), args)
     with safe_streams():
-        if flags & SWEEP:
-            return sweep(main, asked_for, [word for word in words if word not in SWEEP])
-        return run_command(partial(main, runs_dir=RUNS_DIR), words)
+        if not flags:
+            return run_command(lambda overrides: main(overrides, RUNS_DIR), args)
+        return sweep(main, validate, [arg for arg in args if arg not in SWEEP])
 
 
-def refuse(words):
-    meant = words[0].lstrip("-").replace("-", "_")
-    raise ValueError(
-        f"{words[0]} is not among --help, --cfg job, --info and -m; a setting has no dashes: {meant}=..., "
-        "and --cfg job lists them all"
-    )
-
-
-def show(asked_for, words):
-    """Hydra's own flags, as Hydra has them."""
-    settings = [word for word in words if word[0] in "~+" or ("=" in word and word[0] != "-")]
-    flags = [word for word in words if word not in settings]
-    asked_for(settings)
-    _, settings = resolve(settings, init_config)
-    settings = list(map(quote_value, settings))
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # what goes wrong is told by command
-    sys.argv[1:] = settings + flags
+def show(validate, flags, args):
+    """Help, or one of Hydra's listings."""
+    if unknown := sorted(flags - SWEEP - HELP - HYDRA):
+        at = next(i for i, arg in enumerate(args) if arg.startswith(unknown[0]))
+        _, equals, value = args[at].partition("=")
+        value = value if equals else next(iter(args[at + 1 : at + 2]), "...")
+        setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
+        example = f"{setting}={value}" if setting else "train.steps=100"
+        hint = f"settings are written key=value, for example {example} (see --cfg job)"
+        raise ValueError(f"unknown option {unknown[0]}; {hint}")
+    if flags & HELP:
+        listing = "\n".join(f"{group}: {', '.join(options)}" for group, options in groups().items())
+        text = (CONFIGS / "train.yaml").read_text(encoding="utf-8")
+        print(USAGE.format(groups=listing, settings=text[text.index("\nname:") :].strip()))
+        return
+    overrides = [arg for arg in args if arg[:1] in "~+" or ("=" in arg and arg[0] != "-")]
+    validate(overrides)
+    resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors, for run_command
+    sys.argv[1:] = resolved + [arg for arg in args if arg not in overrides]
     hydra.main(str(CONFIGS), "train", "1.3")(print)()
 
 
-def sweep(main, asked_for, words):
-    """A run for each combination of values, one after another, below one folder; a failed one does not end
-    the others. The first exit code that is not 0."""
-    if "RANK" in os.environ:
-        return run_command(refuse_ranks, words)
-    jobs = []
-    if code := run_command(lambda words: jobs.extend(expand_jobs(asked_for, words)), words):
+def sweep(main, validate, args):
+    """One run after another, in one folder; a failed one does not stop the others. The first code but 0."""
+    jobs = {}
+    if code := run_command(lambda args: jobs.update(expand_jobs(validate, args)), args):
         return code
-    swept, codes = f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}", {}
-    for number, (name, job) in enumerate(jobs, 1):
+    folder, codes = RUNS_DIR / f"sweep-{datetime.now():%Y-%m-%d_%H-%M-%S-%f}", {}
+    for number, (name, overrides) in enumerate(jobs.items(), 1):
         print(f"\n{number} of {len(jobs)}: {name}")
-        codes[name] = run_command(partial(main, runs_dir=RUNS_DIR), [*job, f"name={swept}/{name}"])
-        if codes[name] in (StopRequested.exit_code, 130):  # who stops a run means the sweep
+        named = [*overrides, f"name={folder.name}/{name}"]
+        codes[name] = run_command(lambda overrides: main(overrides, RUNS_DIR), named)
+        if codes[name] in (StopRequested.exit_code, 130):  # a stopped run stops the sweep
             return codes[name]
     failed = {name: code for name, code in codes.items() if code}
-    done = [
-        RUNS_DIR / swept / name for name in codes if name not in failed and (RUNS_DIR / swept / name).exists()
-    ]
+    done = [folder / name for name in codes if name not in failed and (folder / name).exists()]
     if done:
-        codes["comparison"] = run_command(partial(compare, home=RUNS_DIR / swept, failed=failed), done)
+        swept = {o.partition("=")[0] for overrides in jobs.values() for o in overrides if o not in args}
+        codes["comparison"] = run_command(lambda done: compare(done, folder, failed, swept), done)
     return next((code for code in codes.values() if code), 0)
 
 
-def expand_jobs(asked_for, words):
-    """(name, words) of each job; what cannot be is said before the first begins."""
-    if own := [word for word in words if re.match(r"[+~]*(name|resume|resume_allow)\b", word)]:
-        raise ValueError(f"{own[0]}: each run of a sweep is new and has a name of its own; leave it out")
-    jobs = expand_sweep(words)
-    names = [job_name(job, words) for job in jobs]
-    for job in jobs:
-        asked_for(job)
-    return [
-        (name if names.count(name) == 1 else f"{number}_{name}", job)
-        for number, (name, job) in enumerate(zip(names, jobs, strict=True), 1)
-    ]
-
-
-def job_name(job, words):
-    """What sets a job apart, as the name of a folder."""
-    own = "_".join(word.replace("=", "-") for word in job if word not in words)
-    return re.sub(r"[^\w.-]+", "-", own.replace("e+", "e")).strip("-.")[:100] or "one"
-
-
-def refuse_ranks(words):
-    raise ValueError(
-        "-m trains one model after another in one process; under torchrun start each run by itself"
-    )
+def expand_jobs(validate, args):
+    """{name: overrides} of each run; all are validated before the first begins."""
+    if "RANK" in os.environ:
+        raise ValueError(
+            "-m trains one model after another in one process; with torchrun, start each run by itself"
+        )
+    if fixed := [arg for arg in args if re.match(r"[+~]*(name|resume|resume_allow)\b", arg)]:
+        raise ValueError(f"{fixed[0]}: each run of a sweep is new and has a name of its own; leave it out")
+    jobs = {}
+    for number, overrides in enumerate(expand_sweep(args), 1):
+        validate(overrides)
+        swept = "_".join(o.replace("=", "-") for o in overrides if o not in args).replace("e+", "e")
+        name = re.sub(r"[^\w.-]+", "-", swept).strip("-.")[:100] or "one"
+        jobs[f"{number}_{name}" if name in jobs else name] = overrides
+    return jobs

@@ -1,5 +1,4 @@
-"""Stored: what lies in the folder of a run, read back and checked. It is data: it chooses no code, and it
-names no path outside."""
+"""Files: the folder of a run, read and checked. Untrusted data: it runs no code, names no path outside."""
 
 import hashlib
 import json
@@ -10,133 +9,129 @@ import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Annotated, Any
 
 import yaml
 
 from configs.errors import CheckpointError
-from configs.registry import from_dict
-from configs.schema import ModelConfig
+from configs.registry import Bounds, NonNegative, from_dict
+from configs.schema import MAX_INT, ModelConfig
 from data.tokenizers.tokenizer import tokenizer_from_state
 
 RUNS_DIR = Path("runs")
 STEP = re.compile(r"step-\d{8}")
 FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
 FORMAT = 2
-SMALL = 1 << 20  # bytes of a file that a person could read
-LARGE = 1 << 27  # of a tokenizer
-CONFIG = 1 << 16
-MAX_INT = 10**12
-# the kind of each entry of a state and, of numbers, the least and the most
-STATE = {
-    "step": (int, 0, MAX_INT),
-    "best_val_loss": (float, 0, math.inf),
-    "evals_since_best": (int, 0, MAX_INT),
-    "last_eval_step": (int, -1, MAX_INT),
-    "skipped_steps": (int, 0, MAX_INT),
-    "total_steps": (int, 0, MAX_INT),
-    "stop_criteria": (list,),
-    "micro_batch_size": (int, 1, MAX_INT),
-    "scaler": (dict,),
-    "dataset_key": (str,),
-}
-SCALER = {
-    "scale": (float, 1e-30, 1e30),
-    "growth_factor": (float, 1, 1e3),
-    "backoff_factor": (float, 1e-3, 1),
-    "growth_interval": (int, 1, MAX_INT),
-    "_growth_tracker": (int, 0, MAX_INT),
-}
+MAX_BYTES, MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES = 1 << 20, 1 << 16, 1 << 27
+
+Steps = Annotated[int, Bounds(least=0, most=MAX_INT)]
+AtLeastOne = Annotated[int, Bounds(least=1, most=MAX_INT)]
 
 
 @dataclass
 class TrainState:
     """How far a run has come, and how well."""
 
-    step: int = 0
-    best_val_loss: float = math.inf  # loss of validation
-    evals_since_best: int = 0  # evaluations
-    last_eval_step: int = -1  # the step of the last evaluation; after a resume it is repeated, and counts once
-    skipped_steps: int = 0  # steps whose gradient overflowed float16
+    step: Steps = 0
+    best_val_loss: NonNegative | Annotated[float, (math.inf,)] = math.inf
+    evals_since_best: Steps = 0
+    last_eval_step: Annotated[int, Bounds(least=-1, most=MAX_INT)] = -1
+    skipped_steps: Steps = 0  # their gradients overflowed float16
 
     def judge(self, loss):
-        if self.last_eval_step == self.step:
+        if self.last_eval_step == self.step:  # repeated after a resume, it counts once
             return
         better = loss < self.best_val_loss
-        self.best_val_loss, self.evals_since_best = (loss, 0) if better else (self.best_val_loss, self.evals_since_best + 1)
-        self.last_eval_step = self.step
+        self.evals_since_best = 0 if better else self.evals_since_best + 1
+        self.best_val_loss, self.last_eval_step = min(loss, self.best_val_loss), self.step
 
     def out_of(self, patience):
         return patience is not None and self.evals_since_best >= patience
 
 
-def newest_run(home):
-    """The folder below home, or below one of its sweeps, that has the newest checkpoint."""
-    places = [*home.glob("*/checkpoints"), *home.glob("sweep-*/*/checkpoints")]
-    places = [place for place in places if list_checkpoints(place) or (place / "latest").exists()]
-    if not places:
-        raise CheckpointError(
-            f"there is no run with a checkpoint in {home}/: train one first: python train.py"
-        )
-    return max(places, key=lambda place: place.stat().st_mtime_ns).parent
+@dataclass(kw_only=True)
+class StoredState(TrainState):
+    """state.json"""
+
+    format: int
+    total_steps: Steps
+    stop_criteria: list[Any]  # train.steps, tokens and minutes that total_steps follows from
+    micro_batch_size: AtLeastOne
+    scaler: dict[str, Any]  # a ScalerState, or empty
+    dataset_key: str
 
 
-def list_checkpoints(place):
-    """The checkpoints in a folder of them, the newest first."""
-    return sorted((path for path in place.glob("step-*") if STEP.fullmatch(path.name)), reverse=True)
+@dataclass
+class ScalerState:
+    """state_dict() of torch's GradScaler."""
+
+    scale: Annotated[float, Bounds(least=1e-30, most=1e30)]
+    growth_factor: Annotated[float, Bounds(least=1, most=1e3)]
+    backoff_factor: Annotated[float, Bounds(least=1e-3, most=1)]
+    growth_interval: AtLeastOne
+    _growth_tracker: Steps
 
 
-def refuse_links(folder):
-    """What a run keeps lies in its folder: a link would lead elsewhere, a pipe would wait for ever."""
-    for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(place, name)
-            with suppress(FileNotFoundError):  # a run at work tidies up meanwhile
-                mode = path.lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                    raise CheckpointError(
-                        f"{path} is a link or no plain file, and the folder of a run has none; take it away"
-                    )
-        if "wandb" in folders:  # which makes links of its own
-            folders.remove("wandb")
+def newest_run(runs_dir):
+    """The run, in runs_dir or in one of its sweeps, that has the newest checkpoint."""
+    folders = [*runs_dir.glob("*/checkpoints"), *runs_dir.glob("sweep-*/*/checkpoints")]
+    folders = [folder for folder in folders if list_checkpoints(folder) or (folder / "latest").exists()]
+    if not folders:
+        raise CheckpointError(f"{runs_dir}/ has no run with a checkpoint; train one first: python train.py")
+    return max(folders, key=lambda folder: folder.stat().st_mtime_ns).parent
+
+
+def list_checkpoints(folder):
+    """The checkpoints in runs/name/checkpoints, newest first."""
+    return sorted((path for path in folder.glob("step-*") if STEP.fullmatch(path.name)), reverse=True)
 
 
 def step_dir(step):
     return f"step-{step:08}"
 
 
-def step_of(place):
-    """The step whose checkpoint has this folder."""
-    return int(place.name.removeprefix("step-"))
+def step_of(checkpoint):
+    """The step of a checkpoint folder."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def refuse_links(folder):
+    """A run keeps plain files: a link would lead outside, a pipe would block whoever opens it."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):  # by a run that is deleting old checkpoints
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    raise CheckpointError(f"{path} is a link or not a regular file; remove it")
+        if "wandb" in folders:  # wandb makes links of its own
+            folders.remove("wandb")
+
+
+class PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, anchors and tags."""
+
+    def compose_node(self, parent, index):
+        event = self.peek_event()
+        if event.anchor or getattr(event, "tag", None):
+            raise yaml.YAMLError("aliases, anchors and tags are not allowed")
+        return super().compose_node(parent, index)
 
 
 def read_config(folder):
     path = folder / "config.yaml"
+    refuse_links(folder)
     if not path.exists():
         raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml")
-    text = read_text(path, CONFIG)
-    if text.count("[") + text.count("{") > 1000:  # yaml would take its time over them
-        raise CheckpointError(f"{path} is not the config of a run: it nests too much")
     try:
-        for token in yaml.scan(text):
-            if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
-                raise CheckpointError(f"{path} is not the config of a run: it has an alias or a tag")
-        config = yaml.safe_load(text)
-        plain = is_plain(config)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        config = yaml.load(read_text(path, MAX_CONFIG_BYTES), PlainLoader)
+        plain = json.loads(json.dumps(config)) == config  # no dates, and no keys but strings
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
-    if not plain or not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "${" in text:
+    if not plain or not isinstance(config, dict) or not isinstance(config.get("model"), dict):
         raise CheckpointError(f"{path} is not the config of a run")
+    if "overrides" not in config:
+        raise CheckpointError(f"{path} is of an older format; use this run with the version that wrote it")
     return config
-
-
-def is_plain(node):
-    """Whether it is of words and numbers alone; YAML knows dates, too, and keys that are none."""
-    if isinstance(node, dict):
-        return all(isinstance(key, str) and is_plain(value) for key, value in node.items())
-    if isinstance(node, list):
-        return all(map(is_plain, node))
-    return node is None or isinstance(node, str | int | float)
 
 
 def model_config(node):
@@ -147,111 +142,109 @@ def model_config(node):
 def read_tokenizer(folder):
     path = folder / "tokenizer.json"
     try:
-        return tokenizer_from_state(read_json(path, LARGE))
+        return tokenizer_from_state(read_json(path, MAX_TOKENIZER_BYTES))
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
 def find_checkpoint(folder, which):
-    place = folder / "checkpoints"
-    there = [path.name for path in list_checkpoints(place)]
+    """The folder of the checkpoint `which`: latest, best or a step."""
+    root = folder / "checkpoints"
+    names = [path.name for path in list_checkpoints(root)]
     if re.fullmatch("[0-9]{1,8}", str(which)):
         name = step_dir(int(which))
     elif which in ("latest", "best"):
-        name = read_pointer(place, which)
-        if which == "latest" and there and name is None:
-            name = there[0]  # a kill came between a checkpoint and its pointer
+        # where a kill came between a checkpoint and its pointer, the newest is the latest
+        name = read_pointer(root, which) or (names[0] if which == "latest" and names else None)
         if name is None:
             raise CheckpointError(f"{folder} has no {which} checkpoint")
     else:
         raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
-    if name not in there or not (place / name).is_dir():
-        raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(there) or 'none'}")
-    return place / name
+    if name not in names or not (root / name).is_dir():
+        raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
+    return root / name
 
 
-def read_pointer(place, which):
-    """The name of the checkpoint that latest or best stands for, or None."""
-    if not (place / which).exists():
+def read_pointer(root, which):
+    """The name of the checkpoint that latest or best points to, or None."""
+    if not (root / which).exists():
         return None
-    name = read_text(place / which).strip()
+    name = read_text(root / which).strip()
     if not STEP.fullmatch(name):
-        raise CheckpointError(f"{place / which} is {name!r:.60}, which names no checkpoint; take it away")
+        raise CheckpointError(f"{root / which} is {name!r:.60}, not the name of a checkpoint; remove it")
     return name
 
 
-def verify(place):
-    """Every file is the one that was saved."""
-    manifest = read_json(place / "manifest.json")
+def whole_checkpoints(folder, errors):
+    """Yield the undamaged checkpoints, newest first; what is wrong with the others goes to `errors`."""
+    for checkpoint in list_checkpoints(folder):
+        try:
+            verify(checkpoint)
+        except CheckpointError as error:
+            errors.append(str(error))
+        else:
+            yield checkpoint
+
+
+def verify(checkpoint):
+    """Compare every file with its size and hash in manifest.json."""
+    manifest = read_json(checkpoint / "manifest.json")
     if not isinstance(manifest, dict) or set(manifest) != FILES:
-        raise CheckpointError(f"{place}: manifest.json does not list what a checkpoint holds")
+        raise CheckpointError(f"{checkpoint}: manifest.json does not list the files of a checkpoint")
     for name, entry in manifest.items():
-        with open_file(place / name) as file:
+        with open_file(checkpoint / name) as file:
             size = os.fstat(file.fileno()).st_size
-            if not isinstance(entry, dict) or entry.get("bytes") != size:
-                raise CheckpointError(
-                    f"{place / name} is damaged: it has {size:,} bytes, not those that were saved"
-                )
-            if entry != {"bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}:
-                raise CheckpointError(f"{place / name} is damaged: it is not the file that was saved")
+            same_size = isinstance(entry, dict) and entry.get("bytes") == size
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if same_size else None
+        if entry != {"bytes": size, "sha256": digest}:
+            raise CheckpointError(f"{checkpoint / name} is damaged: it is not the file that was saved")
+
+
+def read_state(checkpoint):
+    path = checkpoint / "state.json"
+    values = read_json(path)
+    version = values.get("format") if isinstance(values, dict) else None
+    if type(version) is not int or version != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {version!r:.60} and this version reads {FORMAT}; continue the run with the "
+            "version that wrote it"
+        )
+    if values.get("micro_batch_size", 0) is None:
+        run = checkpoint.parents[1]
+        raise CheckpointError(f"{run} was imported and not trained; init_from={run} trains from it")
+    try:
+        state = from_dict(StoredState, values)
+        if state.scaler:
+            from_dict(ScalerState, state.scaler, "scaler.")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    if step_dir(state.step) != checkpoint.name:
+        raise CheckpointError(f"{path} is of step {state.step}; it belongs to another checkpoint")
+    return state
 
 
 @contextmanager
 def open_file(path):
-    """A plain file, read as bytes: no link, no device, nothing that waits."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise CheckpointError(f"{path} is no plain file")
+        with open(path, "rb") as file:
             yield file
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
 
 
-def read_text(path, most=SMALL):
+def read_text(path, max_bytes=MAX_BYTES):
     with open_file(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise CheckpointError(f"{path} is larger than the {most:,} bytes it may have")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise CheckpointError(f"{path} is larger than {max_bytes:,} bytes, the most it may have")
     try:
         return data.decode()
     except UnicodeDecodeError:
         raise CheckpointError(f"{path} cannot be read (it is not UTF-8)") from None
 
 
-def read_json(path, most=SMALL):
+def read_json(path, max_bytes=MAX_BYTES):
     try:
-        return json.loads(read_text(path, most))
+        return json.loads(read_text(path, max_bytes))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from None
-
-
-def read_state(place):
-    """What state.json says of the run, each number of its kind."""
-    path = place / "state.json"
-    state = read_json(path)
-    if not isinstance(state, dict) or type(state.get("format")) is not int:
-        raise CheckpointError(f"{path} is not the state of a run")
-    if state["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path} is of format {state['format']} and this program reads format {FORMAT}; "
-            "continue the run with the version that wrote it"
-        )
-    if state.get("micro_batch_size", 0) is None:
-        raise CheckpointError(
-            f"{place} was imported and has made no step; init_from={place.parents[1]} trains from it"
-        )
-    check_fields(path, state, STATE)
-    if state["scaler"]:
-        check_fields(path, state["scaler"], SCALER)
-    if step_dir(state["step"]) != place.name:
-        raise CheckpointError(f"{path} is of step {state['step']}; it belongs elsewhere")
-    return SimpleNamespace(**state)
-
-
-def check_fields(path, entries, kinds):
-    for name, (kind, *bounds) in kinds.items():
-        value = entries.get(name)
-        if type(value) is not kind or (bounds and not bounds[0] <= value <= bounds[1]):
-            raise CheckpointError(f"{path}: {name} is {value!r:.60}, and that is no such state")

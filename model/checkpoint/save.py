@@ -1,5 +1,5 @@
-"""Checkpoint: a folder with all that a run needs to go on, or to speak. A rename makes it visible, after all
-of it is on the disk."""
+"""Save: a checkpoint is a folder with all that a run needs to resume. It is renamed into place once it is
+complete and on the disk."""
 
 import json
 import os
@@ -16,27 +16,19 @@ from omegaconf import OmegaConf
 from data import disk
 from model.checkpoint.files import STEP, list_checkpoints, read_pointer, step_dir
 
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 def save(folder, tensors, state):
-    """checkpoints/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}."""
+    """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}."""
     final = folder / step_dir(state["step"])
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         folder.mkdir(exist_ok=True)
         draft.mkdir()
-        files = {f"{name}.safetensors": packed(part) for name, part in tensors.items()}
+        files = {f"{name}.safetensors": safetensors_bytes(part) for name, part in tensors.items()}
         files["state.json"] = [json.dumps(state, indent=1).encode()]
         manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in sorted(files.items())}
         disk.write_synced(draft / "manifest.json", [json.dumps(manifest, indent=1).encode()])
@@ -51,13 +43,12 @@ def save(folder, tensors, state):
     write_pointer(folder, "latest", state["step"])
 
 
-def packed(tensors):
-    """The bytes of a safetensors file, piece by piece (github.com/huggingface/safetensors). Its metadata
-    holds nothing else, so that the same tensors are the same bytes."""
-    header, at = {"__metadata__": {"format": "pt"}}, 0
+def safetensors_bytes(tensors):
+    """The chunks of a safetensors file: no copy of all weights, and each write is one the disk can refuse."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
     for name, tensor in ordered:
-        offsets, at = [at, at + tensor.nbytes], at + tensor.nbytes
+        offsets, offset = [offset, offset + tensor.nbytes], offset + tensor.nbytes
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -73,12 +64,12 @@ def model_tensors(model):
 
 
 def write_pointer(folder, name, step):
-    """latest and best are files of one line, replaced whole."""
+    """latest and best are one-line files."""
     disk.atomic_write(folder / name, step_dir(step) + "\n")
 
 
 def prune(folder, n):
-    """All but the newest n go, and never the best."""
+    """Delete all but the newest n checkpoints and the best."""
     best = read_pointer(folder, "best")
     for path in reversed(list_checkpoints(folder)[n:]):
         if path.name != best:
@@ -86,12 +77,10 @@ def prune(folder, n):
 
 
 def clean_up(folder, step):
-    """What a killed run has left, and what lies beyond the step from which it goes on, is out of the way."""
+    """Remove what a killed run left behind, and set checkpoints beyond the step it resumes from aside."""
     for path in folder.iterdir() if folder.exists() else ():
-        if path.suffix in (".draft", ".trash") and path.is_dir():
-            shutil.rmtree(path)
-        elif path.suffix == ".draft":
-            path.unlink()
+        if path.suffix in (".draft", ".trash"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         elif STEP.fullmatch(path.name) and path.name > step_dir(step):
             aside = path.with_suffix(".damaged")
             shutil.rmtree(aside, ignore_errors=True)
@@ -104,26 +93,22 @@ def clean_up(folder, step):
 
 
 def write_metadata(folder, config, overrides, tokenizer, environment):
-    """All but weights that a run needs to be opened again."""
+    """What a run needs besides its weights."""
     plain = asdict(config) | {"resume": False, "resume_allow": [], "overrides": overrides}
     disk.atomic_write(folder / "tokenizer.json", json.dumps(tokenizer.state()))
     disk.atomic_write(folder / "environment.txt", "\n".join(environment) + "\n")
     disk.atomic_write(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
 
 
-def environment(precision):
-    device = f"{precision.device}, {precision.dtype}: {precision.reason}"
-    return [versions(), *commit(), platform.platform(), device]
-
-
 def versions():
     return f"python {platform.python_version()}, torch {torch.__version__}"
 
 
-def commit():
-    """Of this project, where git knows it."""
-    git = ["git", "-C", Path(__file__).parent.parent, "describe", "--always", "--dirty", "--abbrev=40"]
+def environment(precision):
+    lines = [versions(), platform.platform(), f"{precision.device}, {precision.dtype}: {precision.reason}"]
+    git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40"]
     with suppress(OSError):
-        found = subprocess.run(git, capture_output=True, text=True)
-        return [f"commit {found.stdout.strip()}"] if found.returncode == 0 else []
-    return []
+        done = subprocess.run(git, capture_output=True, text=True)
+        if done.returncode == 0:
+            lines.insert(1, f"commit {done.stdout.strip()}")
+    return lines

@@ -28,7 +28,7 @@ def import_run(place, folder):
     with atomic_folder(folder) as draft:
         said = [f"imported from {place}, a {found.family} model", checkpoint.versions()]
         checkpoint.write_metadata(draft, config, [], found.tokenizer, said)
-        state = {"format": FORMAT, **asdict(TrainState()), "steps": 0, "micro_batch_size": None, "scaler": {}}
+        state = {"format": FORMAT, **asdict(TrainState()), "total_steps": 0, "micro_batch_size": None, "scaler": {}}
         tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # it has not made a step here
         checkpoint.save(draft / "checkpoints", tensors, state)
     n = sum(p.numel() for p in model.parameters())

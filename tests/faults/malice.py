@@ -1,4 +1,4 @@
-"""Files that mean harm: whole by their manifest, and not what they should be."""
+"""Malicious files: their manifest fits, their contents do not."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 
 
 def sealed(place):
-    """The manifest says what is there now, as one who means harm would have it."""
+    """Write a manifest that fits the files as they are now, as an attacker would."""
     files = {}
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
         data = (place / name).read_bytes()

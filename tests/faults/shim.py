@@ -1,4 +1,4 @@
-"""Shim: it stands between a run and its disk, counts what goes through, and acts at one of them."""
+"""Shim: wraps the disk operations of a run, counts them, and acts at one of them."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ HANDLES = ("write", "pwrite", "fsync", "ftruncate")
 
 
 class Shim:
-    """act(name, real, args) at operation number `at` within `below`, or at each from then on."""
+    """act(name, real, args) at operation number `at` on paths below `below`, or from then on always."""
 
     def __init__(self, at, act, below="runs/", always=False):
         self.at, self.act, self.below, self.always = at, act, below, always
@@ -60,7 +60,7 @@ class Shim:
 
 
 def kill(name, real, args):
-    """In the middle of a write, half of it is written."""
+    """Of a write, half is written first."""
     if name == "write":
         real(args[1], bytes(args[2])[: len(args[2]) // 2])
     if name == "pwrite":
@@ -79,7 +79,7 @@ full = refuse(errno.ENOSPC)
 
 
 def log(path):
-    """Write down every operation, with what was written."""
+    """Log every operation, with the bytes written."""
 
     def act(name, real, args):
         data = bytes(args[2]).hex() if name in ("write", "pwrite") else ""
@@ -90,8 +90,8 @@ def log(path):
     return act
 
 
-def operations(room, words):
-    """All that a run asks of its disk: [name, path, ...]."""
-    code, said = harness.ran(room, words, Shim(1, log(room / "log.jsonl"), always=True))
-    assert code == 0, said
+def operations(room, overrides):
+    """The disk operations of a run: [name, path, ...]."""
+    code, output = harness.train(room, overrides, Shim(1, log(room / "log.jsonl"), always=True))
+    assert code == 0, output
     return [json.loads(line) for line in (room / "log.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is told by name, and the one before it is taken; a folder has one writer at a time."""
+"""A damaged checkpoint is reported and the previous one used; a folder has one writer at a time."""
 
 import json
 import os
@@ -9,10 +9,23 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.errors import CheckpointError
 from model.checkpoint.files import read_state, verify
-from tests.faults.harness import STEPS, child, complete, ended, equal, ran, reference, spread, words
+from model.transformer import Decoder
+from tests.faults.harness import (
+    STEPS,
+    child,
+    equal,
+    exit_code,
+    overridden,
+    reference,
+    run_trials,
+    train,
+    verified_steps,
+)
+from tests.faults.malice import rewritten
 from tests.training.runs import rows
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
@@ -29,7 +42,7 @@ def cut_off(data, draw):
 
 
 def hollow(data, draw):
-    """A piece that a file system has lost reads as zeros."""
+    """A block that the file system has lost reads as zeros."""
     begin = draw.randrange(len(data))
     end = min(len(data), begin + draw.choice((1, 64, 512, 4096)))
     return data[:begin] + bytes(end - begin) + data[end:]
@@ -40,7 +53,7 @@ def longer(data, draw):
 
 
 def damaged(seed, place):
-    """The name of the file that this damage is of, or None where the bytes stayed as they were."""
+    """The name of the damaged file, or None if the bytes stayed the same."""
     draw = random.Random(seed)
     name = draw.choice(FILES)
     path, kind = place / name, draw.choice((flipped, flipped, cut_off, hollow, longer, "missing", "swapped"))
@@ -55,8 +68,7 @@ def damaged(seed, place):
     return name if not path.exists() or path.read_bytes() != before else None
 
 
-def test_every_damage_is_seen(tmp_path):
-    """Of 250 or more, each with one damage somewhere."""
+def test_every_damage_is_detected(tmp_path):
     seen = 0
     for seed in range(300):
         shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
@@ -65,10 +77,10 @@ def test_every_damage_is_seen(tmp_path):
         name = damaged(seed, place)
         if name is None:
             continue
-        with pytest.raises(CheckpointError) as told:
+        with pytest.raises(CheckpointError) as error:
             verify(place)
             read_state(place)
-        assert str(place) in str(told.value) and (name == "manifest.json" or name in str(told.value))
+        assert str(place) in str(error.value) and (name == "manifest.json" or name in str(error.value))
         seen += 1
     assert seen >= 250
 
@@ -82,66 +94,70 @@ def goes_back(seed, room):
     place = copied(room)
     if damaged(seed, place / NEWEST) is None:
         return
-    code, said = ran(room, words("resume=true"))
-    assert code == 0, said
-    assert f"{NEWEST}" in said and "going back to step-00000003" in said and "goes on from step 3" in said
-    assert place.joinpath(f"{NEWEST}.damaged").is_dir(), "it is put aside, not thrown away"
+    code, output = train(room, overridden("resume=true"))
+    assert code == 0, output
+    assert (
+        f"{NEWEST}" in output
+        and "going back to step-00000003" in output
+        and "resuming runs/run from step 3" in output
+    )
+    assert place.joinpath(f"{NEWEST}.damaged").is_dir(), "set aside, not deleted"
     shutil.rmtree(place / f"{NEWEST}.damaged")
     equal(room / "runs/run")
 
 
-def test_the_one_before_is_taken(tmp_path):
-    spread(goes_back, range(4), tmp_path)
+def test_the_previous_checkpoint_is_used(tmp_path):
+    run_trials(goes_back, range(4), tmp_path)
 
 
 @pytest.mark.faults
-def test_the_one_before_is_taken_whatever_the_damage(tmp_path):
-    spread(goes_back, range(4, 60), tmp_path)
+def test_the_previous_checkpoint_is_used_whatever_the_damage(tmp_path):
+    run_trials(goes_back, range(4, 60), tmp_path)
 
 
-def test_none_is_whole(tmp_path):
+def test_no_checkpoint_is_undamaged(tmp_path):
     place = copied(tmp_path)
     for path in place.glob("step-*"):
         (path / "model.safetensors").write_bytes(b"nothing")
     metrics = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
-    code, said = ran(tmp_path, words("resume=true"))
-    assert code == 4 and "error: no checkpoint of runs/run is whole: " in said
-    assert all(f"step-0000000{n}/model.safetensors is damaged" in said for n in (3, 4)), (
+    code, output = train(tmp_path, overridden("resume=true"))
+    assert code == 4 and "error: no checkpoint of runs/run is undamaged: " in output
+    assert all(f"step-0000000{n}/model.safetensors is damaged" in output for n in (3, 4)), (
         "each with its reason"
     )
     assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == metrics, "nothing was touched"
 
 
-def test_numbers_that_are_none(tmp_path):
-    """A whole checkpoint whose weights are no numbers is refused."""
-    import torch
-
-    from tests.faults.malice import rewritten
-
+def test_weights_that_are_nan_are_refused(tmp_path):
     place = copied(tmp_path) / NEWEST
     rewritten(place, lambda name, t: t * torch.nan if name == "embedding.table.weight" else t)
-    code, said = ran(tmp_path, words("resume=true"))
-    assert code == 4 and "holds what is no number" in said
+    code, output = train(tmp_path, overridden("resume=true"))
+    assert code == 4 and "has values that are NaN or infinite" in output
 
 
-def holding(room):
-    """A run that stays where it is, in the midst of its second step, until it is killed."""
-    import training.step
+def once_saved(spoil):
+    """An act: in training steps after the first checkpoint, the model's hidden states go through spoil()."""
 
     def act():
-        real, count = training.step.backward, 0
+        real = Decoder.hidden
 
-        def stays(*args):
-            nonlocal count
-            count += 1
-            if Path("runs/run/checkpoints/latest").exists():
-                Path("ready").touch()
-                signal.pause()
-            return real(*args)
+        def hidden(model, *args, **rest):
+            x = real(model, *args, **rest)
+            return spoil(x) if model.training and Path("runs/run/checkpoints/latest").exists() else x
 
-        training.step.backward = stays
+        Decoder.hidden = hidden
 
-    pid = child(room, words(), act)
+    return act
+
+
+def paused(room):
+    """A run that pauses in its second step until it is killed."""
+
+    def pause(x):
+        Path("ready").touch()
+        signal.pause()
+
+    pid = child(room, overridden(), once_saved(pause))
     until = time.monotonic() + 60
     while not (room / "ready").exists() and time.monotonic() < until:
         os.sched_yield()
@@ -149,78 +165,50 @@ def holding(room):
 
 
 def test_one_writer(tmp_path):
-    pid = holding(tmp_path)
+    pid = paused(tmp_path)
     before = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
     try:
         began = time.perf_counter()
-        code, said = ran(tmp_path, words("resume=true"))
+        code, output = train(tmp_path, overridden("resume=true"))
         took = time.perf_counter() - began
         owner = json.loads((tmp_path / "runs/run/owner.json").read_text())
-        assert code == 8 and owner["pid"] == pid and took < 5, said
-        assert f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}" in said
+        assert code == 8 and owner["pid"] == pid and took < 5, output
+        assert f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}" in output
         assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == before
     finally:
         os.kill(pid, signal.SIGKILL)
-        assert ended(pid) == -signal.SIGKILL
-    code, said = ran(tmp_path, words("resume=true"))
-    assert code == 0, "kill -9 frees the folder"
+        assert exit_code(pid) == -signal.SIGKILL
+    code, output = train(tmp_path, overridden("resume=true"))
+    assert code == 0, "kill -9 unlocks the folder"
     equal(tmp_path / "runs/run")
 
 
-def test_no_number_is_ever_saved(tmp_path):
-    """A loss that is no number ends the run with the last good checkpoint in place."""
-
-    def act():
-        import training.step
-
-        real, count = training.step.backward, 0
-
-        def spoilt(asked, batch, n, way):
-            nonlocal count
-            count += 1
-            return real(asked, batch, n, way) * (float("nan") if count == 5 else 1)
-
-        training.step.backward = spoilt
-
-    code, said = ran(tmp_path, words(), act)
+def test_a_nan_is_never_saved(tmp_path):
+    """A NaN loss ends the run, with the last good checkpoint in place."""
+    code, output = train(tmp_path, overridden(), once_saved(lambda x: x * torch.nan))
     folder = tmp_path / "runs/run"
     done = max(step for step, _ in rows(folder, "step", "loss"))
-    assert code == 5 and f"error: step {done + 1}: the loss is not finite" in said
-    assert complete(folder)[-1] == done < STEPS
-    assert ran(tmp_path, words("resume=true"))[0] == 0
+    assert code == 5 and f"error: step {done + 1}: the loss is " in output and "Traceback" not in output, (
+        output
+    )
+    assert verified_steps(folder)[-1] == done < STEPS
+    assert train(tmp_path, overridden("resume=true"))[0] == 0
     equal(folder)
 
 
-def test_no_memory_is_one_sentence(tmp_path):
-    def act():
-        import torch
+def test_out_of_memory_is_one_sentence(tmp_path):
+    def exhaust(x):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-        import training.step
-
-        real, count = training.step.Asked.forward, 0
-
-        def greedy(*args):
-            nonlocal count
-            count += 1
-            if count == 8:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return real(*args)
-
-        training.step.Asked.forward = greedy
-
-    code, said = ran(tmp_path, words("eval.every=null"), act)
-    assert (
-        code == 6
-        and "no memory left for micro-batches of 2" in said
-        and "lower train.micro_batch_size" in said
-    )
-    assert complete(tmp_path / "runs/run")
+    code, output = train(tmp_path, overridden("eval.every=null"), once_saved(exhaust))
+    assert code == 6 and output.count("error: ") == 1 and "lower train.micro_batch_size" in output, output
+    assert verified_steps(tmp_path / "runs/run")
 
 
 @pytest.mark.parametrize(
     "setting", [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
 )
-def test_clocks_and_languages_do_not_matter(tmp_path, setting):
+def test_time_zone_locale_and_umask_do_not_matter(tmp_path, setting):
     def act():
         if setting == "umask":
             os.umask(0o077)
@@ -228,10 +216,10 @@ def test_clocks_and_languages_do_not_matter(tmp_path, setting):
             os.environ.update(setting)
             time.tzset()
 
-    code, said = ran(tmp_path, words(), act)
-    assert code == 0, said
+    code, output = train(tmp_path, overridden(), act)
+    assert code == 0, output
     equal(tmp_path / "runs/run")
     os.utime(tmp_path / f"runs/run/checkpoints/{NEWEST}", (0, 0))
     shutil.rmtree(tmp_path / f"runs/run/checkpoints/{NEWEST}")
-    assert ran(tmp_path, words("resume=true"), act)[0] == 0
+    assert train(tmp_path, overridden("resume=true"), act)[0] == 0
     equal(tmp_path / "runs/run")

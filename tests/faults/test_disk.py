@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or gone; and one that loses what was not yet on it when the power went."""
+"""A disk that is full, read-only or gone; and one that loses unsynced data in a power failure."""
 
 import json
 import os
@@ -8,62 +8,64 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from configs.errors import CheckpointError
 from data import disk
-from model.checkpoint.files import step_dir, verify
+from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
 from model.checkpoint.save import prune, save
-from tests.faults.harness import STEPS, complete, equal, ran, spread, words
+from tests.faults.harness import STEPS, equal, overridden, run_trials, train, verified_steps
 from tests.faults.shim import Shim, full, log, operations
 
 
 def full_at(operation, room):
-    """One refusal: a warning at the most, and the run goes on to the same end."""
-    code, said = ran(room, words(), Shim(operation, full, below="runs/run/"))
+    """One refused operation: at most a warning, and the run comes to the same end."""
+    code, output = train(room, overridden(), Shim(operation, full, below="runs/run/"))
     folder = room / "runs/run"
-    assert "Traceback" not in said, said
-    assert code == 0 or (code == 6 and said.count("error: ") == 1), said
-    complete(folder)
-    if code == 6:  # it was refused before its first step, or at its very last checkpoint
-        assert "no space left on device" in said.lower(), said
-        shutil.rmtree(folder, ignore_errors=not complete(folder))
-    assert ran(room, words("resume=true"))[0] == 0
+    assert "Traceback" not in output, output
+    assert code == 0 or (code == 6 and output.count("error: ") == 1), output
+    verified_steps(folder)
+    if code == 6:  # refused before its first step, or at its last checkpoint
+        assert "no space left on device" in output.lower(), output
+        shutil.rmtree(folder, ignore_errors=not verified_steps(folder))
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(folder)
 
 
 def test_smoke(tmp_path):
-    n = len(operations(tmp_path, words()))
-    spread(full_at, random.Random(3).sample(range(20, n), 5), tmp_path)
+    n = len(operations(tmp_path, overridden()))
+    run_trials(full_at, random.Random(3).sample(range(20, n), 5), tmp_path)
 
 
 @pytest.mark.faults
 def test_full_at_every_other_operation(tmp_path):
-    n = len(operations(tmp_path, words()))
-    spread(full_at, range(1, n + 1, 2), tmp_path)
+    n = len(operations(tmp_path, overridden()))
+    run_trials(full_at, range(1, n + 1, 2), tmp_path)
 
 
 def full_from(operation, room):
-    """It stays full: three checkpoints fail, and the run ends; what was saved before is untouched."""
-    long = words("train.steps=9", "eval.every=null", "sample.every=null", "checkpoint.keep=20")
-    code, said = ran(room, long, Shim(operation, full, below="runs/run/", always=True))
+    """A disk that stays full: three checkpoints fail and the run ends; earlier ones are untouched."""
+    long = overridden("train.steps=9", "eval.every=null", "sample.every=null", "checkpoint.keep=20")
+    code, output = train(room, long, Shim(operation, full, below="runs/run/", always=True))
     folder = room / "runs/run"
-    assert code == 6 and "Traceback" not in said, said
-    kept = complete(folder)
+    assert code == 6 and "Traceback" not in output, output
+    kept = verified_steps(folder)
     if kept:
-        assert "3 checkpoints in a row could not be saved" in said or "could not be saved" in said
-        assert said.count("a checkpoint could not be saved") == 1, "one warning"
+        assert "3 checkpoints in a row could not be saved" in output or "could not be saved" in output
+        assert output.count("a checkpoint could not be saved") == 1, "one warning"
         assert kept == list(range(1, len(kept) + 1))
-        code, said = ran(room, [*long, "resume=true"])
-        assert code == 0 and f"goes on from step {kept[-1]}" in said, said
+        code, output = train(room, [*long, "resume=auto"])
+        assert code == 0 and f"resuming runs/run from step {kept[-1]}" in output, output
 
 
 @pytest.mark.faults
 def test_it_stays_full(tmp_path):
-    spread(full_from, range(60, 200, 7), tmp_path)
+    run_trials(full_from, range(60, 200, 7), tmp_path)
 
 
 def away(place):
-    """The run's folder is renamed when its second checkpoint has appeared."""
+    """Rename the run's folder when its second checkpoint appears."""
 
     def act(name, real, args):
         if name == "rename" and str(args[2]).endswith("00000002"):
@@ -72,29 +74,31 @@ def away(place):
     return act
 
 
-def test_a_folder_that_vanishes(tmp_path):
-    long = words("train.steps=12", "eval.every=null", "sample.every=null")
-    code, said = ran(tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True))
-    assert code == 6 and said.count("error: 3 checkpoints in a row could not be saved") == 1, said
-    assert said.count("warning: a checkpoint could not be saved") == 1
-    assert said.count("metrics.jsonl cannot be written") == 1
-    assert not (tmp_path / "runs/run").exists() and complete(tmp_path / "elsewhere") == [1]
+def test_a_folder_that_disappears(tmp_path):
+    long = overridden("train.steps=12", "eval.every=null", "sample.every=null")
+    code, output = train(
+        tmp_path, long, Shim(1, away(tmp_path / "elsewhere"), below="runs/run/", always=True)
+    )
+    assert code == 6 and output.count("error: 3 checkpoints in a row could not be saved") == 1, output
+    assert output.count("warning: a checkpoint could not be saved") == 1
+    assert output.count("metrics.jsonl cannot be written") == 1
+    assert not (tmp_path / "runs/run").exists() and verified_steps(tmp_path / "elsewhere") == [1]
 
 
-def test_room_is_looked_for_before_the_first_step(tmp_path):
+def test_free_space_is_checked_before_the_first_step(tmp_path):
     def little():
         shutil.disk_usage = lambda path: type("Usage", (), {"free": 1000})
 
-    code, said = ran(tmp_path, words(), little)
-    assert code == 6 and "error: the checkpoints of this run will need" in said
-    assert re.search(r"need \d+ KiB and .* has 1000 bytes left; free some space", said), said
+    code, output = train(tmp_path, overridden(), little)
+    assert code == 6 and "error: the checkpoints of this run need" in output
+    assert re.search(r"need \d+ KiB and .* has 1000 bytes left; free some space", output), output
     assert not (tmp_path / "runs").exists()
 
 
 def after_power_loss(log, keeps_names):
-    """({path: bytes}, folders) of a disk that writes down nothing before it is told to: neither what a file
-    holds, nor (unless it happens to) which names a folder has."""
-    names, folders = {}, set()  # as the run sees them; a file is a list of what it holds and what is down
+    """({path: bytes}, folders) of a disk that keeps only what was synced: the contents of files and, unless
+    keeps_names, the names in folders."""
+    names, folders = {}, set()  # as the run sees them; a file is [its contents, what of them is durable]
     durable, durable_folders = {}, set()
     for name, path, *rest in log:
         if name == "open":
@@ -128,8 +132,8 @@ def moved(entries, old, new):
     return {new.rstrip("/") + p[len(old.rstrip("/")) :] if whole[p] else p: e for p, e in entries.items()}
 
 
-def looked_at(log, room):
-    """What shows after each prefix of a log is whole; the newest that is there at the end."""
+def newest_after_power_loss(log, room):
+    """The newest checkpoint at the end; after each prefix of the log, all visible ones are undamaged."""
     newest = 0
     for n in range(len(log) + 1):
         for keeps_names in (True, False):
@@ -150,9 +154,7 @@ def looked_at(log, room):
 
 
 def written(room, monkeypatch):
-    """The log of three checkpoints, of which two are kept."""
-    import torch
-
+    """The log of saving three checkpoints."""
     place = room / "runs/run/checkpoints"
     place.parent.mkdir(parents=True)
     for name in (
@@ -167,7 +169,7 @@ def written(room, monkeypatch):
         "mkdir",
         "ftruncate",
     ):
-        monkeypatch.setattr(os, name, getattr(os, name))  # given back after the test
+        monkeypatch.setattr(os, name, getattr(os, name))  # restored after the test
     Shim(1, log(room / "log.jsonl"), always=True)()
     for step in (1, 2, 3):
         tensors = {"model": {"a": torch.arange(9.0)}, "optimizer": {"a.m": torch.ones(9) * step}}
@@ -175,13 +177,12 @@ def written(room, monkeypatch):
     return [json.loads(line) for line in (room / "log.jsonl").read_text().splitlines()]
 
 
-def test_power_may_fail_at_any_moment(tmp_path, monkeypatch):
-    assert looked_at(written(tmp_path, monkeypatch), tmp_path) == 3
+def test_power_may_fail_at_any_operation(tmp_path, monkeypatch):
+    assert newest_after_power_loss(written(tmp_path, monkeypatch), tmp_path) == 3
 
 
 @pytest.mark.parametrize("left_out", ["files", "their folder", "before the rename"])
-def test_the_check_can_fail(tmp_path, monkeypatch, left_out):
-    """Without the fsync of files, or of their folder, or with all of them late, a loss of power is seen."""
+def test_the_simulation_detects_missing_syncs(tmp_path, monkeypatch, left_out):
     log = written(tmp_path, monkeypatch)
     if left_out == "files":
         log = [entry for entry in log if entry[0] != "fsync" or not Path(entry[1]).suffix]
@@ -190,14 +191,14 @@ def test_the_check_can_fail(tmp_path, monkeypatch, left_out):
     else:
         log = sorted(log, key=lambda entry: entry[0] == "fsync")
     with pytest.raises((CheckpointError, AssertionError)):
-        assert looked_at(log, tmp_path) == 3
+        assert newest_after_power_loss(log, tmp_path) == 3
 
 
-def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
-    import torch
-
+def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(disk, "atomic_rmtree", lambda path: seen.append((path.name, complete(tmp_path))))
+    monkeypatch.setattr(
+        disk, "atomic_rmtree", lambda path: seen.append((path.name, verified_steps(tmp_path)))
+    )
     for step in range(1, 6):
         save(tmp_path / "checkpoints", {"model": {"a": torch.ones(2)}, "optimizer": {}}, {"step": step})
         prune(tmp_path / "checkpoints", 2)
@@ -205,8 +206,7 @@ def test_old_ones_go_after_the_new_one_is_there(tmp_path, monkeypatch):
 
 
 def test_a_copy_is_saved(tmp_path):
-    """What happens to the weights while a thread writes them is of no matter."""
-    import torch
+    """Weights may change while the thread writes them."""
     from safetensors.torch import load_file
 
     from training.checkpointer import AsyncCheckpointer
@@ -220,3 +220,28 @@ def test_a_copy_is_saved(tmp_path):
     saver.close()
     assert (load_file(tmp_path / f"checkpoints/{step_dir(3)}/model.safetensors")["a"] == 3).all()
     assert saver.count == STEPS - 1
+
+
+def test_the_bytes_are_those_of_the_safetensors_library(tmp_path):
+    """The same bytes again, whatever the order of the tensors."""
+    tensors = {"step": torch.tensor(3.0), "transposed": torch.arange(12.0).reshape(3, 4).T}
+    for i, dtype in enumerate([torch.int64, torch.float32, torch.bfloat16, torch.bool]):
+        tensors[f"{i}.weight"] = torch.arange(6 * i).reshape(i, 6).to(dtype)
+    files = []
+    for step, named in enumerate((tensors, dict(reversed(tensors.items()))), 1):
+        save(tmp_path, {"model": named, "optimizer": {}}, {"step": step})
+        verify(tmp_path / step_dir(step))
+        files.append((tmp_path / step_dir(step) / "model.safetensors").read_bytes())
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    assert files[0] == files[1] == safetensors.torch.save(contiguous, {"format": "pt"})
+
+
+@pytest.mark.parametrize("damaged", [(), (3,), (3, 2), (1, 2, 3)])
+def test_undamaged_checkpoints_newest_first(tmp_path, damaged):
+    for step in (1, 2, 3):
+        save(tmp_path, {"model": {"a": torch.ones(2)}, "optimizer": {}}, {"step": step})
+    for step in damaged:
+        (tmp_path / step_dir(step) / "state.json").write_text("{}")
+    errors = []
+    found = [step_of(path) for path in whole_checkpoints(tmp_path, errors)]
+    assert found == [step for step in (3, 2, 1) if step not in damaged] and len(errors) == len(damaged)

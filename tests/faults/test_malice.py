@@ -1,4 +1,4 @@
-"""What lies in a folder is data: it runs no code, names no path outside, claims no memory beyond its own."""
+"""A run folder is untrusted data: it runs no code, names no path outside, claims no memory beyond its own."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from configs.errors import CheckpointError
 from model.checkpoint.files import newest_run, read_config, read_state, read_tokenizer, verify
 from model.checkpoint.load import check_specs, iter_tensors, load_run
 from model.checkpoint.save import DTYPES, model_tensors
-from tests.faults.harness import ran, reference, spread, words
+from tests.faults.harness import overridden, reference, run_trials, train
 from tests.faults.malice import rewritten, sealed
 from tests.faults.test_damage import NEWEST, copied
 from training.plan import check_parts
@@ -36,7 +36,7 @@ class Touch:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A run, in a place where a marker would be seen."""
+    """A run, in a folder where a marker file would be noticed."""
     monkeypatch.chdir(tmp_path)
     yield copied(tmp_path).parent
     assert not list(tmp_path.rglob(MARKER)), "code has run"
@@ -53,24 +53,24 @@ def refused(folder, sentence):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-def test_a_pickle_is_no_file_of_tensors(folder, name):
+def test_a_pickle_is_not_loaded(folder, name):
     (newest(folder) / name).write_bytes(pickle.dumps(Touch()))
     sealed(newest(folder))
-    code, said = ran(Path.cwd(), words("resume=true"))
-    assert code == 4 and "Traceback" not in said and f"{name} cannot be read" in said
+    code, output = train(Path.cwd(), overridden("resume=true"))
+    assert code == 4 and "Traceback" not in output and f"{name} cannot be read" in output
 
 
 def test_names_that_lead_outside(folder):
     manifest = json.loads((newest(folder) / "manifest.json").read_text())
     manifest["../../../outside"] = manifest["state.json"]
     (newest(folder) / "manifest.json").write_text(json.dumps(manifest))
-    refused(folder, "does not list what a checkpoint holds")
+    refused(folder, "does not list the files of a checkpoint")
 
 
 @pytest.mark.parametrize("pointer", ["../../elsewhere", "/etc", "step-1", "", "step-00000004/..", "x" * 9999])
 def test_pointers_that_lead_outside(folder, pointer):
     (folder / "checkpoints/latest").write_text(pointer)
-    refused(folder, "latest is '.*, which names no checkpoint; take it away")
+    refused(folder, "latest is '.*, not the name of a checkpoint; remove it")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
@@ -81,10 +81,10 @@ def test_only_plain_files(folder, name, kind):
     if kind == "link":
         path.symlink_to(folder / "moved")
     elif kind == "pipe":
-        os.mkfifo(path)  # whoever opens it would wait for ever
+        os.mkfifo(path)  # opening it would block for ever
     else:
         path.mkdir()
-    refused(folder, "no plain file|cannot be read")
+    refused(folder, "not a regular file|cannot be read")
 
 
 def test_without_a_pointer_the_latest_is_the_newest(folder):
@@ -102,17 +102,17 @@ def test_a_step_is_a_number(folder, which):
         load_run(folder, which)
 
 
-def test_a_damaged_one_names_those_that_are_whole(folder):
+def test_a_damaged_checkpoint_names_the_undamaged_ones(folder):
     (newest(folder) / "model.safetensors").write_bytes(b"x")
-    refused(folder, "model.safetensors is damaged: .*; a checkpoint that is whole is of step 3$")
+    refused(folder, "model.safetensors is damaged: .*; undamaged: step 3$")
     (folder / "checkpoints/step-00000003/state.json").unlink()
-    refused(folder, "; no other is whole$")
+    refused(folder, "; no other is undamaged$")
 
 
-def test_a_link_is_no_checkpoint(folder):
+def test_a_link_is_not_a_checkpoint(folder):
     newest(folder).rename(folder / "elsewhere")
     newest(folder).symlink_to(folder / "elsewhere")
-    refused(folder, f"{NEWEST} is a link or no plain file")
+    refused(folder, f"{NEWEST} is a link or not a regular file")
 
 
 def test_a_header_that_claims_more_than_there_is(folder):
@@ -131,7 +131,7 @@ def test_a_header_that_claims_more_than_there_is(folder):
 
 
 def test_a_model_larger_than_its_file(folder):
-    """Before anything is allocated: the weights of this one would take terabytes."""
+    """Refused before anything is allocated: these weights would take terabytes."""
     config = (folder / "config.yaml").read_text().replace("d_model: 16", "d_model: 1048576")
     (folder / "config.yaml").write_text(config)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -144,8 +144,8 @@ def test_a_model_larger_than_anything(folder, width):
     config = (folder / "config.yaml").read_text().replace("d_model: 16", f"d_model: {width}")
     (folder / "config.yaml").write_text(config)
     refused(folder, "config.yaml")
-    code, said = ran(Path.cwd(), ["name=run", "resume=true"])
-    assert code in (4, 6) and said.count("error: ") == 1 and "Traceback" not in said, said
+    code, output = train(Path.cwd(), ["name=run", "resume=true"])
+    assert code in (4, 6) and output.count("error: ") == 1 and "Traceback" not in output, output
 
 
 def test_tensors_that_do_not_belong(folder):
@@ -162,18 +162,19 @@ KINDS += [torch.float8_e4m3fn]
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
-def test_numbers_of_another_kind(folder, dtype):
-    """Nothing is made float32 on the way, neither where a run goes on nor where it is asked."""
+def test_other_dtypes(folder, dtype):
+    """Nothing is converted to float32, neither on resume nor for sampling."""
     for name, whose in (("optimizer", "optimizer"), ("model", "model")):
         rewritten(newest(folder), lambda _, tensor: tensor.to(dtype), f"{name}.safetensors")
-        code, said = ran(Path.cwd(), words("resume=true", "train.steps=6"))
-        assert code == 4 and "Traceback" not in said, said
-        assert f" is {DTYPES.get(dtype, '')}" in said and f"and the {whose} of config.yaml has F32" in said
+        code, output = train(Path.cwd(), overridden("resume=true", "train.steps=6"))
+        assert code == 4 and "Traceback" not in output, output
+        assert (
+            f" is {DTYPES.get(dtype, '')}" in output and f"and the {whose} of config.yaml has F32" in output
+        )
     refused(folder, "and the model of config.yaml has F32")
 
 
 def bare(tensors):
-    """As an optimizer whose every tensor has shrunk to one number."""
     return {name: torch.tensor(1.0) for name in tensors}
 
 
@@ -198,34 +199,38 @@ def none(tensors):
 
 
 @pytest.mark.parametrize("change", [bare, stretched, renamed, fewer, more, none])
-def test_an_optimizer_remembers_what_it_should(folder, change):
-    """To the name, shape and kind: what is missing would be momentum lost, what is odd end a process."""
+def test_optimizer_state_must_fit(folder, change):
+    """By name, shape and dtype: a missing tensor would be momentum lost, a wrong one would crash the step."""
     path = newest(folder) / "optimizer.safetensors"
     save_file(change(load_file(path)), path)
     sealed(newest(folder))
-    code, said = ran(Path.cwd(), words("resume=true", "train.steps=6"))
-    assert code == 4 and said.count("error: ") == 1 and "Traceback" not in said, said
-    assert re.search(r"optimizer.safetensors: '[\w.]+' is .* and the optimizer of config.yaml has ", said), (
-        said
-    )
+    code, output = train(Path.cwd(), overridden("resume=true", "train.steps=6"))
+    assert code == 4 and output.count("error: ") == 1 and "Traceback" not in output, output
+    assert re.search(
+        r"optimizer.safetensors: '[\w.]+' is .* and the optimizer of config.yaml has ", output
+    ), output
 
 
 SCALER = torch.amp.GradScaler("cpu").state_dict()
 STATES = [
-    ("format", 9, "is of format 9 and this program reads format 1"),
-    ("format", "1", "is not the state of a run"),
-    ("step", 9, "is of step 9; it belongs elsewhere"),
-    ("step", "4", "step is '4', and that is no such state"),
+    ("format", 9, "has format 9 and this version reads 2; continue the run with the version that wrote it"),
+    ("format", "2", "has format '2'"),
+    ("format", 1, "has format 1 and this version reads 2"),
+    ("step", 9, "is of step 9; it belongs to another checkpoint"),
+    ("step", "4", "step is '4'; expected an integer from 0 to"),
     ("step", True, "step is True"),
-    ("best", None, "best is None"),
-    ("best", math.nan, "best is nan"),
-    ("skipped", -5, "skipped is -5"),
-    ("steps", -3, "steps is -3"),
-    ("since_best", 10**40, "since_best is 1000"),
+    ("best_val_loss", None, "best_val_loss is None"),
+    ("best_val_loss", math.nan, "best_val_loss is nan"),
+    ("skipped_steps", -5, "skipped_steps is -5"),
+    ("total_steps", -3, "total_steps is -3"),
+    ("evals_since_best", 10**40, "evals_since_best is 1000"),
+    ("last_eval_step", -2, "last_eval_step is -2"),
+    ("stop_criteria", 4, "stop_criteria is 4"),
+    ("best", 1.0, "unknown setting best"),
     ("micro_batch_size", [], "micro_batch_size is"),
     ("scaler", "x", "scaler is 'x'"),
-    ("data", None, "data is None"),
-    ("scaler", {"x": 1}, "scale is None"),
+    ("dataset_key", None, "dataset_key is None"),
+    ("scaler", {"x": 1}, "unknown setting scaler.x"),
     ("scaler", SCALER | {"scale": "a"}, "scale is 'a'"),
     ("scaler", SCALER | {"scale": 0.0}, "scale is 0.0"),
     ("scaler", SCALER | {"scale": math.nan}, "scale is nan"),
@@ -236,7 +241,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("key", "value", "sentence"), STATES)
-def test_states_that_are_none(folder, key, value, sentence):
+def test_bad_states(folder, key, value, sentence):
     state = json.loads((newest(folder) / "state.json").read_text()) | {key: value}
     (newest(folder) / "state.json").write_text(json.dumps(state))
     sealed(newest(folder))
@@ -257,19 +262,19 @@ CONFIGS = {
     "bomb": BOMB.encode(),
     "deep": b"[" * 5000,
     "large": b"a: 1\n" * 300_000,
-    "reference": b"model: {kind: '${oc.env:HOME}'}\n",
-    "date": b"model: {}\nday: 2001-01-01\n",
-    "null": b"model: {}\nnull: 1\n",
-    "target": b"model: {kind: decoder, _target_: os.system}\n",
+    "reference": b"overrides: []\nmodel: {kind: '${oc.env:HOME}'}\n",
+    "date": b"overrides: []\nmodel: {}\nday: 2001-01-01\n",
+    "null": b"overrides: []\nmodel: {}\nnull: 1\n",
+    "target": b"overrides: []\nmodel: {kind: decoder, _target_: os.system}\n",
 }
 
 
 @pytest.mark.parametrize("what", CONFIGS)
-def test_configs_that_are_none(folder, what):
+def test_bad_configs(folder, what):
     (folder / "config.yaml").write_bytes(CONFIGS[what])
     refused(folder, "config.yaml")
-    code, said = ran(Path.cwd(), words("resume=true"))
-    assert code == 4 and "Traceback" not in said and said.count("error: ") == 1
+    code, output = train(Path.cwd(), overridden("resume=true"))
+    assert code == 4 and "Traceback" not in output and output.count("error: ") == 1
 
 
 TOKENIZERS = {
@@ -282,7 +287,7 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize("what", TOKENIZERS)
-def test_tokenizers_that_are_none(folder, what):
+def test_bad_tokenizers(folder, what):
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZERS[what]))
     refused(folder, "tokenizer.json")
 
@@ -304,7 +309,7 @@ def mutated(data, draw):
 
 
 def some_files(first, tmp_path, n=100):
-    """Manifests, states and headers: only our own errors; where a file is whole, it is read."""
+    """Mutated manifests, states and headers raise nothing but CheckpointError."""
     place = reference() / "checkpoints" / NEWEST
     manifest, state = ((place / name).read_bytes() for name in ("manifest.json", "state.json"))
     model = (place / "model.safetensors").read_bytes()
@@ -334,7 +339,7 @@ def some_files(first, tmp_path, n=100):
 
 
 def some_lines(first, room, n=10):
-    """One random word or ten: a config, or one line that says what is wrong."""
+    """One random override or ten: a config, or an error of one line."""
     for seed in range(first, first + n):
         draw = random.Random(seed)
         line = []
@@ -350,7 +355,7 @@ def some_lines(first, room, n=10):
 
 
 def some_texts(first, tmp_path, n=50):
-    """Mutated files beside the weights: config and tokenizer."""
+    """Mutated config and tokenizer."""
     for seed in range(first, first + n):
         draw = random.Random(seed)
         for name, read in (("config.yaml", read_config), ("tokenizer.json", read_tokenizer)):
@@ -367,17 +372,17 @@ def test_fuzz_smoke(tmp_path):
 
 @pytest.mark.faults
 def test_ten_thousand_mutated_files(tmp_path):
-    spread(some_files, range(0, 10_000, 100), tmp_path)
+    run_trials(some_files, range(0, 10_000, 100), tmp_path)
 
 
 @pytest.mark.faults
 def test_ten_thousand_overrides(tmp_path):
-    spread(some_lines, range(0, 2000, 10), tmp_path)
+    run_trials(some_lines, range(0, 2000, 10), tmp_path)
 
 
 @pytest.mark.faults
 def test_a_thousand_mutated_texts(tmp_path):
-    spread(some_texts, range(0, 1000, 50), tmp_path)
+    run_trials(some_texts, range(0, 1000, 50), tmp_path)
 
 
 KEYS = ["train.steps", "seed", "model.d_model", "optimizer.lr", "debug", "name", "+new", "~seed", "++a.b"]

@@ -1,4 +1,4 @@
-"""Processes that share a run end together: what is wrong is said once, and no other one falls over it."""
+"""Processes that share a run end together: what is wrong is output once, and no other one falls over it."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ LONG = ["train.steps=100000", "checkpoint.every=5", "eval.every=null", "sample.e
 
 @pytest.fixture
 def two(tmp_path):
-    """Two processes in the midst of a run; what they say, and their ids."""
+    """Two processes in the middle of a run, and its folder."""
     (tmp_path / "book.txt").write_text(TEXT)
     usual = [word for word in USUAL if not word.startswith("train.steps")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -35,28 +35,28 @@ def two(tmp_path):
     process.kill()
 
 
-def own(said):
-    """What the processes said, without what torchrun says of them."""
-    return said.partition("torch/distributed/elastic")[0]
+def without_torchrun(output):
+    """What the processes printed, without what torchrun prints about them."""
+    return output.partition("torch/distributed/elastic")[0]
 
 
 @pytest.mark.faults
-def test_a_folder_that_vanishes(two, tmp_path):
+def test_a_folder_that_disappears(two, tmp_path):
     process, folder = two
     shutil.move(folder, tmp_path / "gone")
-    said = own(process.communicate(timeout=60)[1])
-    assert process.returncode and said.count("3 checkpoints in a row could not be saved") == 1, said
-    assert "Traceback" not in said and "another process of this run has ended" in said, said
+    output = without_torchrun(process.communicate(timeout=60)[1])
+    assert process.returncode and output.count("3 checkpoints in a row could not be saved") == 1, output
+    assert "Traceback" not in output and "another process of this run has ended" in output, output
 
 
 @pytest.mark.faults
-def test_asked_to_stop(two):
-    """The first process says it, after it has saved; the other says nothing."""
+def test_a_signal_stops_all_processes(two):
+    """The main process reports it once it has saved; the other prints nothing."""
     process, folder = two
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for child in map(int, children):
         os.kill(child, signal.SIGTERM)
-    said = own(process.communicate(timeout=60)[1])
-    assert process.returncode and said.count("SIGTERM") == 1 and "Traceback" not in said, said
-    step = int(said.partition("after step ")[2].partition(",")[0])
+    output = without_torchrun(process.communicate(timeout=60)[1])
+    assert process.returncode and output.count("SIGTERM") == 1 and "Traceback" not in output, output
+    step = int(output.partition("after step ")[2].partition(" ")[0].rstrip(","))
     verify(folder / f"checkpoints/step-{step:08}")

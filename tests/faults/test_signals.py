@@ -1,4 +1,4 @@
-"""Asked to stop, a run finishes its step, saves and exits 75, wherever it is; asked twice, it is gone."""
+"""A run that gets a signal finishes its step, saves and exits 75; a second signal ends it at once."""
 
 import os
 import random
@@ -9,16 +9,16 @@ import pytest
 
 import training.step
 from model.transformer import Decoder
-from tests.faults.harness import STEPS, child, complete, ended, equal, ran, spread, words
+from tests.faults.harness import STEPS, child, equal, exit_code, overridden, run_trials, train, verified_steps
 from tests.faults.shim import Shim
 from tests.training.runs import rows
 from training import distributed as signals
 
-CALLS = 150  # of a model in such a run, about: in its rehearsal, steps, evaluations and samples
+CALLS = 150  # forward passes of such a run, about: trial steps, steps, evaluations and samples
 
 
 def at_call(number, *kinds):
-    """These signals come while the model is asked for the n-th time."""
+    """Send these signals in the n-th forward pass."""
 
     def act():
         real, count = Decoder.hidden, 0
@@ -36,20 +36,22 @@ def at_call(number, *kinds):
     return act
 
 
-def stops_and_goes_on(item, room):
+def stops_and_resumes(item, room):
     number, kind = item
-    heard = f"once listening, {kind.name} means stop"
     act = at_call(number, kind)
-    code, said = ran(room, words(), act)
-    assert code in (0, 75, -kind, 130), (code, said, heard)  # before the first step, a signal ends as ever
+    code, output = train(room, overridden(), act)
+    assert code in (0, 75, -kind, 130), (
+        code,
+        output,
+    )  # before the first step, a signal has its default effect
     folder = room / "runs/run"
     if code == 75:
-        assert re.search(rf"stopped by {kind.name} (after step|before its first step)", said), said
+        assert re.search(rf"stopped by {kind.name} (after step|before its first step)", output), output
         done = max((step for step, _ in rows(folder, "step", "loss")), default=0)
-        assert max(complete(folder), default=0) == done, "the checkpoint is of the last finished step"
+        assert max(verified_steps(folder), default=0) == done, "the checkpoint is of the last finished step"
         with open(room.parent / "stopped.txt", "a") as file:
             file.write(f"{kind.name}\n")
-    assert ran(room, words("resume=true"))[0] == 0
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(folder)
 
 
@@ -59,13 +61,13 @@ def moments(n, seed):
 
 
 def test_smoke(tmp_path):
-    spread(stops_and_goes_on, moments(6, 1), tmp_path)
+    run_trials(stops_and_resumes, moments(6, 1), tmp_path)
     assert (tmp_path / "stopped.txt").exists()
 
 
 @pytest.mark.faults
 def test_at_many_moments(tmp_path):
-    spread(stops_and_goes_on, moments(90, 2), tmp_path)
+    run_trials(stops_and_resumes, moments(90, 2), tmp_path)
     stopped = (tmp_path / "stopped.txt").read_text().split()
     assert set(stopped) == {"SIGINT", "SIGTERM", "SIGUSR2"} and len(stopped) > 30
 
@@ -74,26 +76,26 @@ def stops_while_saving(operation, room):
     def act(name, real, args):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    code, said = ran(room, words(), Shim(operation, act, below="runs/run/checkpoints"))
-    assert code in (0, 75), said
-    assert ran(room, words("resume=true"))[0] == 0
+    code, output = train(room, overridden(), Shim(operation, act, below="runs/run/checkpoints"))
+    assert code in (0, 75), output
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(room / "runs/run")
 
 
 @pytest.mark.faults
 def test_while_saving(tmp_path):
-    spread(stops_while_saving, range(1, 120, 4), tmp_path)
+    run_trials(stops_while_saving, range(1, 120, 4), tmp_path)
 
 
-def test_a_second_signal_leaves_at_once(tmp_path):
+def test_a_second_signal_ends_the_run_at_once(tmp_path):
     twice = at_call(40, signal.SIGTERM, signal.SIGINT)
-    assert ended(child(tmp_path, words(), twice)) == 128 + signal.SIGINT
-    assert complete(tmp_path / "runs/run") != [STEPS]
-    assert ran(tmp_path, words("resume=true"))[0] == 0
+    assert exit_code(child(tmp_path, overridden(), twice)) == 128 + signal.SIGINT
+    assert verified_steps(tmp_path / "runs/run") != [STEPS]
+    assert train(tmp_path, overridden("resume=auto"))[0] == 0
     equal(tmp_path / "runs/run")
 
 
-def test_handlers_are_given_back():
+def test_signal_handlers_are_restored():
     before = [signal.getsignal(number) for number in signals.STOP_SIGNALS]
     with signals.catching_signals():
         assert all(signal.getsignal(number) is signals.on_signal for number in signals.STOP_SIGNALS)
@@ -101,15 +103,15 @@ def test_handlers_are_given_back():
 
 
 def kills_at_call(number, room):
-    """SIGKILL in the midst of a forward pass: of a step, an evaluation, a sample, the rehearsal."""
-    assert ended(child(room, words(), at_call(number, signal.SIGKILL))) in (-signal.SIGKILL, 0)
-    complete(room / "runs/run")
-    assert ran(room, words("resume=true"))[0] == 0
+    """SIGKILL in a forward pass of a step, an evaluation, a sample or a trial step."""
+    assert exit_code(child(room, overridden(), at_call(number, signal.SIGKILL))) in (-signal.SIGKILL, 0)
+    verified_steps(room / "runs/run")
+    assert train(room, overridden("resume=auto"))[0] == 0
     equal(room / "runs/run")
 
 
 @pytest.mark.faults
-def test_killed_while_the_model_is_asked(tmp_path):
+def test_killed_in_every_forward_pass(tmp_path):
     assert training.step  # the same model in steps, evaluations and samples
-    n = spread(kills_at_call, range(1, CALLS), tmp_path)
+    n = run_trials(kills_at_call, range(1, CALLS), tmp_path)
     print(f"{n} kills, one in every forward pass")

@@ -1,16 +1,19 @@
-"""A run goes on exactly where it stopped, with the settings it has; those that may change say so."""
+"""A resumed run continues exactly where it stopped, with its own settings; only some of them may change."""
 
 import json
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 
-from configs.compose import compose
+from configs.compose import compose, flatten
+from configs.errors import CheckpointError
 from tests.faults.harness import equal
 from tests.training.runs import rows
-from training.resume import class_of, flat, resolve_config
+from training.resume import MAX_OVERRIDES, change_policy, resolve_config
 
 EXACT = [
     ["model=modern", "precision=bf16"],
@@ -19,65 +22,46 @@ EXACT = [
     ["model=bert", "optimizer=adamw", "train.patience=2", "eval.every=1"],
     ["model=bart", "data=synthetic", "data.size=200"],
 ]
-KEPT = [
-    "checkpoint.every=1",
-    "checkpoint.keep=9",
-    "log.every=1",
-    "sample.every=2",
-    "eval.every=2",
-    "name=whole",
-]
+OFTEN = ["checkpoint.every=1", "checkpoint.keep=9", "log.every=1", "sample.every=2", "eval.every=2"]
+FULL = [*OFTEN, "name=full", "model.dropout=0.1"]
 
 
-def stopped_after(step, whole, name="part"):
-    """A copy of a run as it was at a step, but for rows that it wrote later."""
-    part = whole.with_name(name)
+def stopped_after(step, full):
+    """A copy of a run as it was at a step, but for the rows that it wrote later."""
+    part = full.with_name("part")
     shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(whole, part)
+    shutil.copytree(full, part)
     for path in (part / "checkpoints").glob("step-*"):
         if int(path.name[-8:]) > step:
             shutil.rmtree(path)
     (part / "checkpoints/latest").write_text(f"step-{step:08}\n")
-    config = part / "config.yaml"
-    config.write_text(config.read_text().replace(f"name: {whole.name}", f"name: {name}"))
     return part
 
 
-@pytest.mark.parametrize("words", EXACT, ids=lambda words: words[0])
-def test_from_every_step_to_the_same_bytes(run, start, words):
-    whole = run(*KEPT, "model.dropout=0.1", "train.micro_batch_size=2", *words)
+@pytest.mark.parametrize("overrides", EXACT, ids=lambda overrides: overrides[0])
+def test_from_every_step_to_the_same_bytes(run, start, overrides):
+    full = run(*FULL, "train.micro_batch_size=2", *overrides)
     for step in (1, 2, 3, 4):
-        part = stopped_after(step, whole)
-        code, said, wrong = start.plainly("name=part", "resume=true")
-        begins = f"goes on from step {step}" if step < 4 else "is finished, all 4 steps are done"
-        assert code == 0 and f"runs/part {begins}" in said, wrong
-        config = part / "config.yaml"
-        config.write_text(config.read_text().replace("name: part", "name: whole"))
-        equal(part, whole)
-    state = json.loads((whole / "checkpoints/step-00000004/state.json").read_text())
-    assert bool(state["scaler"]) == ("precision=fp16" in words)
+        part = stopped_after(step, full)
+        code, stdout, stderr = start.plainly("name=part", "resume=true")
+        message = f"resuming runs/part from step {step}" if step < 4 else "is finished, all 4 steps are done"
+        assert code == 0 and message in stdout, stderr
+        equal(part, full)
+    state = json.loads((full / "checkpoints/step-00000004/state.json").read_text())
+    assert bool(state["scaler"]) == ("precision=fp16" in overrides)
 
 
-def test_steps_may_grow(run, start):
-    constant = [*KEPT, "schedule=constant", "model.dropout=0.1"]
-    whole = run(*constant)
-    assert run(*constant, "name=grown", "train.steps=2")
+def test_steps_may_grow_but_not_shrink(run, start):
+    full = run(*FULL, "schedule=constant")
+    run(*FULL, "schedule=constant", "name=grown", "train.steps=2")
     assert start.plainly("name=grown", "resume=true", "train.steps=4")[0] == 0
-    grown = Path("runs/grown")
-    config = grown / "config.yaml"
-    config.write_text(config.read_text().replace("name: grown", "name: whole"))
-    equal(grown, whole)
-    code, _, said = start.plainly("name=grown", "resume=true", "train.steps=3")
-    assert (
-        code == 2
-        and "the run has done 4 steps, and by train.steps, tokens" in said
-        and "end at 3; give" in said
-    )
+    equal(Path("runs/grown"), full)
+    code, _, stderr = start.plainly("name=grown", "resume=true", "train.steps=3")
+    assert code == 2 and re.search(r"4 steps.*train.steps.*3", stderr), stderr
 
 
-def test_rows_beyond_the_step_are_cut(run, start):
-    whole = run(*KEPT)
-    part = stopped_after(2, whole)
+def test_rows_beyond_the_step_are_removed(run, start):
+    part = stopped_after(2, run(*FULL))
     with open(part / "metrics.jsonl", "a") as file:
         file.write('{"step": 5, "loss": 1.0}\nnonsense\n{"step": 6, "lo')
     assert start.plainly("name=part", "resume=true")[0] == 0
@@ -85,105 +69,215 @@ def test_rows_beyond_the_step_are_cut(run, start):
     assert [step for step, _ in rows(part, "step", "full")] == [0, 2, 4, 4]
 
 
-def test_every_setting_has_a_class():
-    for words in ([], ["model=bart", "data=pairs", "data.path=x", "data.source=a", "data.target=b"]):
-        for key in flat(compose(words)):
-            assert class_of(key) is not None, f"{key} has no class"
-    assert class_of("train.lr") is None and class_of("new") is None
+def test_every_setting_has_a_policy():
+    for overrides in ([], ["model=bart", "data=pairs", "data.path=x", "data.source=a", "data.target=b"]):
+        unknown = [key for key in flatten(asdict(compose(overrides))) if change_policy(key) is None]
+        assert not unknown
+    assert change_policy("train.lr") is None and change_policy("new") is None
 
 
 CHANGES = [
     ("seed=1", "seed was 0 in this run and is now 1"),
     ("model.d_model=32", "model.d_model was 64 in this run and is now 32"),
-    ("attention=gqa", "model.attention"),
+    ("attention=gqa", "model.attention.kind was mha in this run and is now gqa; it cannot change"),
     ("model=llama", "model.attention"),
-    ("size=small", "model.d_model was 64|model.context_length"),
+    ("size=small", "model.context_length was 32|model.d_model was 64"),
     ("tokenizer=char", "tokenizer.kind was byte in this run and is now char"),
-    ("optimizer=adamw", "optimizer.kind was muon in this run and is now adamw; a run goes on with what"),
+    ("optimizer=adamw", "optimizer.kind was muon in this run and is now adamw; it cannot change"),
     ("train.batch_size=2", "train.batch_size was 4 in this run and is now 2"),
-    ("init_from=runs/other", "init_from was null"),
-    ("optimizer.lr=0.01", r"optimizer.lr was 0.02 .* say resume_allow=\[optimizer.lr\]"),
-    ("schedule=cosine", r"schedule.decay_ratio was .* resume_allow=\[schedule\] if that is meant"),
-    ("data=python", r"data.split_on was .* resume_allow=\[data\] if that is meant"),
-    ("experiment=reverse", "a run goes on with what it began with"),
-    ("resume_allow=[seed]", "resume_allow names seed, which stays as the run began with it; leave it out"),
-    ("resume_allow=[schedule,model]", "resume_allow names model, which stays as the run began with it"),
-    ("resume_allow=[log.every]", "resume_allow names log.every, which may change without; leave it out"),
+    ("experiment=reverse", "it cannot change in a resumed run"),
+    ("optimizer.lr=0.01", r"optimizer.lr was 0.02 .* add resume_allow=\[optimizer.lr\] if you mean it"),
+    ("schedule=cosine", r"schedule.\w+ was .* add resume_allow=\[schedule\]"),
+    ("data=python", r"data.\w+ was .* add resume_allow=\[data\]"),
+    ("resume_allow=[seed]", "resume_allow names seed, which cannot change in a resumed run; remove it"),
+    ("resume_allow=[schedule,model]", "resume_allow names model, which cannot change"),
+    ("resume_allow=[log.every]", "resume_allow names log.every, which may change without it; remove it"),
+    ("resume_allow=[optimizer.rat]", r"unknown setting \(did you mean optimizer.lr\?\)"),
     ("train.grad_clip=2.0", "train.grad_clip was 1.0"),
     ("train.micro_batch_size=2", "train.micro_batch_size was auto"),
     ("precision=bf16", "precision was fp32"),
-    ("compile=false", "compile was auto"),
+    ("compile=false", "compile was auto in this run and is now false"),
     ("data.val_fraction=0.2", "data.val_fraction was 0.05"),
-    ("eval.every=3", None),
-    ("eval.max_examples=2", None),
-    ("log.every=1", None),
-    ("sample.every=null", None),
-    ("checkpoint.keep=5", None),
-    ("checkpoint.every=2", None),
-    ("train.patience=7", None),
-    ("wandb.mode=offline", None),
-    ("device=cpu", None),
-    ("data=text", None),
-    ("tokenizer=byte", None),
-    ("objective=auto", None),
-    ("train.stepz=3", r"there is no train.stepz \(did you mean train.steps\?\)"),
-    ("+train.steps=3", "adds or takes out"),
-    ("~train.steps", "adds or takes out"),
+    ("train.stepz=3", r"unknown setting train.stepz \(did you mean train.steps\?\)"),
+    ("+train.steps=3", "keeps its set of settings"),
+    ("~train.steps", "keeps its set of settings"),
     ("train.steps=1,2", "lists several values"),
-    ("log.every=${seed}", "a value is plain data and refers to nothing else"),
-    ("resume_allow=[optimizer.rat]", r"there is no such setting \(did you mean optimizer.lr\?\)"),
+    ("optimizer=adamw,muon", "lists several values"),
+    ("log.every=${seed}", "interpolations are not supported"),
+    ("", "cannot parse ''"),
+    *((free, None) for free in ("eval.every=3", "eval.max_examples=2", "log.every=1", "sample.every=null")),
+    *((free, None) for free in ("checkpoint.keep=5", "checkpoint.every=2", "train.patience=7", "device=cpu")),
+    *((same, None) for same in ("wandb.mode=offline", "data=text", "tokenizer=byte", "objective=auto")),
+    *((same, None) for same in ("seed=0", "optimizer=muon", "model=modern", "schedule=wsd", "size=tiny")),
 ]
 
 
-def test_settings_on_the_way(run, start):
-    run("name=mine")
+@pytest.fixture
+def resume(run):
+    """(config, overrides) of resuming one run with more overrides."""
+    run("name=mine", "optimizer=muon")
 
-    def once(*words):
-        return resolve_config(["name=mine", "resume=true", *words], Path("runs"))
+    def resolve(*overrides):
+        return resolve_config(["name=mine", "resume=true", *overrides], Path("runs"))
 
-    for word, sentence in CHANGES:
+    return resolve
+
+
+def test_which_settings_may_change(resume, start):
+    before, overrides = resume()
+    for override, sentence in CHANGES:
         if sentence is None:
-            once(word)
+            config, _ = resume(override)
+            key = override.partition("=")[0]
+            same = {k: v for k, v in flatten(asdict(config)).items() if k != key}
+            assert same == {k: v for k, v in flatten(asdict(before)).items() if k != key}, override
             continue
-        with pytest.raises(ValueError) as refused:
-            once(word)
-        assert re.search(sentence, str(refused.value)), f"{word}: {refused.value}"
-    assert once("optimizer.lr=0.01", "resume_allow=[optimizer.lr]").optimizer["rate"] == 0.01
-    assert once("optimizer.lr=0.01", "resume_allow=[optimizer]").optimizer["rate"] == 0.01
-    code, _, said = start.plainly("name=mine", "resume=true", "seed=1", "resume_allow=[seed]")
-    assert code == 2 and said.count("error: ") == 1 and "Traceback" not in said
+        with pytest.raises(ValueError) as error:
+            resume(override)
+        assert re.search(sentence, str(error.value)), f"{override}: {error.value}"
+    for allow in ("optimizer.lr", "optimizer"):
+        config, more = resume("optimizer.lr=0.01", f"resume_allow=[{allow}]")
+        assert config.optimizer["lr"] == 0.01 and more == [*overrides, "optimizer.lr=0.01"]
+    code, _, stderr = start.plainly("name=mine", "resume=true", "seed=1", "resume_allow=[seed]")
+    assert code == 2 and stderr.count("error: ") == 1 and "Traceback" not in stderr
 
 
-def test_what_cannot_go_on_is_said(start, run):
-    code, _, said = start.plainly("resume=true")
-    assert code == 2 and "resume=true needs the name of a run, name=...; there is none in runs yet" in said
+def edited(change):
+    """config.yaml of the run, after change(config)."""
+    path = Path("runs/mine/config.yaml")
+    config = yaml.safe_load(path.read_text())
+    change(config)
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def test_another_option_of_a_group_is_taken_whole(resume):
+    config, overrides = resume("optimizer=muon_modern", "resume_allow=[optimizer]")
+    muon, muon_modern = (compose([f"optimizer={option}"]).optimizer for option in ("muon", "muon_modern"))
+    assert config.optimizer == muon_modern != muon
+    # with what is typed after it, without settings typed for the other option or its former defaults
+    edited(lambda c: c["overrides"].append("optimizer.weight_decay=0.5"))
+    edited(lambda c: c["optimizer"].update(weight_decay=0.5, lr=0.5, momentum=0.5))
+    config, more = resume("optimizer=muon_modern", "optimizer.lr=0.01", "resume_allow=[optimizer]")
+    assert config.optimizer == compose(["optimizer=muon_modern", "optimizer.lr=0.01"]).optimizer
+    assert more == [*overrides, "optimizer.lr=0.01"]
+
+
+def test_other_data_is_taken_whole(resume):
+    table = ["data=table", "data.path=a.jsonl", "data.field=story"]
+    config, overrides = resume(*table, "resume_allow=[data]")
+    assert config.data == compose(table).data and "data.path=book.txt" not in overrides
+    config, _ = resume("data=tinystories", "resume_allow=[data]")
+    assert config.data == compose(["data=tinystories"]).data
+    with pytest.raises(ValueError, match="data.path is required"):
+        resume("data=table", "resume_allow=[data]")
+    with pytest.raises(ValueError, match="objective.kind was next_token in this run and is now pairs"):
+        resume("data=synthetic", "resume_allow=[data,objective]")
+
+
+def test_defaults_that_have_changed_since_do_not_change_a_run(resume):
+    """As if the defaults had been others when the run began."""
+
+    def old_defaults(config):
+        config["optimizer"]["lr"], config["eval"]["every"], config["schedule"]["warmup"] = 0.5, 77, 3
+
+    edited(old_defaults)
+    for overrides in ([], ["log.every=3"], ["optimizer=muon"], ["train.steps=9"]):
+        config, _ = resume(*overrides)
+        assert (config.optimizer["lr"], config.eval.every, config.schedule["warmup"]) == (0.5, 77, 3)
+    usual = compose()
+    config, _ = resume(f"eval.every={usual.eval.every}", "optimizer.lr=0.02", "resume_allow=[optimizer.lr]")
+    assert config.eval.every == usual.eval.every, "a typed value is taken, though it is now the default"
+    assert config.optimizer["lr"] == usual.optimizer["lr"] == 0.02
+    with pytest.raises(ValueError, match="optimizer.lr was 0.5 in this run and is now 0.02"):
+        resume("optimizer.lr=0.02")
+
+
+BAD_OVERRIDES = [
+    (["+experiment=../../x"], "unknown option experiment=../../x"),
+    (["model/../x=y"], "unknown setting model/../x"),
+    (["hydra.run.dir=x"], "Hydra's own settings have no effect"),
+    (["hydra/launcher=x"], "Hydra's own settings have no effect"),
+    (["wandb.project=${oc.env:HOME}"], "interpolations are not supported"),
+    (["+_target_=os.system"], "unknown setting _target_"),
+    (["seed=1,2"], "lists several values"),
+    (["seed"], "cannot parse 'seed'"),
+    ([3], "overrides is .*; expected a list of strings"),
+    ("seed=1", "overrides is 'seed=1'; expected a list of strings"),
+    (["seed=0"] * 1000, "it has 1,000 overrides; expected at most 256"),
+    (["seed=0"] * 10_000, "config.yaml is larger than 65,536 bytes"),
+    (None, "overrides is None"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "sentence"), BAD_OVERRIDES, ids=lambda value: str(value)[:30])
+def test_stored_overrides_are_untrusted(resume, start, overrides, sentence):
+    edited(lambda config: config.update(overrides=overrides))
+    with pytest.raises(CheckpointError, match=sentence) as error:
+        resume()
+    assert len(str(error.value)) < 500
+    code, _, stderr = start.plainly("name=mine", "resume=true")
+    assert code == 4 and stderr.count("error: ") == 1 and "Traceback" not in stderr
+
+
+def test_stored_overrides_that_disagree_with_the_config(resume):
+    """The config decides; a path is never interpolated."""
+    before, _ = resume()
+    edited(lambda c: c["overrides"].extend(["optimizer.lr=9", "seed=5", r"data.path=\${oc.env:HOME}"]))
+    assert resume()[0] == before and resume("log.every=10")[0] == before
+    with pytest.raises(ValueError, match="optimizer.lr was 0.02 in this run and is now 9"):
+        resume("optimizer.lr=9")
+    edited(lambda c: c.update(overrides=["seed=0"] * MAX_OVERRIDES))
+    assert resume()[0] == before
+
+
+def test_a_run_of_an_older_version_is_refused(resume, start):
+    edited(lambda config: config.pop("overrides"))
+    for overrides in (
+        ["name=mine", "resume=true"],
+        ["init_from=runs/mine", "data=text", "data.path=book.txt"],
+    ):
+        code, _, stderr = start.plainly(*overrides)
+        assert (
+            code == 4
+            and "config.yaml is of an older format; use this run with the version that wrote it" in stderr
+        )
+
+
+def test_what_cannot_be_resumed(start, run):
+    code, _, stderr = start.plainly("resume=true")
+    assert code == 2 and "resume=true needs a name=...; runs has no run yet" in stderr
     folder = run("name=mine")
-    assert "the newest is name=mine" in start.plainly("resume=true")[2]
-    code, said, _ = start.plainly("name=mine", "resume=true")
-    assert code == 0 and "runs/mine is finished, all 4 steps are done; more train.steps" in said
-    code, _, said = start.plainly("name=mine")
-    assert code == 2 and "runs/mine exists already; go on with it by resume=true, or choose another" in said
-    code, said, _ = start("name=new", "resume=true")
-    assert code == 0 and "there is no run runs/new yet; it begins at step 0" in said
-    code, _, said = start("resume_allow=[seed]")
-    assert code == 2 and "resume_allow says what may change where a run goes on, by name=... resume" in said
+    assert "the newest run is name=mine" in start.plainly("resume=true")[2]
+    code, stdout, _ = start.plainly("name=mine", "resume=true")
+    assert code == 0 and "runs/mine is finished, all 4 steps are done; raise train.steps" in stdout
+    code, _, stderr = start.plainly("name=mine")
+    assert code == 2 and "runs/mine already exists; add resume=true to continue it" in stderr
+    code, _, stderr = start("name=mime", "resume=true")
+    assert code == 2 and "no run runs/mime (did you mean mine?); resume=auto would start it" in stderr
+    code, stdout, _ = start("name=mime", "resume=auto")
+    assert code == 0 and "there is no run runs/mime yet; starting at step 0" in stdout
+    code, stdout, _ = start("name=mime", "resume=auto")
+    assert code == 0 and "runs/mime is finished" in stdout
+    code, _, stderr = start("resume_allow=[seed]")
+    assert code == 2 and "resume_allow has an effect only with resume=true" in stderr
     Path("book.txt").write_text("another text\n" * 500)
-    code, _, said = start.plainly("name=mine", "resume=true")
-    assert code == 3 and "the text is no longer what runs/mine has learned from" in said
+    code, _, stderr = start.plainly("name=mine", "resume=true")
+    assert code == 3 and "the text has changed since runs/mine was trained on it" in stderr
     assert start.plainly("name=mine", "resume=true", "resume_allow=[data]")[0] == 0
     shutil.rmtree(folder / "checkpoints")
-    code, said, _ = start.plainly("name=mine", "resume=true")
-    assert code == 0 and "runs/mine has no checkpoint yet; it begins at step 0" in said
+    code, stdout, _ = start.plainly("name=mine", "resume=true")
+    assert code == 0 and "runs/mine has no checkpoint yet; starting at step 0" in stdout
 
 
 @pytest.mark.parametrize("every", ["null", "2"])
 def test_the_best_stays_the_best(run, start, every):
-    """What was judged after it was saved is judged again: a longer run that gets worse keeps it."""
+    """A checkpoint is evaluated after it was saved, and again after a resume: a longer run that gets worse
+    keeps it."""
     folder = run("name=mine", "train.steps=3", f"eval.every={every}", "checkpoint.keep=1")
     assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
     worse = ["train.steps=6", "optimizer.lr=9", "optimizer.adamw_lr_ratio=9", "resume_allow=[optimizer]"]
-    code, _, said = start.plainly("name=mine", "resume=true", *worse)
+    code, _, stderr = start.plainly("name=mine", "resume=true", *worse)
     losses = {step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step}
-    assert code == 0 and min(losses, key=losses.get) == 3 < max(losses), said
+    assert code == 0 and min(losses, key=losses.get) == 3 < max(losses), stderr
     assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
     assert (folder / "checkpoints/step-00000003").is_dir()

@@ -1,4 +1,4 @@
-"""Several runs: one after another by -m, and side by side in one table."""
+"""Several runs: one after another with -m, and side by side in one table."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from configs.cli import run_command
 from tests.training.runs import rows
+from training.compare import edge_hints
 from training.compare import main as compare
 
 
@@ -16,47 +17,55 @@ def table(text):
 
 
 def test_a_sweep_ends_with_a_comparison(start):
-    code, said, _ = start("-m", "model=gpt2,modern", "optimizer.lr=0.01,0.02", "train.steps=2", "log.every=1")
+    sweep = ["-m", "model=gpt2,modern", "optimizer.lr=0.01,0.02", "train.steps=2", "log.every=1"]
+    code, stdout, _ = start(*sweep)
     [home] = Path("runs").iterdir()
-    names = {f"model-{model}_optimizer.rate-{rate}" for model in ("gpt2", "modern") for rate in (0.01, 0.02)}
+    names = {f"model-{model}_optimizer.lr-{lr}" for model in ("gpt2", "modern") for lr in (0.01, 0.02)}
     assert code == 0 and {path.name for path in home.iterdir()} == names | {"comparison.md", "comparison.png"}
-    head, _, *body = table(said)
-    assert table((home / "comparison.md").read_text()) == table(said)
-    losses = [float(row[head.index("validation")]) for row in body]
+    head, _, *body = table(stdout)
+    assert table((home / "comparison.md").read_text()) == table(stdout)
+    losses = [float(row[head.index("val loss")]) for row in body]
     assert losses == sorted(losses) and {row[0] for row in body} == names
     for row in body:
         shown = dict(zip(head, row, strict=True))
         last = rows(home / row[0], "val_loss")[-1][0]
-        assert shown["validation"] == f"{last:.3f}" and shown["steps"] == "2"
+        assert shown["val loss"] == f"{last:.3f}" and shown["steps"] == "2"
         assert shown["optimizer.lr"] == row[0][-4:]
     assert (home / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    lr = body[0][head.index("optimizer.lr")]
+    side = {"0.01": "smaller", "0.02": "larger"}[lr]
+    hint = f"optimizer.lr={lr} is best, at the edge of the values tried; {side} ones may be better"
+    assert hint in stdout and hint in (home / "comparison.md").read_text()
+    assert "overrides" not in head and "seed" not in stdout
 
 
-def test_a_failed_run_does_not_end_a_sweep(start):
-    code, _, said = start("-m", "seed=0,1", "optimizer=adamw", "optimizer.lr=1e30,1e-3", "train.grad_clip=0")
+def test_a_failed_run_does_not_stop_a_sweep(start):
+    code, _, stderr = start(
+        "-m", "seed=0,1", "optimizer=adamw", "optimizer.lr=1e30,1e-3", "train.grad_clip=0"
+    )
     [home] = Path("runs").iterdir()
     finished = [path.name for path in home.iterdir() if (path / "checkpoints/step-00000004").exists()]
-    assert code == 5 and said.count("error: step") == 2 and len(finished) == 2
+    assert code == 5 and stderr.count("error: step") == 2 and len(finished) == 2
     compared = (home / "comparison.md").read_text()
     assert {row[0] for row in table(compared)[2:]} == set(finished)
     assert compared.count("1e30 (exit code 5)") == 2
 
 
-def test_what_only_a_part_refuses_is_said_before_the_first_run(start):
-    code, said, error = start("-m", "optimizer.lr=1e-3,nan")
-    assert code == 2 and "rate is nan" in error and "1 of 2" not in said and not Path("runs").exists()
+def test_every_run_is_validated_before_the_first(start):
+    code, stdout, stderr = start("-m", "optimizer.lr=1e-3,nan")
+    assert code == 2 and "lr is nan" in stderr and "1 of 2" not in stdout and not Path("runs").exists()
 
 
-def test_a_run_of_a_sweep_goes_on_by_its_name(start):
+def test_a_run_of_a_sweep_is_resumed_by_its_name(start):
     assert start("-m", "seed=1,2")[0] == 0
     [home] = Path("runs").iterdir()
-    code, said, _ = start.plainly(f"name={home.name}/seed-1", "resume=true", "train.steps=6")
-    assert code == 0 and f"{home}/seed-1 goes on from step 4" in said
+    code, stdout, _ = start.plainly(f"name={home.name}/seed-1", "resume=true", "train.steps=6")
+    assert code == 0 and f"resuming {home}/seed-1 from step 4" in stdout
     assert (home / "seed-1/checkpoints/step-00000006").exists()
     assert start.plainly(f"name={home.name}/../../seed-1", "resume=true")[0] == 2
 
 
-def test_texts_are_swept_as_well(start):
+def test_paths_can_be_swept(start):
     Path("other.txt").write_text(Path("book.txt").read_text())
     assert start("-m", "data.path=book.txt,other.txt")[0] == 0
     [home] = Path("runs").iterdir()
@@ -66,9 +75,9 @@ def test_texts_are_swept_as_well(start):
     }
 
 
-def test_a_sweep_of_plans_makes_nothing(start):
-    code, said, _ = start("-m", "model=gpt2,bert", "dry_run=true")
-    assert code == 0 and len(re.findall(r"^arithmetic", said, re.MULTILINE)) == 2
+def test_a_sweep_of_dry_runs_creates_nothing(start):
+    code, stdout, _ = start("-m", "model=gpt2,bert", "dry_run=true")
+    assert code == 0 and len(re.findall(r"^memory", stdout, re.MULTILINE)) == 2
     assert not Path("runs").exists()
 
 
@@ -82,21 +91,33 @@ def test_any_runs_can_be_compared(run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("args", "sentence"),
     [
         (["nowhere"], "error: there is no folder nowhere; give the folders of runs"),
-        (["."], "error: . is no folder of a run: it lacks config.yaml or metrics.jsonl"),
+        (["."], "error: . is not the folder of a run: it lacks config.yaml or metrics.jsonl"),
     ],
 )
-def test_what_is_no_run_is_told(room, capsys, words, sentence):
-    assert run_command(compare, words) == 2
+def test_folders_that_are_not_runs(room, capsys, args, sentence):
+    assert run_command(compare, args) == 2
     assert capsys.readouterr().err.startswith(sentence)
 
 
-def test_a_torn_last_line_is_left_out(run, capsys):
+def test_a_torn_last_line_is_ignored(run, capsys):
     folder = run("name=torn", "log.every=1")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
     assert run_command(compare, [str(folder)]) == 0
     [_, _, row] = table(capsys.readouterr().out)
     assert row[0] == "torn" and row[1] == "4"
+
+
+def test_the_best_value_at_the_edge_of_a_sweep_is_pointed_out():
+    def hints(key, *values):
+        return list(edge_hints([{key: value} for value in values], {key}))
+
+    assert hints("optimizer.lr", 0.3, 0.1, 0.2) == [
+        "optimizer.lr=0.3 is best, at the edge of the values tried; larger ones may be better"
+    ]
+    assert "smaller ones" in hints("train.batch_size", 1, 8, 4)[0]
+    assert not hints("optimizer.lr", 0.2, 0.1, 0.3) and not hints("seed", 3, 1, 2)
+    assert not hints("model.kind", "a", "b") and not hints("optimizer.lr", 1, 1) and not hints("x", None, 1)

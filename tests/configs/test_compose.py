@@ -1,0 +1,135 @@
+"""A command line becomes a typed config; tests/faults/test_bad_inputs.py has those that are refused."""
+
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Annotated
+
+import pytest
+from omegaconf import OmegaConf
+
+from configs.compose import VERBATIM, compose, compose_raw, expand_sweep, flatten, resolve, to_config
+from configs.registry import Bounds, Count, Decay, Positive, Ratio, describe_type
+from data import SOURCES
+from model.hub.convert import init_config
+from tests.parts import ROOT, names
+from training.plan import check_parts
+from training.resume import unflatten
+
+NUMBERS = [key for key, value in flatten(compose_raw(())).items() if type(value) in (int, float)]
+NUMBERS += ["model.attention.head_dim", "model.attention.v_head_dim", "model.attention.sliding_window"]
+NUMBERS += ["model.attention.logit_softcap", "model.head.logit_softcap", "model.position.rope_theta"]
+NUMBERS += ["model.ffn.d_ff"]
+
+
+@pytest.mark.parametrize("number", [10**40, 10**9, 1e308, -1e308, float("nan")])
+def test_every_number_is_bounded(number):
+    """What torch cannot count, and what no memory can hold, is refused before anything is allocated."""
+    config = flatten(compose_raw(["position=rope"]))
+    for key in NUMBERS:
+        with suppress(ValueError, MemoryError):
+            check_parts(to_config(unflatten(config | {key: number})))
+            assert number == 10**9, f"{key} may be {number}"
+
+
+def test_a_model_needs_memory():
+    for width, sentence in ((1 << 23, "the weights of this model .* GiB"), (2**31, "memory")):
+        with pytest.raises(MemoryError, match=sentence):
+            check_parts(compose([f"model.d_model={width}"]))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "description"),
+    [
+        (Count, "an integer at least 1"),
+        (Annotated[int, Bounds(least=0, most=10)], "an integer from 0 to 10"),
+        (Positive | None, "a number above 0 or null"),
+        (Ratio, "a number above 0 and below 1"),
+        (Decay, "a number at least 0 and below 1"),
+        (Annotated[float, Bounds(above=0, most=5)], "a number above 0 and at most 5"),
+        (Annotated[str, ("a", "b")], "one of: a, b"),
+        (bool | Annotated[str, ("auto",)], "true or false or auto"),
+        (list[str], "a list of strings"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_types_are_described_in_plain_english(annotation, description):
+    assert describe_type(annotation) == description
+
+
+@pytest.mark.parametrize("source", names("data"))
+def test_objective_auto_fits_data_and_model(source):
+    kind = OmegaConf.load(ROOT / f"configs/data/{source}.yaml").get("kind", "hub")
+    required = [f"data.{key}=x" for key in ("path", "id", "source", "target") if required_by(source, key)]
+    for model, of_text in (("modern", "next_token"), ("bert", "masked"), ("t5", "span")):
+        config = compose([f"data={source}", f"model={model}", *required])
+        assert config.objective["kind"] == ("pairs" if SOURCES[kind].input_kind == "pairs" else of_text)
+
+
+def required_by(source, key):
+    return f"{key}: ???" in (ROOT / f"configs/data/{source}.yaml").read_text()
+
+
+def test_objective_auto_takes_options():
+    config = compose(["model=bert", "objective.mask_prob=0.3"])
+    assert config.objective == {"kind": "masked", "mask_prob": 0.3}
+
+
+PATHS = ["a b (1).txt", "a=b.txt", "a,b", "书.txt", "it's", "end\\", "${x}", r"\${oc.env:HOME}", "[1]", ""]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_and_names_are_taken_as_typed(path):
+    kinds = ("text", "text", "hub", "parallel", "parallel", "text", "text")
+    for key, kind in zip(VERBATIM, kinds, strict=True):
+        required = {"text": ["path"], "hub": ["id"], "parallel": ["source", "target"]}[kind]
+        others = [f"data.{name}=x" for name in required if f"data.{name}" != key]
+        assert flatten(compose_raw([f"data={kind}", *others, f"{key}={path}"]))[key] == path
+
+
+def test_a_sweep_is_every_combination(tmp_path):
+    (tmp_path / "a,b").touch()
+    one = f"data.path={tmp_path}/a,b"
+    jobs = expand_sweep(["model=gpt2,llama", "size=tiny", "train.steps=range(1,3)", one])
+    assert jobs == [
+        [f"model={model}", "size=tiny", f"train.steps={steps}", one]
+        for model in ("gpt2", "llama")
+        for steps in (1, 2)
+    ]
+    assert expand_sweep(["data.path=c,d e"]) == [["data.path=c"], ["data.path=d e"]]
+    assert expand_sweep(["model=glob(b*)"]) == [["model=bart"], ["model=bert"]]
+
+
+def test_init_from_replaces_model_and_tokenizer():
+    def origin(place):
+        assert place == "runs/a"
+        return {"model": compose_raw(["model=bert"])["model"], "tokenizer": {"kind": "byte"}}
+
+    config = compose(["init_from=runs/a"], origin)
+    assert config.model.kind == "encoder" and config.objective["kind"] == "masked"
+    assert config.tokenizer == {"kind": "byte"}
+    with pytest.raises(ValueError, match="size=tiny conflicts with init_from"):
+        compose(["init_from=runs/a", "size=tiny"], origin)
+    with pytest.raises(ValueError, match="only train.py takes init_from"):
+        compose(["init_from=runs/a"])
+
+
+def listing(*args):
+    done = subprocess.run([sys.executable, ROOT / "train.py", *args], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_cfg_job_prints_the_config_of_a_command_line():
+    args = ["model=bert", "objective.mask_prob=0.3", "data=text", "data.path=a b"]
+    config = OmegaConf.to_container(OmegaConf.create(listing("--cfg", "job", *args)))
+    assert config == resolve(args, init_config)[0]
+
+
+def test_help_lists_groups_and_settings_with_their_comments():
+    text = listing("--help")
+    for group in (path.name for path in (ROOT / "configs").iterdir() if path.is_dir() and names(path.name)):
+        assert f"\n{group}: {', '.join(names(group))}\n" in text
+    for line in (ROOT / "configs/train.yaml").read_text().partition("\nname: ")[2].splitlines():
+        assert line in text
+    assert "hydra" not in text
