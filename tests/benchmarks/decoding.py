@@ -42,7 +42,7 @@ def both(size):
     config = compose(["model=gpt2", *words]).model
     ours = build_model(config, sizes["vocab_size"]).eval()
     found = best_match(spec_from_config(config, ours), IDS, "gpt2")
-    return copied(ours, theirs, found.family.tensors(found.facts, found.theirs)), theirs
+    return copied(ours, theirs, found.family.tensors(found.spec, found.hf_config)), theirs
 
 
 def by_ours(model, prompts, new):

@@ -11,7 +11,7 @@ from tokenizers.normalizers import Lowercase
 from configs.compose import compose
 from data.corpus import load
 from model.checkpoint.load import load_run
-from tests.model.hub_models import byte_pairs, made, save
+from tests.model.hub.hub_models import byte_pairs, made, save
 from tests.training.runs import rows
 from train import main
 from training.sweep import launch

@@ -21,7 +21,7 @@ from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.loss import loss
-from tests.model.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
+from tests.model.hub.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()

@@ -12,9 +12,9 @@ from configs.registry import build
 from data.tokenizers.train import TOKENIZERS
 from model import build_model
 from model.hub import HubError
-from model.hub import convert as pretrained
+from model.hub import convert
 from model.hub.convert import export, load_hf
-from tests.model.hub_models import logits
+from tests.model.hub.hub_models import logits
 from tests.parts import part
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
@@ -146,12 +146,12 @@ def test_what_says_something_else_is_not_kept(tmp_path, monkeypatch):
     """A slip in a family's table, or in what is written, comes to light before anyone sees the folder."""
 
     def slipping(table, tensors):
-        found = written(table, tensors)
+        found = to_hf_tensors(table, tensors)
         name = "model.layers.0.self_attn.q_proj.weight"
         return found | {name: found[name].roll(1, 0)}
 
-    written = pretrained.written
-    monkeypatch.setattr(pretrained, "written", slipping)
+    to_hf_tensors = convert.to_hf_tensors
+    monkeypatch.setattr(convert, "to_hf_tensors", slipping)
     with pytest.raises(HubError, match="what was written says something else .*; nothing is kept"):
         export(opened("model=modern"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -161,7 +161,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr(pretrained, "save_file", full)
+    monkeypatch.setattr(convert, "save_file", full)
     with pytest.raises(OSError, match="no space left"):
         export(opened("model=gpt2"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
