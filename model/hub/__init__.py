@@ -12,8 +12,8 @@ from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
 from model.hub.families.t5 import T5
 from model.hub.family import match, spec_from_hf
-from model.hub.files import read_json, resolve_folder
-from model.hub.spec import config_from_spec, spec_from_config
+from model.hub.files import read_json
+from model.hub.spec import config_from_spec
 
 FAMILIES = {
     family.model_type: family
@@ -52,14 +52,3 @@ def best_match(spec, ids, name=None):
         more = f" (and {len(best.mismatches) - 1} more)" if len(best.mismatches) > 1 else ""
         raise HubError(f"no class of transformers fits this model; the nearest: {best.mismatches[0]}{more}")
     return best
-
-
-__all__ = [
-    "FAMILIES",
-    "HubError",
-    "best_match",
-    "config_from_spec",
-    "read_hf_config",
-    "resolve_folder",
-    "spec_from_config",
-]

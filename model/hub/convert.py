@@ -19,8 +19,9 @@ from model import build_model
 from model.checkpoint.files import model_config, read_config
 from model.checkpoint.load import load_run, load_weights
 from model.checkpoint.save import model_tensors
-from model.hub import HubError, best_match, config_from_spec, read_hf_config, resolve_folder, spec_from_config
-from model.hub.files import files_of
+from model.hub import HubError, best_match, read_hf_config
+from model.hub.files import files_of, resolve_folder
+from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, to_hf_tensors
 from model.hub.tokenizer import is_hf_folder, read_tokenizer
 

@@ -1,5 +1,6 @@
 """Family: a class of transformers, mostly as data. One table serves both directions."""
 
+import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -157,7 +158,9 @@ def match(family, spec, ids):
         len(changes) + len(mismatches),
     )
     for name, (ours, theirs) in changes.items():
-        mismatches.append(f"model.{name} is {fmt(ours)} and {family.architecture} has {fmt(theirs)}")
+        mismatches.append(
+            f"model.{name} is {json.dumps(ours)} and {family.architecture} has {json.dumps(theirs)}"
+        )
     return FamilyMatch(family, hf_config, spec, mismatches, distance)
 
 
@@ -170,7 +173,3 @@ def diff(spec, other, names):
 def upgrades(spec, wanted):
     changes = diff(spec, wanted, spec.keys() & wanted.keys())
     return {name: change[1] for name, change in changes.items() if LOSSLESS_UPGRADES.get(name) == change}
-
-
-def fmt(value):
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -71,13 +71,9 @@ def resolve_attention(node, module):
     if node["kind"] == "mla":
         dims = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
         return node | {dim: getattr(module, dim) for dim in dims} | {"qk_rope_head_dim": module.rotary_dim}
-    return node | {
-        "kind": "gqa",
-        "queries_per_kv": module.n_heads // module.n_groups,
-        "head_dim": module.head_dim,
-        "v_head_dim": module.v_head_dim,
-        "scale": None if module.scale == module.head_dim**-0.5 else module.scale,
-    }
+    scale = None if module.scale == module.head_dim**-0.5 else module.scale
+    sizes = {"head_dim": module.head_dim, "v_head_dim": module.v_head_dim}
+    return node | {"kind": "gqa", "queries_per_kv": module.n_heads // module.n_groups, "scale": scale} | sizes
 
 
 def config_from_spec(spec, init):

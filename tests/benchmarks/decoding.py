@@ -16,7 +16,8 @@ import transformers as hf
 from configs.compose import compose
 from model import build_model
 from model.generate.decode import generate
-from model.hub import best_match, spec_from_config
+from model.hub import best_match
+from model.hub.spec import spec_from_config
 from tests.model.test_parity import IDS, copied
 
 SIZES = {

@@ -6,7 +6,8 @@ import transformers as hf
 
 from configs.compose import compose
 from model import build_model
-from model.hub import FAMILIES, best_match, config_from_spec, spec_from_config
+from model.hub import FAMILIES, best_match
+from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import resolve
 from tests.parts import VOCABULARY, tokens
 

@@ -1,5 +1,4 @@
-"""DeepSeek-V3 with dense layers. It rotates neighboring channels, and has one matrix for the latent and the
-rotary key, and one for keys and values."""
+"""DeepSeek-V3 with dense layers: it rotates neighboring channels, and packs some matrices in pairs."""
 
 import torch
 
@@ -21,67 +20,55 @@ MOE_KEYS = """
 def tensors(spec, hf_config):
     dims = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
     nope, rotary, value, latent, q_rank = (spec[f"attention.{dim}"] for dim in dims)
-    n_heads, scale, interleaved = (
-        spec["n_heads"],
-        query_scale(hf_config),
-        hf_config.get("rope_interleave", True),
-    )
+    n_heads, interleaved = spec["n_heads"], hf_config.get("rope_interleave", True)
+    order = row_order(n_heads, nope, rotary, interleaved)
+    latent_order = row_order(1, latent, rotary, interleaved)
+    rope = rope_parameters(
+        hf_config
+    )  # YaRN may scale the logits of attention; here queries carry that factor
+    mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
+    scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
-    def deinterleave(rows):
-        """Even channels, then odd ones."""
-        return torch.cat([rows[..., 0::2, :], rows[..., 1::2, :]], -2) if interleaved else rows
-
-    def interleave(rows):
-        return torch.stack(rows.chunk(2, -2), -2).flatten(-3, -2) if interleaved else rows
-
-    def change_query(change, scale):
-        def changed(weight):
-            fixed, rotated = weight.unflatten(0, (n_heads, -1)).split([nope, rotary], 1)
-            return torch.cat([fixed, change(rotated)], 1).flatten(0, 1) * scale
-
-        return changed
-
-    def split_latent(weight):
-        down, rope = weight.split([latent, rotary])
-        return [down, deinterleave(rope)]
-
-    def split_key_value(weight):
+    def split_heads(weight):
         return [part.flatten(0, 1) for part in weight.unflatten(0, (n_heads, -1)).split([nope, value], 1)]
 
-    def join_key_value(parts):
+    def join_heads(parts):
         return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
 
     ours, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
-    to_ours, to_hf = change_query(deinterleave, scale), change_query(interleave, 1 / scale)
-    query = elementwise(f"{ours}.query.2" if q_rank else f"{ours}.query", to_ours, to_hf)
     shared = llama_tensors(spec, hf_config).items()
     return {name: to for name, to in shared if not name.startswith(layer) or "o_proj" in name} | {
         f"{layer}.q_a_proj": f"{ours}.query.0",
         f"{layer}.q_a_layernorm": f"{ours}.query.1",
-        f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": query,
+        f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": elementwise(
+            f"{ours}.query.2" if q_rank else f"{ours}.query",
+            lambda weight: weight[order] * scale,
+            lambda weight: weight[order.argsort()] * (1 / scale),
+        ),
         f"{layer}.kv_a_layernorm": f"{ours}.latent_norm",
         f"{layer}.kv_a_proj_with_mqa": TensorRule(
             (f"{ours}.kv_down", f"{ours}.k_rope"),
-            split_latent,
-            lambda parts: torch.cat([parts[0], interleave(parts[1])]),
+            lambda weight: weight[latent_order].split([latent, rotary]),
+            lambda parts: torch.cat(parts)[latent_order.argsort()],
         ),
-        f"{layer}.kv_b_proj": TensorRule((f"{ours}.key", f"{ours}.value"), split_key_value, join_key_value),
+        f"{layer}.kv_b_proj": TensorRule((f"{ours}.key", f"{ours}.value"), split_heads, join_heads),
     }
 
 
-def query_scale(hf_config):
-    """YaRN may scale the logits of attention; here the queries carry that factor."""
-    rope = rope_parameters(hf_config)
-    mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
-    return yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
+def row_order(n_heads, n_fixed, n_rotary, interleaved):
+    """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
+    rotary = torch.arange(n_rotary)
+    rotary = torch.cat([rotary[0::2], rotary[1::2]]) if interleaved else rotary
+    head = torch.cat([torch.arange(n_fixed), n_fixed + rotary])
+    return (torch.arange(n_heads)[:, None] * len(head) + head).flatten()
 
 
 def read(hf_config, spec):
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
         raise HubError(
-            f"config.json: first_k_dense_replace is {n_dense} of {spec['n_layers']} layers; the others are mixtures "
-            "of experts (MoE), and only dense layers are supported"
+            f"config.json: first_k_dense_replace is {n_dense} of {spec['n_layers']} layers; the others are "
+            "mixtures of experts (MoE), and only dense layers are supported"
         )
     return read_rope(hf_config)
 

@@ -3,14 +3,11 @@
 import math
 
 from configs.errors import HubError
+from configs.registry import build
+from model.position import SCALINGS
 
 KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
-OPTIONS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
-}
+MAX_POSITION = "original_max_position"
 
 
 def rope_parameters(hf_config):
@@ -38,10 +35,11 @@ def yarn_mscale(factor, mscale):
 def read_rope(hf_config):
     rope = rope_parameters(hf_config)
     kind, theta, fraction = (rope.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor"))
-    if kind not in list(OPTIONS):
-        raise HubError(f"config.json: rope_type is {kind!r}; expected one of: {', '.join(OPTIONS)}")
     if fraction != 1.0:
         raise HubError(f"config.json: partial_rotary_factor is {fraction}; only 1.0 is supported")
+    if kind in ("yarn", "llama3"):
+        default = hf_config.get("max_position_embeddings")
+        rope[MAX_POSITION] = rope.pop(f"{MAX_POSITION}_embeddings", default)
     if kind == "yarn":
         mscale, mscale_all_dim = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
         if rope.pop("truncate", True) is not True:
@@ -51,24 +49,16 @@ def read_rope(hf_config):
         if rope["attention_factor"] is None and mscale and mscale_all_dim and rope.get("factor"):
             ratio = yarn_mscale(rope["factor"], mscale) / yarn_mscale(rope["factor"], mscale_all_dim)
             rope["attention_factor"] = ratio
-    if kind in ("yarn", "llama3"):
-        rope.setdefault("original_max_position_embeddings", hf_config.get("max_position_embeddings"))
-    if unknown := sorted(set(rope) - set(OPTIONS[kind])):
-        raise HubError(
-            f"config.json: {unknown[0]} is {rope[unknown[0]]!r}, which rope_type {kind} does not take"
-        )
-    if missing := [key for key in OPTIONS[kind] if rope.get(key) is None and key != "attention_factor"]:
-        raise HubError(f"config.json: rope_type {kind} needs {missing[0]}")
     scaling = {"kind": "none" if kind == "default" else kind}
-    scaling |= {key.removesuffix("_embeddings"): rope[key] for key in OPTIONS[kind]}
+    scaling |= vars(build("rope", SCALINGS, scaling | rope, shared={}))  # refuses unknown keys
     return {"position.rope_theta": float(theta), "position.rotary_fraction": 1.0, "position.scaling": scaling}
 
 
 def write_rope(spec):
-    scaling = dict(spec["position.scaling"] or {"kind": "none"})
-    kind = scaling.pop("kind")
-    if kind == "none":
-        return {"rope_theta": spec["position.rope_theta"]}
-    options = {key: scaling[key.removesuffix("_embeddings")] for key in OPTIONS[kind]}
-    options = {key: value for key, value in options.items() if value is not None}
-    return {"rope_theta": spec["position.rope_theta"], "rope_scaling": {"rope_type": kind, **options}}
+    scaling = {option: value for option, value in spec["position.scaling"].items() if value is not None}
+    keys = {"rope_theta": spec["position.rope_theta"]}
+    if (kind := scaling.pop("kind")) == "none":
+        return keys
+    if MAX_POSITION in scaling:
+        scaling[f"{MAX_POSITION}_embeddings"] = scaling.pop(MAX_POSITION)
+    return keys | {"rope_scaling": {"rope_type": kind, **scaling}}
