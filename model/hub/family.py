@@ -135,14 +135,14 @@ class FamilyMatch(NamedTuple):
     hf_config: dict
     spec: dict  # with lossless upgrades
     mismatches: list[str]
-    distance: tuple  # is it another kind of model, how many kinds of parts differ, how many mismatches
+    distance: tuple  # for the nearest family: of the same kind and position, and then with fewest mismatches
 
 
 def match(family, spec, ids):
     """Write config.json and read it back. An option that comes back changed is upgraded or a mismatch."""
     kinds = [name for name in family.spec if name.endswith("kind")]
-    changes = diff(spec, family.spec, kinds)
-    hf_config, mismatches = {}, []
+    changes, hf_config, error = diff(spec, family.spec, kinds), {}, None
+    distance = ("kind" in changes, "position.kind" in changes, len(changes))
     if not changes:
         try:
             spec = spec | upgrades(spec, family.spec)
@@ -150,18 +150,13 @@ def match(family, spec, ids):
             hf_config = to_hf_config(family, spec, ids)
             restored = spec_from_hf(family, hf_config)
             changes = diff(spec, restored, {**spec, **restored})
-        except ValueError as error:
-            mismatches = [str(error)]
-    distance = (
-        spec["kind"] != family.spec["kind"],
-        len(set(kinds) & set(changes)),
-        len(changes) + len(mismatches),
-    )
-    for name, (ours, theirs) in changes.items():
-        mismatches.append(
-            f"model.{name} is {json.dumps(ours)} and {family.architecture} has {json.dumps(theirs)}"
-        )
-    return FamilyMatch(family, hf_config, spec, mismatches, distance)
+        except ValueError as refusal:
+            error = str(refusal)
+    mismatches = [error] if error else []
+    for name, values in changes.items():
+        ours, theirs = map(json.dumps, values)
+        mismatches.append(f"model.{name} is {ours} and {family.architecture} has {theirs}")
+    return FamilyMatch(family, hf_config, spec, mismatches, (*distance, error is not None, len(changes)))
 
 
 def diff(spec, other, names):

@@ -76,7 +76,7 @@ def read(hf_config, spec):
 def write(spec, ids):
     keys = {"num_key_value_heads": spec["n_heads"], "first_k_dense_replace": spec["n_layers"]}
     keys["qk_head_dim"] = spec["attention.qk_nope_head_dim"] + spec["attention.qk_rope_head_dim"]
-    return {**keys, "rope_interleave": True, "rms_norm_eps": spec["norm.eps"], **write_rope(spec)}
+    return {**keys, "rope_interleave": True, "rms_norm_eps": 1e-6, **write_rope(spec)}
 
 
 DEEPSEEK = LLAMA._replace(

@@ -21,7 +21,18 @@ from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.loss import loss
-from tests.model.hub.hub_models import CONTEXT, END, MODELS, PAD, ROWS, byte_pairs, changed, logits, made, save
+from tests.model.hub.hub_models import (
+    CONTEXT,
+    END,
+    MODELS,
+    PAD,
+    ROWS,
+    byte_pairs,
+    changed,
+    logits,
+    made,
+    save,
+)
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -182,16 +193,32 @@ WRONG = [
         "pytorch_model.bin is not supported",
     ),
     (LLAMA, lambda f: (f / "model.safetensors").write_bytes(b"x" * 99), "model.safetensors cannot be read"),
-    (LLAMA, lambda f: (f / "tokenizer.json").unlink(), "copy has no tokenizer.json; write one with transformers"),
+    (
+        LLAMA,
+        lambda f: (f / "tokenizer.json").unlink(),
+        "copy has no tokenizer.json; write one with transformers",
+    ),
     (LLAMA, lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be used"),
     (LLAMA, lambda f: changed(f, eos_token_id=None), "no end-of-text token: add eos_token"),
     (LLAMA, lambda f: changed(f, model_type="mamba"), "model_type is 'mamba'; expected one of: gpt2, llama"),
     (LLAMA, lambda f: changed(f, hidden_size=...), "config.json of a llama model has no hidden_size"),
-    (LLAMA, lambda f: changed(f, hidden_size="wide"), "hidden_size is 'wide'; expected an integer at least 1"),
-    (LLAMA, lambda f: changed(f, hidden_size=float("nan")), "hidden_size is nan; expected an integer at least 1"),
+    (
+        LLAMA,
+        lambda f: changed(f, hidden_size="wide"),
+        "hidden_size is 'wide'; expected an integer at least 1",
+    ),
+    (
+        LLAMA,
+        lambda f: changed(f, hidden_size=float("nan")),
+        "hidden_size is nan; expected an integer at least 1",
+    ),
     (LLAMA, lambda f: changed(f, rms_norm_eps="tiny"), "rms_norm_eps is 'tiny'; expected a number"),
     (LLAMA, lambda f: changed(f, rope_parameters={"rope_theta": "abc"}), "is not valid for a llama model: "),
-    (LLAMA, lambda f: changed(f, rope_parameters={"rope_theta": 10**400}), "is not valid for a llama model: "),
+    (
+        LLAMA,
+        lambda f: changed(f, rope_parameters={"rope_theta": 10**400}),
+        "is not valid for a llama model: ",
+    ),
     (
         LLAMA,
         lambda f: changed(f, rope_scaling={"rope_type": "linear", "factor": 3}),
@@ -218,18 +245,30 @@ WRONG = [
         "num_hidden_layers is 'two'; expected an integer at least 1",
     ),
     ("t5", lambda f: changed(f, num_layers=9999), "fewer tensors than config.json has layers .9999."),
-    ("qwen3", lambda f: changed(f, num_hidden_layers=9999), "fewer tensors than config.json has layers .9999."),
+    (
+        "qwen3",
+        lambda f: changed(f, num_hidden_layers=9999),
+        "fewer tensors than config.json has layers .9999.",
+    ),
     (LLAMA, lambda f: changed(f, vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
     (LLAMA, lambda f: changed(f, hidden_act="mish"), "hidden_act is 'mish'; expected one of: silu, gelu"),
     (LLAMA, lambda f: changed(f, num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
     (LLAMA, lambda f: changed(f, sink_tokens=4), "sink_tokens is 4; this key is not supported"),
-    (LLAMA, lambda f: changed(f, quantization_config={"bits": 4}), "quantization_config is .* this key is not supported"),
+    (
+        LLAMA,
+        lambda f: changed(f, quantization_config={"bits": 4}),
+        "quantization_config is .* this key is not supported",
+    ),
     (
         LLAMA,
         lambda f: changed(f, rope_parameters={"rope_type": "longrope"}),
         "rope.kind is 'longrope'; choose one of",
     ),
-    (LLAMA, lambda f: changed(f, rope_parameters={"type": "linear"}), "rope .linear. needs a value for factor"),
+    (
+        LLAMA,
+        lambda f: changed(f, rope_parameters={"type": "linear"}),
+        "rope .linear. needs a value for factor",
+    ),
     (
         LLAMA,
         lambda f: changed(f, rope_parameters={"odd": 1}),
@@ -279,7 +318,11 @@ WRONG = [
         lambda f: changed(f, encoder_attention_heads=8),
         "encoder_attention_heads is 8 and decoder_atten",
     ),
-    ("roberta", lambda f: changed(f, max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
+    (
+        "roberta",
+        lambda f: changed(f, max_position_embeddings=9),
+        "none of 9 positions is left after pad_token_id",
+    ),
 ]
 
 
