@@ -44,14 +44,11 @@ def export_run(run, which, folder, family):
 
 
 def main(argv):
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m model.hub", description=__doc__, formatter_class=formatter
-    )
+    parser = argparse.ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     importer = commands.add_parser("import", help="convert a folder in a Hugging Face format to a run")
     importer.add_argument(
-        "--from", required=True, metavar="FOLDER", help="folder, or a model on the hub: owner/name"
+        "--from", required=True, metavar="FOLDER", help="or owner/name of a model on the hub"
     )
     importer.add_argument("--to", required=True, metavar="runs/name", type=Path, help="new run folder")
     exporter = commands.add_parser("export", help="convert a run to a folder in a Hugging Face format")

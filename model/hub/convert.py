@@ -124,10 +124,8 @@ def write_folder(draft, match, model, tokenizer):
     (draft / "tokenizer.json").write_text(text, encoding="utf-8")
     roles = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
     tokenizer_config = {role: names[name] for name, role in roles.items() if name in names}
-    tokenizer_config |= {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": spec["context_length"],
-    }
+    tokenizer_config["model_max_length"] = spec["context_length"]
+    tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
     files = {"config": hf_config, "tokenizer_config": tokenizer_config, "generation_config": ids}
     for name, content in files.items():
@@ -144,6 +142,4 @@ def verify_export(draft, model):
     expected, logits = model.float()(*inputs), restored(*inputs)
     difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
     if not difference <= LOGIT_TOLERANCE:
-        raise HubError(
-            f"the exported model gives other logits (difference {difference:.1e}); nothing was written"
-        )
+        raise HubError(f"the written model gives other logits (off by {difference:.1e}); nothing was kept")

@@ -16,6 +16,22 @@ AUTO_CLASSES = {
     "encoder_decoder": "AutoModelForSeq2SeqLM",
 }
 
+
+class Key(NamedTuple):
+    """What a key of config.json sets."""
+
+    options: str  # of the spec, separated by spaces
+    type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
+    default: Any = ...  # what a missing key means
+
+
+SIZES = {  # as most families name them
+    "hidden_size": Key("d_model"),
+    "num_hidden_layers": Key("n_layers"),
+    "num_attention_heads": Key("n_heads"),
+    "max_position_embeddings": Key("context_length"),
+    "intermediate_size": Key("ffn.d_ff"),
+}
 # keys of config.json that no logit depends on
 IGNORED_KEYS = set(
     """
@@ -35,21 +51,11 @@ IGNORED_KEYS = set(
     return_dict_in_generate output_scores tokenizer_class _attn_implementation_autoset
     """.split()  # noqa: SIM905
 )
-
-
-# keys that no logit depends on as long as they say this
+# keys that no logit depends on as long as they have this value
 IGNORED_IF = {
     "is_llama_config": True, "rope_interleaved": False, "is_decoder": False, "add_cross_attention": False,
     "tf_legacy_loss": False, "use_bfloat16": False, "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
-
-
-class Key(NamedTuple):
-    """What a key of config.json sets."""
-
-    options: str  # of the spec, separated by spaces
-    type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
-    default: Any = ...  # what a missing key means
 
 
 class Family(NamedTuple):
@@ -63,7 +69,7 @@ class Family(NamedTuple):
     keys: dict  # {key of config.json: Key}
     tensors: Callable  # (spec, hf_config) -> {name there: name here or TensorRule}
     required: Mapping = EMPTY  # the only values supported
-    ignored: tuple = ()  # more keys that no logit depends on, or that `read` and `tensors` look up
+    ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
     read: Callable = lambda hf_config, spec: {}
     write: Callable = lambda spec, ids: {}
     prefix: str = ""  # of all tensors but those of the head; a file of the model without head lacks it
@@ -107,7 +113,7 @@ def spec_from_hf(family, hf_config):
         for dim in ("head_dim", "v_head_dim") if spec.get(f"{node}.kind") == "gqa" else ():
             spec[f"{node}.{dim}"] = spec.get(f"{node}.{dim}") or spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
-    understood = {*IGNORED_KEYS, *IGNORED_IF, *family.required, *family.keys, *family.ignored}
+    understood = {*IGNORED_KEYS, *IGNORED_IF, *family.required, *family.keys, *family.ignored.split()}
     if unknown := sorted(key for key in hf_config.keys() - understood if hf_config[key] is not None):
         raise HubError(f"config.json: {unknown[0]} is {hf_config[unknown[0]]!r}; this key is not supported")
     return spec

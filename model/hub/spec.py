@@ -9,13 +9,9 @@ from dataclasses import asdict
 from configs.schema import EncoderSizes, ModelConfig
 
 SIZES = ("d_model", "n_layers", "n_heads")
-ACTIVATIONS = {  # name in transformers: kind of feed-forward layer
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-}
+# {name in transformers: kind of feed-forward layer}
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS |= {"relu": "relu", "relu2": "relu2"}
 BIASES = ("attention.bias", "attention.o_bias", "cross_attention.bias", "cross_attention.o_bias", "ffn.bias")
 # (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a copy of the
 # embedding in an untied head, and 0 elsewhere
@@ -47,6 +43,7 @@ BASE = {  # of which each family states the differences
     "head.logit_softcap": None,
     "head.mlm_transform": None,
 }
+POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
 RMSNORM_NO_BIAS = {"norm.kind": "rmsnorm"} | dict.fromkeys(("norm.bias", *BIASES[:2], "ffn.bias"), False)
 
 

@@ -2,7 +2,7 @@
 
 from configs.registry import Decay
 from model.hub.family import Family, Key
-from model.hub.spec import ACTIVATIONS, BASE, attention_spec
+from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, attention_spec
 from model.hub.tensors import elementwise, skip_rows
 
 
@@ -34,10 +34,8 @@ BART = Family(
     model_type="bart",
     architecture="BartForConditionalGeneration",
     init="bert",
-    spec=BASE
-    | attention_spec("cross_attention")
-    | {"kind": "encoder_decoder", "embedding_norm": True, "position.kind": "learned", "block.kind": "post"}
-    | {"norm.eps": 1e-5, "head.bias": True},
+    spec={**BASE, **attention_spec("cross_attention"), **POST_NORM}
+    | {"kind": "encoder_decoder", "position.kind": "learned", "norm.eps": 1e-5},
     keys={
         "d_model": Key("d_model encoder.d_model"),
         "encoder_layers": Key("encoder.n_layers"),
@@ -60,7 +58,7 @@ BART = Family(
         "add_bias_logits": False,
         "extra_pos_embeddings": 2,
     },
-    ignored=("num_hidden_layers",),
+    ignored="num_hidden_layers",
     tensors=tensors,
     prefix="model.",
     aliases=dict.fromkeys(

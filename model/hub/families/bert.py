@@ -2,8 +2,8 @@
 
 from configs.errors import HubError
 from configs.registry import Decay, Positive
-from model.hub.family import Family, Key
-from model.hub.spec import ACTIVATIONS, BASE
+from model.hub.family import SIZES, Family, Key
+from model.hub.spec import ACTIVATIONS, BASE, POST_NORM
 from model.hub.tensors import skip_rows
 
 
@@ -37,15 +37,9 @@ BERT = Family(
     model_type="bert",
     architecture="BertForMaskedLM",
     init="bert",
-    spec=BASE
-    | {"kind": "encoder", "embedding_norm": True, "position.kind": "learned", "block.kind": "post"}
-    | {"head.bias": True},
+    spec=BASE | {"kind": "encoder", "position.kind": "learned", **POST_NORM},
     keys={
-        "hidden_size": Key("d_model"),
-        "num_hidden_layers": Key("n_layers"),
-        "num_attention_heads": Key("n_heads"),
-        "max_position_embeddings": Key("context_length"),
-        "intermediate_size": Key("ffn.d_ff"),
+        **SIZES,
         "hidden_act": Key("ffn.kind head.mlm_transform", ACTIVATIONS, "gelu"),
         "layer_norm_eps": Key("norm.eps", Positive, 1e-12),
         "type_vocab_size": Key("embedding.type_vocab_size", default=2),
@@ -53,10 +47,8 @@ BERT = Family(
         "hidden_dropout_prob": Key("dropout", Decay, 0.1),
     },
     required={"position_embedding_type": "absolute"},
-    ignored=(
-        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
-        *("pooler_size_per_head", "pooler_type"),
-    ),
+    ignored="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+    "pooler_size_per_head pooler_type",
     write=lambda spec, ids: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
     tensors=bert_tensors,
     aliases={
@@ -86,7 +78,7 @@ def read_roberta(hf_config, spec):
 def write_roberta(spec, ids):
     if ids.get("pad_token_id") is None:
         raise HubError(
-            "positions of RobertaForMaskedLM begin after pad_token_id, and this tokenizer has no padding"
+            "positions of RobertaForMaskedLM begin after pad_token_id; this tokenizer has no padding"
         )
     return {"max_position_embeddings": spec["context_length"] + ids["pad_token_id"] + 1}
 
@@ -95,8 +87,8 @@ ROBERTA = BERT._replace(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
     spec=BERT.spec | {"embedding.type_vocab_size": 1, "head.mlm_transform": "gelu"},
-    keys=BERT.keys
-    | {
+    keys={
+        **BERT.keys,
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu"),
         "type_vocab_size": Key("embedding.type_vocab_size", {1: 1}, 2),
     },

@@ -4,7 +4,7 @@ import torch
 
 from configs.errors import HubError
 from configs.registry import Count
-from model.hub.families.llama import LLAMA, SIZES
+from model.hub.families.llama import LLAMA, LLAMA_KEYS
 from model.hub.families.llama import tensors as llama_tensors
 from model.hub.families.rope import read_rope, rope_parameters, write_rope, yarn_mscale
 from model.hub.family import Key
@@ -14,7 +14,7 @@ MOE_KEYS = """
     moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts n_shared_experts
     num_experts_per_tok norm_topk_prob routed_scaling_factor scoring_func num_nextn_predict_layers
     num_mtp_layers output_router_logits ep_size aux_loss_alpha seq_aux router_aux_loss_coef
-""".split()  # noqa: SIM905
+"""
 
 
 def tensors(spec, hf_config):
@@ -67,8 +67,7 @@ def read(hf_config, spec):
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
         raise HubError(
-            f"config.json: first_k_dense_replace is {n_dense} of {spec['n_layers']} layers; the others are "
-            "mixtures of experts (MoE), and only dense layers are supported"
+            f"config.json: first_k_dense_replace is {n_dense}; mixtures of experts (MoE) are not supported"
         )
     return read_rope(hf_config)
 
@@ -85,7 +84,7 @@ DEEPSEEK = LLAMA._replace(
     spec={name: value for name, value in LLAMA.spec.items() if not name.startswith("attention.")}
     | {"attention.kind": "mla", "norm.eps": 1e-6},
     keys={
-        **SIZES,
+        **LLAMA_KEYS,
         "q_lora_rank": Key("attention.q_lora_rank", Count | None, 1536),
         "kv_lora_rank": Key("attention.kv_lora_rank"),
         "qk_nope_head_dim": Key("attention.qk_nope_head_dim"),
@@ -93,14 +92,7 @@ DEEPSEEK = LLAMA._replace(
         "v_head_dim": Key("attention.v_head_dim"),
     },
     required={"attention_bias": False, "rms_norm_eps": 1e-6},
-    ignored=(
-        *LLAMA.ignored,
-        *MOE_KEYS,
-        "first_k_dense_replace",
-        "rope_interleave",
-        "head_dim",
-        "qk_head_dim",
-    ),
+    ignored=f"{LLAMA.ignored} first_k_dense_replace rope_interleave head_dim qk_head_dim {MOE_KEYS}",
     read=read,
     write=write,
     tensors=tensors,

@@ -39,7 +39,7 @@ GPT2 = Family(
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), Key("dropout", Decay, 0.1)),
     },
     required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    ignored=("n_ctx", "reorder_and_upcast_attn"),
+    ignored="n_ctx reorder_and_upcast_attn",
     read=lambda hf_config, spec: {"ffn.d_ff": spec["ffn.d_ff"] or 4 * spec["d_model"]},
     tensors=tensors,
     prefix="transformer.",

@@ -3,17 +3,12 @@
 from configs.errors import HubError
 from configs.registry import Count, Positive
 from model.hub.families.rope import KEYS, read_rope, write_rope
-from model.hub.family import Family, Key
+from model.hub.family import SIZES, Family, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS
 from model.hub.tensors import elementwise
 
 GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu_tanh", "gelu_new": "geglu_tanh", "gelu": "geglu"}
-SIZES = {
-    "hidden_size": Key("d_model"),
-    "num_hidden_layers": Key("n_layers"),
-    "num_attention_heads": Key("n_heads"),
-    "max_position_embeddings": Key("context_length"),
-    "intermediate_size": Key("ffn.d_ff"),
+LLAMA_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),
 }
@@ -25,10 +20,7 @@ BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 def read(hf_config, spec):
     n_heads, n_kv_heads = spec["n_heads"], hf_config.get("num_key_value_heads") or spec["n_heads"]
     if n_heads % n_kv_heads:
-        raise HubError(
-            f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of num_attention_heads "
-            f"({n_heads})"
-        )
+        raise HubError(f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
     return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
 
 
@@ -61,8 +53,8 @@ LLAMA = Family(
     architecture="LlamaForCausalLM",
     init="gpt2",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
-    keys={**SIZES, **EPS, **HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
-    ignored=("num_key_value_heads", *KEYS),
+    keys={**LLAMA_KEYS, **EPS, **HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
+    ignored=f"num_key_value_heads {KEYS}",
     read=read,
     write=write,
     tensors=tensors,
@@ -73,7 +65,12 @@ LLAMA = Family(
 MISTRAL = LLAMA._replace(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    keys={**SIZES, **EPS, **HEAD_DIM, "sliding_window": Key("attention.sliding_window", Count | None, 4096)},
+    keys={
+        **LLAMA_KEYS,
+        **EPS,
+        **HEAD_DIM,
+        "sliding_window": Key("attention.sliding_window", Count | None, 4096),
+    },
 )
 
 
@@ -86,10 +83,7 @@ def read_qwen3(hf_config, spec):
     if windowed and hf_config.get("layer_types"):
         layer_types = set(hf_config["layer_types"])
     if layer_types not in ({"full_attention"}, {"sliding_attention"}):
-        raise HubError(
-            f"config.json: layer_types mixes {' and '.join(sorted(layer_types))}; only one type for all "
-            "layers is supported"
-        )
+        raise HubError("config.json: layer_types is a mixture; only one type for all layers is supported")
     window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
     return {"attention.sliding_window": window, **read(hf_config, spec)}
 
@@ -104,8 +98,8 @@ QWEN3 = LLAMA._replace(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     spec=LLAMA.spec | {"attention.qk_norm": "head"},
-    keys={**SIZES, **EPS, **BIAS, "head_dim": HEAD_DIM["head_dim"]._replace(type=Count, default=128)},
-    ignored=(*LLAMA.ignored, "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"),
+    keys={**LLAMA_KEYS, **EPS, **BIAS, "head_dim": HEAD_DIM["head_dim"]._replace(type=Count, default=128)},
+    ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
     read=read_qwen3,
     write=write_qwen3,
 )
@@ -118,10 +112,8 @@ def nanochat_tensors(spec, hf_config):
     def swapped(part):
         return elementwise(f"stack.blocks.*.attention.{part}", swap_halves, swap_halves)
 
-    table = {
-        name: to for name, to in tensors(spec, hf_config).items() if "norm" not in name and "mlp" not in name
-    }
-    return table | {
+    table = tensors(spec, hf_config).items()
+    return {name: to for name, to in table if "norm" not in name and "mlp" not in name} | {
         "model.layers.*.self_attn.q_proj": swapped("query"),
         "model.layers.*.self_attn.k_proj": swapped("key"),
         "model.layers.*.mlp.fc1": "stack.blocks.*.ffn.up",
@@ -135,7 +127,7 @@ NANOCHAT = LLAMA._replace(
     init="modern",
     spec=LLAMA.spec | {"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
     keys={
-        **SIZES,
+        **LLAMA_KEYS,
         **EPS,
         **BIAS,
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "relu2"),

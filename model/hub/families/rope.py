@@ -6,7 +6,7 @@ from configs.errors import HubError
 from configs.registry import build
 from model.position import SCALINGS
 
-KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
+KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
 MAX_POSITION = "original_max_position"
 
 

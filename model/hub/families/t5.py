@@ -1,5 +1,4 @@
-"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled attention logits, a tied and scaled head, or
-neither."""
+"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled attention logits, a head tied and scaled or neither."""
 
 from configs.errors import HubError
 from configs.registry import Decay, Positive
@@ -79,13 +78,7 @@ T5 = Family(
         "layer_norm_epsilon": Key("norm.eps", Positive, 1e-6),
         "dropout_rate": Key("dropout", Decay, 0.1),
     },
-    ignored=(
-        "num_decoder_layers",
-        "tie_word_embeddings",
-        "scale_decoder_outputs",
-        "is_gated_act",
-        "dense_act_fn",
-    ),
+    ignored="num_decoder_layers tie_word_embeddings scale_decoder_outputs is_gated_act dense_act_fn",
     read=read,
     write=write,
     tensors=tensors,

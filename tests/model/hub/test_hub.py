@@ -296,7 +296,7 @@ WRONG = [
     (
         "deepseek",
         lambda f: changed(f, first_k_dense_replace=1),
-        r"mixtures of experts \(MoE\), and only dense layers",
+        r"mixtures of experts \(MoE\) are not",
     ),
     (
         "deepseek",
@@ -306,7 +306,7 @@ WRONG = [
     (
         "qwen3, a window",
         lambda f: changed(f, max_window_layers=1, layer_types=None),
-        "layer_types mixes full_attention and",
+        "layer_types is a mixture; only one",
     ),
     (
         "bart",

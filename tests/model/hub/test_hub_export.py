@@ -116,7 +116,7 @@ def test_a_family_can_be_asked_for(tmp_path):
     with pytest.raises(ValueError, match="unknown family 'gpt3'; expected one of: gpt2, llama"):
         export(*model, tmp_path / "gpt3", "gpt3")
     without_pad = opened("model=roberta", specials=("end", "mask"))
-    with pytest.raises(HubError, match="begin after pad_token_id, and this tokenizer has no padding"):
+    with pytest.raises(HubError, match="begin after pad_token_id; this tokenizer has no padding"):
         export(*without_pad, tmp_path / "roberta", "roberta")
     assert export(*without_pad, tmp_path / "bert").architecture == "BertForMaskedLM"
     theirs, tokens = hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "bert"), torch.arange(20).view(2, 10)
@@ -133,7 +133,7 @@ def test_what_says_something_else_is_not_kept(tmp_path, monkeypatch):
 
     to_hf_tensors = convert.to_hf_tensors
     monkeypatch.setattr(convert, "to_hf_tensors", slipping)
-    with pytest.raises(HubError, match="gives other logits .*; nothing was written"):
+    with pytest.raises(HubError, match="gives other logits .*; nothing was kept"):
         export(*opened("model=modern"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
