@@ -1,4 +1,4 @@
-"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled attention logits, a head tied and scaled or neither."""
+"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled or neither."""
 
 from configs.errors import HubError
 from configs.registry import Decay, Positive

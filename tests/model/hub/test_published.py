@@ -11,7 +11,7 @@ from tokenizers.normalizers import Lowercase
 from configs.compose import compose
 from data.corpus import load
 from model.checkpoint.load import load_run
-from model.hub.convert import init_config
+from model.hub.convert import init_config, init_model
 from tests.model.hub.hub_models import byte_pairs, made, save
 from tests.training.runs import TEXT, rows
 from train import main
@@ -36,7 +36,7 @@ def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
     save(theirs, room / "theirs")
     assert launch(main, compose_with_init, [*WORDS, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
     total = n = 0
-    for batch in load(compose_with_init(WORDS)).validation.evaluation():
+    for batch in load(compose_with_init(WORDS), init_model("theirs")[1]).validation.evaluation():
         with torch.no_grad():
             scores = theirs(batch.inputs["tokens"]).logits.flatten(0, 1)
         total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
