@@ -93,19 +93,14 @@ def spec_from_hf(family, hf_config):
         value = hf_config.get(key, default)
         if value is ...:
             raise HubError(f"config.json of a {family.model_type} model has no {key}")
-        if isinstance(kind, dict):
-            if value not in list(kind):
-                raise HubError(
-                    f"config.json: {key} is {value!r}; expected one of: {', '.join(map(str, kind))}"
-                )
-            value = kind[value]
-        else:
-            value = check_value(key, value, kind)
+        if isinstance(kind, dict) and value not in list(kind):
+            raise HubError(f"config.json: {key} is {value!r}; expected one of: {str(list(kind))[1:-1]}")
+        value = kind[value] if isinstance(kind, dict) else check_value(key, value, kind)
         for option in options.split():
             if values.setdefault(option, value) != value and option != "dropout":
+                first = f"{source[option]} is {values[option]!r}"
                 raise HubError(
-                    f"config.json: {source[option]} is {values[option]!r} and {key} is {value!r}; "
-                    "only equal values are supported"
+                    f"config.json: {first} and {key} is {value!r}; only equal values are supported"
                 )
             source.setdefault(option, key)
     spec = family.spec | values
@@ -168,7 +163,7 @@ def match(family, spec, ids):
 def diff(spec, other, names):
     """{name: (value, other value)}; no logit depends on dropout."""
     pairs = {name: (spec.get(name), other.get(name)) for name in names if name != "dropout"}
-    return {name: (ours, theirs) for name, (ours, theirs) in pairs.items() if ours != theirs}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def upgrades(spec, wanted):

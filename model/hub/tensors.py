@@ -67,11 +67,9 @@ def resolve(table, tensors):
             for match in filter(None, (re.fullmatch(pattern, name) for name in tensors)):
                 layer = match[1] if match.groups() else ""
                 names = [name.replace("*", layer) + suffix for name in rule.names]
-                full_name = hf_name.replace("*", layer)
-                if rule.names[0] + suffix != hf_name:
-                    full_name += suffix
                 parts = [torch.empty_like(tensors[name], device="meta") for name in names]
-                resolved[full_name] = ResolvedTensor(rule, names, tuple(rule.to_hf(parts).shape))
+                shape = tuple(rule.to_hf(parts).shape)
+                resolved[hf_name.replace("*", layer) + suffix] = ResolvedTensor(rule, names, shape)
                 covered |= set(names)
     assert covered == set(tensors), f"no rule for {sorted(set(tensors) - covered)}"
     return resolved
@@ -103,9 +101,7 @@ def read_tensors(family, table, folder, model_tensors):
         with safe_open(files[names[name]], "pt") as file:
             weight = file.get_tensor(names[name])
         if not weight.is_floating_point() or weight.element_size() < 2:
-            raise HubError(
-                f"{folder}: {name} is {weight.dtype}; only float16, bfloat16 and wider are supported"
-            )
+            raise HubError(f"{folder}: {name} is {weight.dtype}; only float16 and wider are supported")
         return weight.float()
 
     copies = {name: of for name, of in family.aliases.items() if name in names and name not in resolved}
@@ -121,16 +117,13 @@ def read_tensors(family, table, folder, model_tensors):
     for problem, wrong in (("lacks", missing), ("has an unknown tensor:", unknown)):
         if wrong:
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise HubError(
-                f"{folder} {problem} {wrong[0]}{more} (a {family.model_type} model of this config.json)"
-            )
+            raise HubError(f"{folder} {problem} {wrong[0]}{more} (a {family.model_type} model)")
     tensors = {}
     for name, (rule, ours, shape) in resolved.items():
         weight = torch.zeros(shape) if name in zeros else load(name)
         if tuple(weight.shape) != shape:
             raise HubError(f"{folder}: {name} is {tuple(weight.shape)}; config.json implies {shape}")
-        parts = [part.contiguous() for part in rule.to_ours(weight)]
-        tensors |= dict(zip(ours, parts, strict=True))
+        tensors |= zip(ours, (part.contiguous() for part in rule.to_ours(weight)), strict=True)
     for name, of in copies.items():
         if not torch.equal(load(name), load(of)):
             raise HubError(f"{folder}: {name} and {of} differ, but config.json ties them")

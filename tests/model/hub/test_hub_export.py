@@ -1,4 +1,4 @@
-"""Our own models as classes of transformers: what they lack is filled in, what has no place is refused."""
+"""Exported models load in transformers, with equal logits; models that fit no class are refused."""
 
 import json
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ hf.logging.disable_progress_bar()
 
 
 def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
-    """A model with every weight alive, as a run is opened."""
+    """(model, tokenizer, config) with random weights."""
     config = compose([*words.split(), *SIZES]).model
     options = part("tokenizer", kind) | ({"vocab_size": 290} if kind == "bpe" else {})
     tokenizer = build("tokenizer", TOKENIZERS, options, {}).make(lambda whole: iter([TEXT]), specials)
@@ -34,7 +34,7 @@ def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
     return model, tokenizer, config
 
 
-GIVEN = {  # what is built, with which tokenizer, and what it becomes
+GIVEN = {  # overrides: tokenizer, class
     "model=modern": ("bpe", "NanoChatForCausalLM"),
     "model=modern model.head.logit_softcap=null": ("byte", "NanoChatForCausalLM"),
     "model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head": (
@@ -67,7 +67,7 @@ GIVEN = {  # what is built, with which tokenizer, and what it becomes
 
 
 @pytest.mark.parametrize("words", GIVEN)
-def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
+def test_exported_models_load_in_transformers(words, tmp_path):
     kind, name = GIVEN[words]
     model, tokenizer, config = opened(words, kind)
     family = export(model, tokenizer, config, tmp_path / "out")
@@ -102,13 +102,13 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("words", "sentence"), MISFITS.items())
-def test_what_no_class_fits_is_refused(words, sentence, tmp_path):
+def test_models_that_fit_no_class_are_refused(words, sentence, tmp_path):
     with pytest.raises(HubError, match=sentence):
         export(*opened(words), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_family_can_be_asked_for(tmp_path):
+def test_family_option(tmp_path):
     model = opened("model=llama")
     assert export(*model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
     with pytest.raises(HubError, match='is "rmsnorm" and GPT2LMHeadModel has "layernorm" .and 1 more'):
@@ -123,22 +123,22 @@ def test_a_family_can_be_asked_for(tmp_path):
     assert (logits(theirs.eval(), None, tokens) - logits(without_pad[0], None, tokens)).abs().max() < 1e-5
 
 
-def test_what_says_something_else_is_not_kept(tmp_path, monkeypatch):
-    """A slip in a family's table, or in what is written, comes to light before anyone sees the folder."""
+def test_an_export_with_other_logits_is_not_kept(tmp_path, monkeypatch):
+    """A mistake in a family's table is found before the folder appears."""
 
-    def slipping(table, tensors):
+    def mistaken(table, tensors):
         found = to_hf_tensors(table, tensors)
         name = "model.layers.0.self_attn.q_proj.weight"
         return found | {name: found[name].roll(1, 0)}
 
     to_hf_tensors = convert.to_hf_tensors
-    monkeypatch.setattr(convert, "to_hf_tensors", slipping)
+    monkeypatch.setattr(convert, "to_hf_tensors", mistaken)
     with pytest.raises(HubError, match="gives other logits .*; nothing was kept"):
         export(*opened("model=modern"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "no space left on device")
 
@@ -148,7 +148,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_written_can_be_read_by_people(tmp_path):
+def test_exported_config(tmp_path):
     export(*opened("model=llama position=rope_llama3 attention=gqa"), tmp_path / "out")
     config = SimpleNamespace(**json.loads((tmp_path / "out/config.json").read_text()))
     assert (config.model_type, config.num_key_value_heads, config.vocab_size) == ("llama", 2, 260)

@@ -1,4 +1,4 @@
-"""init_from takes a folder in the Hugging Face formats as it takes a run."""
+"""init_from with a folder in a Hugging Face format."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def room(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
+def test_training_starts_at_the_loss_of_the_loaded_model(room):
     theirs = made("gpt2")
     save(theirs, room / "theirs")
     assert launch(main, compose_with_init, [*WORDS, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
@@ -46,7 +46,7 @@ def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
     assert last[0] < first[0]
 
 
-def test_model_and_tokenizer_come_together(room):
+def test_model_and_tokenizer_are_loaded_together(room):
     save(made("bert"), room / "theirs")
     config = compose_with_init(WORDS)
     assert config.objective["kind"] == "masked" and config.tokenizer == {"kind": "hub"}
@@ -56,8 +56,8 @@ def test_model_and_tokenizer_come_together(room):
     assert not (room / "runs").exists()
 
 
-def test_a_tokenizer_of_another_kind_learns_too(room):
-    """It is read by its own library, in training, in the run's folder and when that is opened again."""
+def test_training_with_another_tokenizer(room):
+    """It is run by the tokenizers library, in training and after loading the run."""
     save(made("bert"), room / "theirs")
     words = byte_pairs()
     words.normalizer = Lowercase()
