@@ -35,6 +35,8 @@ def yarn_mscale(factor, mscale):
 def read_rope(hf_config):
     rope = rope_parameters(hf_config)
     kind, theta, fraction = (rope.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor"))
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise HubError(f"config.json: rope_type is {kind!r}; expected default, linear, llama3 or yarn")
     if fraction != 1.0:
         raise HubError(f"config.json: partial_rotary_factor is {fraction}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
@@ -45,10 +47,13 @@ def read_rope(hf_config):
         if rope.pop("truncate", True) is not True:
             raise HubError("config.json: truncate is false; only true is supported")
         rope["beta_fast"], rope["beta_slow"] = rope.get("beta_fast") or 32.0, rope.get("beta_slow") or 1.0
-        rope.setdefault("attention_factor", None)
-        if rope["attention_factor"] is None and mscale and mscale_all_dim and rope.get("factor"):
-            ratio = yarn_mscale(rope["factor"], mscale) / yarn_mscale(rope["factor"], mscale_all_dim)
-            rope["attention_factor"] = ratio
+        if (
+            rope.get("attention_factor") is None
+            and mscale
+            and mscale_all_dim
+            and (factor := rope.get("factor"))
+        ):
+            rope["attention_factor"] = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
     scaling = {"kind": "none" if kind == "default" else kind}
     scaling |= vars(build("rope", SCALINGS, scaling | rope, shared={}))  # refuses unknown keys
     return {"position.rope_theta": float(theta), "position.rotary_fraction": 1.0, "position.scaling": scaling}
