@@ -28,21 +28,12 @@ def attention_spec(node, **options):
     return {f"{node}.{option}": value for option, value in (default | options).items()}
 
 
-BASE = {  # of which each family states the differences
-    "embedding.scale_by_sqrt_d": False,
-    "embedding.type_vocab_size": 0,
-    "embedding_norm": False,
-    "block.kind": "pre",
-    "norm.kind": "layernorm",
-    "norm.weight": True,
-    "norm.bias": True,
-    **attention_spec("attention"),
-    "ffn.bias": True,
-    "head.bias": False,
-    "head.scale_by_inv_sqrt_d": False,
-    "head.logit_softcap": None,
-    "head.mlm_transform": None,
-}
+# of which each family states the differences
+BASE = {"embedding.scale_by_sqrt_d": False, "embedding.type_vocab_size": 0, "embedding_norm": False}
+BASE |= {"block.kind": "pre", "norm.kind": "layernorm", "norm.weight": True, "norm.bias": True}
+BASE |= attention_spec("attention") | {"ffn.bias": True}
+BASE |= {"head.bias": False, "head.scale_by_inv_sqrt_d": False}
+BASE |= {"head.logit_softcap": None, "head.mlm_transform": None}
 POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
 RMSNORM_NO_BIAS = {"norm.kind": "rmsnorm"} | dict.fromkeys(("norm.bias", *BIASES[:2], "ffn.bias"), False)
 

@@ -23,10 +23,6 @@ def elementwise(name, to_ours, to_hf):
     return TensorRule((name,), lambda weight: [to_ours(weight)], lambda parts: to_hf(parts[0]))
 
 
-def rename(name):
-    return elementwise(name, lambda weight: weight, lambda weight: weight)
-
-
 def transpose(weight):
     return weight.T if weight.ndim == 2 else weight
 
@@ -61,7 +57,8 @@ def resolve(table, tensors):
     layer, and a module for its weight and its bias."""
     resolved, covered = {}, set()
     for hf_name, rule in table.items():
-        rule = rename(rule) if isinstance(rule, str) else rule
+        if isinstance(rule, str):
+            rule = elementwise(rule, lambda weight: weight, lambda weight: weight)
         for suffix in (".weight", ".bias", ""):
             pattern = re.escape(rule.names[0] + suffix).replace(r"\*", r"(\d+)")
             for match in filter(None, (re.fullmatch(pattern, name) for name in tensors)):
