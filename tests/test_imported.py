@@ -10,7 +10,7 @@ import sample
 from configs.cli import run_command
 from model.checkpoint.load import load_run
 from model.hub.__main__ import export_run, import_run
-from tests.model.hub_models import END, PAD, byte_pairs, made, save
+from tests.model.hub.hub_models import END, PAD, byte_pairs, made, save
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()

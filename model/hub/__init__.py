@@ -1,8 +1,7 @@
-"""The hub: weights to and from the Hugging Face formats.
+"""The hub: models to and from Hugging Face formats, without transformers.
 
-Read facts.py, family.py, files.py and tensors.py, which all families share; then a family, gpt2.py first. A
-family names its tensors, transposes and config keys once, for both directions. No part of transformers is
-needed.
+spec.py describes a model, family.py a class of transformers, tensors.py converts weights, convert.py folders.
+families/ has a table for each class, used in both directions; begin with gpt2.py.
 """
 
 from configs.errors import HubError
@@ -13,8 +12,8 @@ from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
 from model.hub.families.t5 import T5
 from model.hub.family import match, spec_from_hf
-from model.hub.files import read_json, resolve_folder
-from model.hub.spec import config_from_spec, spec_from_config
+from model.hub.files import read_json
+from model.hub.spec import config_from_spec
 
 FAMILIES = {
     family.model_type: family
@@ -22,49 +21,34 @@ FAMILIES = {
 }
 
 
-def family_of(theirs):
-    kind = theirs.get("model_type")
-    if kind not in list(FAMILIES):
-        raise HubError(f"config.json: model_type is {kind!r}; choose one of: {', '.join(FAMILIES)}")
-    return FAMILIES[kind]
-
-
 def read_hf_config(folder):
     """(family, config, config.json) of a folder."""
-    theirs = read_json(folder / "config.json")
-    family = family_of(theirs)
+    hf_config = read_json(folder / "config.json")
+    name = hf_config.get("model_type")
+    if name not in list(FAMILIES):
+        raise HubError(f"config.json: model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
     try:
-        config = config_from_spec(spec_from_hf(family, theirs), family.init)
+        config = config_from_spec(spec_from_hf(FAMILIES[name], hf_config), FAMILIES[name].init)
     except HubError:
         raise
-    except (TypeError, ValueError, AttributeError, ArithmeticError, KeyError) as error:  # of another type
-        raise HubError(
-            f"{folder / 'config.json'} does not describe a {family.model_type} model ({error})"
-        ) from None
-    return family, config, theirs
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        KeyError,
+    ) as error:  # a value of another type
+        raise HubError(f"{folder / 'config.json'} is not valid for a {name} model: {error}") from None
+    return FAMILIES[name], config, hf_config
 
 
-def best_match(facts, ids, kind=None):
-    """How a model with these facts goes into the first family that takes it, or into the one asked for."""
-    if kind not in (None, *FAMILIES):
-        raise ValueError(f"the family is {kind!r}; choose one of: {', '.join(FAMILIES)}")
-    fits = [match(family, facts, ids) for name, family in FAMILIES.items() if kind in (None, name)]
-    best = min(fits, key=lambda found: found.distance)
-    if best.obstacles:
-        more = f" (and {len(best.obstacles) - 1} more)" if len(best.obstacles) > 1 else ""
-        raise HubError(
-            f"no class of transformers fits this model: {best.obstacles[0]}{more}; that one comes nearest"
-        )
+def best_match(spec, ids, name=None):
+    """The FamilyMatch of the first family, or of the one with this name, that takes such a model."""
+    if name not in (None, *FAMILIES):
+        raise ValueError(f"unknown family {name!r}; expected one of: {', '.join(FAMILIES)}")
+    matches = [match(family, spec, ids) for family in FAMILIES.values() if name in (None, family.model_type)]
+    best = min(matches, key=lambda candidate: candidate.distance)
+    if best.mismatches:
+        more = f" (and {len(best.mismatches) - 1} more)" if len(best.mismatches) > 1 else ""
+        raise HubError(f"no class of transformers fits this model; the nearest: {best.mismatches[0]}{more}")
     return best
-
-
-__all__ = [
-    "FAMILIES",
-    "HubError",
-    "best_match",
-    "config_from_spec",
-    "read_hf_config",
-    "read_json",
-    "resolve_folder",
-    "spec_from_config",
-]

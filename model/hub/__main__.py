@@ -1,4 +1,4 @@
-"""Import and export: a folder in the Hugging Face formats becomes a run, and a run such a folder.
+"""Convert a folder in a Hugging Face format to a run (import), or a run to such a folder (export).
 
 python -m model.hub import --from FOLDER --to runs/name
 python -m model.hub export --run runs/name --to FOLDER
@@ -15,54 +15,63 @@ from configs.errors import HubError
 from model.checkpoint import save as checkpoint
 from model.checkpoint.files import FORMAT, TrainState, model_config
 from model.checkpoint.load import load_run
+from model.hub import FAMILIES
 from model.hub.convert import atomic_folder, export, load_hf
 
 
 def import_run(place, folder):
-    if folder.exists():
-        raise ValueError(f"{folder} exists already; choose another folder")
-    found = load_hf(place)
-    model = found.model()
-    usual = compose([f"objective={DEFAULT_OBJECTIVE[found.config.kind]}", f"model.kind={found.config.kind}"])
-    config = replace(usual, model=found.config, tokenizer={"kind": "hub"})
+    pretrained = load_hf(place)
+    model, kind, tokenizer = pretrained.model(), pretrained.config.kind, pretrained.tokenizer
+    defaults = compose([f"objective={DEFAULT_OBJECTIVE[kind]}", f"model.kind={kind}"])
+    config = replace(defaults, model=pretrained.config, tokenizer={"kind": "hub"})
     with atomic_folder(folder) as draft:
-        said = [f"imported from {place}, a {found.family} model", checkpoint.versions()]
-        checkpoint.write_metadata(draft, config, [], found.tokenizer, said)
-        state = {"format": FORMAT, **asdict(TrainState()), "total_steps": 0, "micro_batch_size": None, "scaler": {}}
-        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # it has not made a step here
+        environment = [f"imported from {place}, a {pretrained.family} model", checkpoint.versions()]
+        checkpoint.write_metadata(draft, config, [], tokenizer, environment)
+        state = {
+            "format": FORMAT,
+            **asdict(TrainState()),
+            "total_steps": 0,
+            "micro_batch_size": None,
+            "scaler": {},
+        }
+        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # there was no step yet
         checkpoint.save(draft / "checkpoints", tensors, state)
     n = sum(p.numel() for p in model.parameters())
-    print(f"{folder}: {found.family}, {n:,} parameters, {found.tokenizer.vocab_size:,} words")
-    if found.tokenizer.kind == "hub":
-        print("its tokenizer is none of ours; it is kept as it is and read by the tokenizers library")
+    print(f"{folder}: {pretrained.family}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}")
+    if tokenizer.kind == "hub":
+        print("the tokenizer is kept in its own format and run by the tokenizers library")
 
 
 def export_run(run, which, folder, family):
-    opened = load_run(run, which)
-    config = model_config(opened.config["model"])
-    found = export((opened.model, opened.tokenizer, config), folder, family)
-    print(f"{folder}: transformers.{found.auto}.from_pretrained({str(folder)!r}) is a {found.architecture}")
+    loaded = load_run(run, which)
+    config = model_config(loaded.config["model"])
+    family = export(loaded.model, loaded.tokenizer, config, folder, family)
+    print(f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})")
 
 
-def main(words):
+def main(argv):
     parser = argparse.ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
-    ways = parser.add_subparsers(dest="way", required=True)
-    there = ways.add_parser("import", help="a folder in the Hugging Face formats becomes a run")
-    there.add_argument("--from", required=True, metavar="FOLDER", help="or a model of the hub, owner/name")
-    there.add_argument("--to", required=True, metavar="runs/name", type=Path)
-    back = ways.add_parser("export", help="a run becomes a folder in the Hugging Face formats")
-    back.add_argument("--run", required=True, metavar="runs/name")
-    back.add_argument("--to", required=True, metavar="FOLDER", type=Path)
-    back.add_argument("--checkpoint", default="latest", help="latest, best or a step")
-    back.add_argument("--family", help="which class to be, where several fit")
-    said = parser.parse_args(words)
+    commands = parser.add_subparsers(dest="command", required=True)
+    importer = commands.add_parser("import", help="convert a folder in a Hugging Face format to a run")
+    importer.add_argument(
+        "--from", required=True, metavar="FOLDER", help="or owner/name of a model on the hub"
+    )
+    importer.add_argument("--to", required=True, metavar="runs/name", type=Path, help="new run folder")
+    exporter = commands.add_parser("export", help="convert a run to a folder in a Hugging Face format")
+    exporter.add_argument("--run", required=True, metavar="runs/name", help="run folder")
+    exporter.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="new folder")
+    exporter.add_argument("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
+    exporter.add_argument("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
+    args = parser.parse_args(argv)
+    if args.to.exists():
+        raise ValueError(f"{args.to} already exists; choose another folder")
     try:
-        if said.way == "import":
-            import_run(vars(said)["from"], said.to)
+        if args.command == "import":
+            import_run(vars(args)["from"], args.to)
         else:
-            export_run(said.run, said.checkpoint, said.to, said.family)
+            export_run(args.run, args.checkpoint, args.to, args.family)
     except OSError as error:
-        raise HubError(f"{error.filename or said.to}: {error.strerror or error}") from None
+        raise HubError(f"{error.filename or args.to}: {error.strerror or error}") from None
 
 
 if __name__ == "__main__":

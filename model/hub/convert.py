@@ -1,4 +1,4 @@
-"""Pretrained: a folder in the Hugging Face formats becomes a config, tensors and a tokenizer, and back."""
+"""Convert: config, weights and tokenizer of a model, from a folder in a Hugging Face format and back."""
 
 import json
 import os
@@ -19,17 +19,18 @@ from model import build_model
 from model.checkpoint.files import model_config, read_config
 from model.checkpoint.load import load_run, load_weights
 from model.checkpoint.save import model_tensors
-from model.hub import HubError, best_match, config_from_spec, read_hf_config, resolve_folder, spec_from_config
-from model.hub.files import files_of
+from model.hub import HubError, best_match, read_hf_config
+from model.hub.files import files_of, resolve_folder
+from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, to_hf_tensors
 from model.hub.tokenizer import is_hf_folder, read_tokenizer
 
-LOGIT_TOLERANCE = 1e-4  # logits, as a share of the largest
+LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
 
 class Pretrained(NamedTuple):
     config: ModelConfig
-    tensors: dict  # for each parameter, in float32
+    tensors: dict  # one for each parameter, in float32
     tokenizer: Tokenizer
     family: str
 
@@ -37,125 +38,108 @@ class Pretrained(NamedTuple):
         return load_weights(meta_model(self.config, self.tokenizer.vocab_size), self.tensors)
 
 
+def meta_model(config, vocab_size):
+    with torch.device("meta"):
+        return build_model(config, vocab_size)
+
+
 def load_hf(place):
-    """A folder in the Hugging Face formats, or the name of a model on the hub."""
+    """Read a folder, or the model of that name on the hub."""
     folder = resolve_folder(place)
-    family, config, theirs = read_hf_config(folder)
+    family, config, hf_config = read_hf_config(folder)
     tokenizer = read_tokenizer(folder)
     try:
         config = model_config(asdict(config))
-        layers = max(config.n_layers, config.encoder.n_layers or 0)
-        if layers > len(files_of(folder)):
-            raise HubError(f"{folder} has fewer tensors than its config.json has layers ({layers})")
+        n_layers = max(config.n_layers, config.encoder.n_layers or 0)
+        if n_layers > len(files_of(folder)):  # before a model of so many layers is built
+            raise HubError(f"{folder} has fewer tensors than config.json has layers ({n_layers})")
         model = meta_model(config, tokenizer.vocab_size)
-        table = family.tensors(spec_from_config(config, model), theirs)
+        table = family.tensors(spec_from_config(config, model), hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
     except HubError:
         raise
     except (OmegaConfBaseException, ValueError, TypeError, RuntimeError, OverflowError) as error:
-        said = str(error).partition("\n")[0]
-        raise HubError(f"{folder / 'config.json'} does not describe a model: {said}") from None
+        reason = str(error).partition("\n")[0]
+        raise HubError(f"{folder / 'config.json'} does not describe a valid model: {reason}") from None
     return Pretrained(config, tensors, tokenizer, family.model_type)
 
 
 def init_config(place):
-    """The settings of model and tokenizer that init_from loads: of a run, or of a Hugging Face folder."""
+    """The model and tokenizer settings that init_from loads, from a run or a Hugging Face folder."""
     if is_hf_folder(place):
         _, model, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
-    stored = read_config(Path(place).expanduser())
-    return {"model": stored["model"], "tokenizer": stored.get("tokenizer", {})}
+    config = read_config(Path(place).expanduser())
+    return {"model": config["model"], "tokenizer": config.get("tokenizer", {})}
 
 
 def init_model(place):
-    """(model, tokenizer) that init_from loads."""
+    """The (model, tokenizer) that init_from loads."""
     if is_hf_folder(place):
-        found = load_hf(place)
-        return found.model(), found.tokenizer
-    loaded = load_run(Path(place).expanduser())
-    return loaded.model.train(), loaded.tokenizer
-
-
-def meta_model(config, rows):
-    with torch.device("meta"):
-        return build_model(config, rows)
-
-
-def export(opened, folder, kind=None):
-    """Write a model as such a folder and prove it: what was written is read back and must say the same.
-    `opened` is (model, tokenizer, config)."""
-    if folder.exists():
-        raise ValueError(f"{folder} exists already; choose another folder")
-    model, tokenizer, config = opened
-    facts, ids = spec_from_config(config, model), special_ids(tokenizer, config.kind)
-    found = best_match(facts, ids, kind)
-    with atomic_folder(folder) as draft:
-        write(draft, found, model, tokenizer)
-        verify_export(draft, model, tokenizer)
-    return found.family
+        pretrained = load_hf(place)
+        return pretrained.model(), pretrained.tokenizer
+    run = load_run(Path(place).expanduser())
+    return run.model.train(), run.tokenizer
 
 
 @contextmanager
 def atomic_folder(folder):
-    """A place that becomes the folder once all is written; if that fails, nothing is left of it."""
+    """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as room:
-        draft = Path(room) / folder.name
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+        draft = Path(temporary) / folder.name
         draft.mkdir()
         yield draft
         os.rename(draft, folder)
 
 
-def special_ids(tokenizer, kind):
-    end, start = (tokenizer.specials.get(name) for name in ("end", "start"))
-    ids = {"eos_token_id": end, "bos_token_id": end if start is None else start}
-    ids["pad_token_id"] = tokenizer.specials.get("pad")
-    if kind == "encoder_decoder":
-        ids |= {"decoder_start_token_id": start, "forced_eos_token_id": None, "is_encoder_decoder": True}
-    return ids
+def export(model, tokenizer, config, folder, family=None):
+    """Write a folder, read it back and compare logits. Return the family that the model was written as."""
+    specials = tokenizer.specials
+    ids = {"eos_token_id": specials.get("end"), "bos_token_id": specials.get("start", specials.get("end"))}
+    ids["pad_token_id"] = specials.get("pad")
+    if config.kind == "encoder_decoder":
+        ids |= {"decoder_start_token_id": specials.get("start"), "forced_eos_token_id": None}
+        ids["is_encoder_decoder"] = True
+    match = best_match(spec_from_config(config, model), ids, family)
+    with atomic_folder(folder) as draft:
+        write_folder(draft, match, model, tokenizer)
+        verify_export(draft, model)
+    return match.family
 
 
-def write(draft, found, model, tokenizer):
-    family, theirs, facts, _ = found
-    rows = model.embedding.table.num_embeddings
-    lifted = meta_model(config_from_spec(facts, family.init), rows)
-    tensors = lifted_tensors(model_tensors(lifted), model_tensors(model))
-    theirs = {**theirs, "vocab_size": rows, "dtype": "float32"}
-    save_file(
-        to_hf_tensors(family.tensors(facts, theirs), tensors), draft / "model.safetensors", {"format": "pt"}
-    )
+def write_folder(draft, match, model, tokenizer):
+    family, spec, vocab_size = match.family, match.spec, model.embedding.table.num_embeddings
+    hf_config = {**match.hf_config, "vocab_size": vocab_size, "dtype": "float32"}
+    tensors = model_tensors(model)
+    for name, new in model_tensors(meta_model(config_from_spec(spec, family.init), vocab_size)).items():
+        if name == "head.map.weight" and name not in tensors:
+            tensors[name] = tensors["embedding.table.weight"].clone()
+        elif name not in tensors:  # such that no logit changes
+            is_gain = name.endswith(("norm.weight", "query.1.weight"))
+            tensors[name] = torch.full(new.shape, float(is_gain))
+    hf_tensors = to_hf_tensors(family.tensors(spec, hf_config), tensors)
+    save_file(hf_tensors, draft / "model.safetensors", {"format": "pt"})
     text, names = to_hf(tokenizer)
     (draft / "tokenizer.json").write_text(text, encoding="utf-8")
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": facts["context_length"]}
     roles = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
-    said |= {role: names[name] for name, role in roles.items() if name in names}
-    spoken = {key: i for key, i in theirs.items() if key.endswith("_token_id") and i is not None}
-    for name, content in {"config": theirs, "tokenizer_config": said, "generation_config": spoken}.items():
+    tokenizer_config = {role: names[name] for name, role in roles.items() if name in names}
+    tokenizer_config["model_max_length"] = spec["context_length"]
+    tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
+    files = {"config": hf_config, "tokenizer_config": tokenizer_config, "generation_config": ids}
+    for name, content in files.items():
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
-def lifted_tensors(wanted, tensors):
-    """What a lifted model has beyond the other one, such that no logit changes."""
-    found = dict(tensors)
-    for name, empty_one in wanted.items():
-        if name == "head.map.weight" and name not in found:
-            found[name] = tensors["embedding.table.weight"].clone()
-        elif name not in found:
-            gain = name.endswith("norm.weight") or name.endswith("query.1.weight")
-            found[name] = torch.full(empty_one.shape, float(gain))
-    return found
-
-
 @torch.inference_mode()
-def verify_export(draft, model, tokenizer):
-    other = load_hf(draft).model().eval()
-    words = model.embedding.table.num_embeddings
-    draw = torch.Generator().manual_seed(0)
-    texts = [torch.randint(words, (2, min(model.context_length, 48)), generator=draw) for _ in range(2)]
-    texts = texts if model.kind == "encoder_decoder" else texts[:1]
-    ours, theirs = model.float()(*texts), other(*texts)
-    difference = (ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-6)
+def verify_export(draft, model):
+    restored, vocab_size = load_hf(draft).model().eval(), model.embedding.table.num_embeddings
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, min(model.context_length, 48))
+    inputs = [torch.randint(vocab_size, shape, generator=generator) for _ in range(2)]
+    inputs = inputs if model.kind == "encoder_decoder" else inputs[:1]
+    expected, logits = model.float()(*inputs), restored(*inputs)
+    difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
     if not difference <= LOGIT_TOLERANCE:
-        raise HubError(
-            f"what was written says something else (logits differ by {difference:.1e}); nothing is kept"
-        )
+        raise HubError(f"the written model gives other logits (off by {difference:.1e}); nothing was kept")

@@ -1,14 +1,37 @@
-"""Family: a model that both libraries know. Most of it is data: which key of config.json is which fact, which
-tensor is which. One table serves both directions."""
+"""Family: a class of transformers, mostly as data. One table serves both directions."""
 
+import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from configs.errors import HubError
+from configs.registry import Count, Decay, Positive, check_value
 from model.hub.spec import LOSSLESS_UPGRADES
 
-NOTHING = MappingProxyType({})
+EMPTY = MappingProxyType({})
+AUTO_CLASSES = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModelForMaskedLM",
+    "encoder_decoder": "AutoModelForSeq2SeqLM",
+}
+
+
+class Key(NamedTuple):
+    """What a key of config.json sets."""
+
+    options: str  # of the spec, separated by spaces
+    type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
+    default: Any = ...  # what a missing key means
+
+
+SIZES = {  # as most families name them
+    "hidden_size": Key("d_model"),
+    "num_hidden_layers": Key("n_layers"),
+    "num_attention_heads": Key("n_heads"),
+    "max_position_embeddings": Key("context_length"),
+    "intermediate_size": Key("ffn.d_ff"),
+}
 # keys of config.json that no logit depends on
 IGNORED_KEYS = set(
     """
@@ -28,167 +51,121 @@ IGNORED_KEYS = set(
     return_dict_in_generate output_scores tokenizer_class _attn_implementation_autoset
     """.split()  # noqa: SIM905
 )
-
-
-# keys that no logit depends on as long as they say this
+# keys that no logit depends on as long as they have this value
 IGNORED_IF = {
     "is_llama_config": True, "rope_interleaved": False, "is_decoder": False, "add_cross_attention": False,
     "tf_legacy_loss": False, "use_bfloat16": False, "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
-FRACTIONS = {"norm.eps", "head.logit_softcap", "dropout"}
-WHOLE = set("d_model n_layers n_heads context width head_dim v_head_dim type_vocab_size buckets".split())  # noqa: SIM905
 
 
 class Family(NamedTuple):
-    """`facts` hold for every model of the family. `keys` maps a key of config.json to a fact, or to several
-    that must agree; `words` says what values are called there, and `missing` what a config.json means that
-    lacks a key (a function is asked, and takes null for lacking). `needs` has the only values that are
-    understood."""
+    """`spec` is what all models of the family share. `read` completes the spec of a config.json, `write` the
+    config.json of a spec, where no single key does it."""
 
     model_type: str
     architecture: str
-    auto: str
-    init: str  # of a new model like it
-    facts: dict
-    keys: dict
-    tensors: Callable  # of facts and config.json: their modules or tensors, and ours
-    words: Mapping = NOTHING
-    missing: Mapping = NOTHING
-    needs: Mapping = NOTHING
-    unread: tuple = ()  # more keys that no logit depends on
-    read: Callable = lambda theirs, facts: {}  # facts that no key says by itself
-    write: Callable = lambda facts, theirs: {}  # and the keys for them
-    prefix: str = ""  # of all tensors but those of the head; a file of the headless class lacks it
-    aliases: Mapping = NOTHING  # tensors that may stand there a second time
-    fallback: Mapping = NOTHING  # what to read in place of a tensor that is not there; None: zeros
-    spare: tuple = ()  # patterns of tensors that may stand there and have no part in the logits
+    init: str  # the init scheme of new models
+    spec: dict
+    keys: dict  # {key of config.json: Key}
+    tensors: Callable  # (spec, hf_config) -> {name there: name here or TensorRule}
+    required: Mapping = EMPTY  # the only values supported
+    ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
+    read: Callable = lambda hf_config, spec: {}
+    write: Callable = lambda spec, ids: {}
+    prefix: str = ""  # of all tensors but those of the head; a file of the model without head lacks it
+    aliases: Mapping = EMPTY  # tensors that a file may hold a second time
+    fallback: Mapping = EMPTY  # what to read in place of a missing tensor; None: zeros
+    optional: tuple = ()  # patterns of tensors that no logit depends on
+
+    @property
+    def auto(self):
+        return AUTO_CLASSES[self.spec["kind"]]
 
 
-def names_of(value):
-    return (value,) if isinstance(value, str) else value
-
-
-def value_of(family, theirs, key):
-    value, default = theirs.get(key), family.missing.get(key, ...)
-    if callable(default):
-        value = default(theirs) if value is None else value
-    elif key not in theirs:
-        value = default
-    if value is ...:
-        raise HubError(f"config.json of a {family.model_type} model has no {key}")
-    if words := family.words.get(key):
-        if value not in list(words):
-            raise HubError(f"config.json: {key} is {value!r}; known are {', '.join(map(str, words))}")
-        value = words[value]
-    for name in names_of(family.keys[key]):
-        check_number(key, name, value)
-    return value
-
-
-def check_number(key, name, value):
-    if name.rpartition(".")[2] in WHOLE and type(value) is not int:
-        raise HubError(f"config.json: {key} is {value!r}; expected a whole number")
-    if name in FRACTIONS and value is not None and type(value) not in (int, float):
-        raise HubError(f"config.json: {key} is {value!r}; expected a number")
-
-
-def spec_from_hf(family, theirs):
-    """config.json as facts. What matters and is not understood is refused by name."""
-    facts, said_by = dict(family.facts), {}
-    for key, understood in family.needs.items():
-        if theirs.get(key, understood) != understood:
-            raise HubError(f"config.json: {key} is {theirs[key]!r}; only {understood!r} is supported")
-    for key, names in family.keys.items():
-        value = value_of(family, theirs, key)
-        for name in names_of(names):
-            if facts.get(name, value) != value and name != "dropout":
+def spec_from_hf(family, hf_config):
+    """The spec of a config.json. What matters and is not understood is refused by name."""
+    required = {key: value for key, value in IGNORED_IF.items() if hf_config.get(key) is not None}
+    for key, value in (required | family.required).items():
+        if hf_config.get(key, value) != value:
+            raise HubError(f"config.json: {key} is {hf_config[key]!r}; only {value!r} is supported")
+    values, source = {}, {}
+    for key, (options, kind, default) in family.keys.items():
+        value = hf_config.get(key, default)
+        if value is ...:
+            raise HubError(f"config.json of a {family.model_type} model has no {key}")
+        if isinstance(kind, dict) and value not in list(kind):
+            raise HubError(f"config.json: {key} is {value!r}; expected one of: {str(list(kind))[1:-1]}")
+        value = kind[value] if isinstance(kind, dict) else check_value(key, value, kind)
+        for option in options.split():
+            if values.setdefault(option, value) != value and option != "dropout":
+                first = f"{source[option]} is {values[option]!r}"
                 raise HubError(
-                    f"config.json: {key} is {value!r} and {said_by.get(name, 'the family')} asks for "
-                    f"{facts[name]!r}, but one model.{name} serves both"
+                    f"config.json: {first} and {key} is {value!r}; only equal values are supported"
                 )
-            facts.setdefault(name, value)
-            said_by[name] = key
-    facts |= family.read(theirs, facts)
-    known = {*IGNORED_KEYS, *family.keys, *family.needs, *family.unread}
-    spoken = {
-        key: value for key, value in theirs.items() if value is not None and value != IGNORED_IF.get(key)
-    }
-    if odd := sorted(set(spoken) - known):
-        raise HubError(f"config.json: {odd[0]} is {theirs[odd[0]]!r}, which this import does not understand")
-    return facts
+            source.setdefault(option, key)
+    spec = family.spec | values
+    for node in ("attention", "cross_attention"):
+        for dim in ("head_dim", "v_head_dim") if spec.get(f"{node}.kind") == "gqa" else ():
+            spec[f"{node}.{dim}"] = spec.get(f"{node}.{dim}") or spec["d_model"] // spec["n_heads"]
+    spec |= family.read(hf_config, spec)
+    understood = {*IGNORED_KEYS, *IGNORED_IF, *family.required, *family.keys, *family.ignored.split()}
+    if unknown := sorted(key for key in hf_config.keys() - understood if hf_config[key] is not None):
+        raise HubError(f"config.json: {unknown[0]} is {hf_config[unknown[0]]!r}; this key is not supported")
+    return spec
+
+
+def to_hf_config(family, spec, ids):
+    """config.json for this spec; a value that has no name there is left out. `ids` are the special tokens."""
+    hf_config = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
+    for key, (options, kind, _) in family.keys.items():
+        values = [spec[option] for option in options.split()]
+        value = any(values) if isinstance(values[0], bool) else values[0]
+        if isinstance(kind, dict):
+            names = {value: name for name, value in reversed(kind.items())}
+            hf_config |= {key: names[value]} if value in names else {}
+        else:  # transformers takes no integer for a float
+            is_float = type(value) is int and kind in (Positive, Positive | None, Decay)
+            hf_config[key] = float(value) if is_float else value
+    return hf_config | family.write(spec, ids)
 
 
 class FamilyMatch(NamedTuple):
-    """How a model goes into a family: its config.json, its facts there, and the options in the way."""
+    """How a model fits into a family."""
 
     family: Family
-    theirs: dict
-    facts: dict
-    obstacles: list[str]
-
-    @property
-    def distance(self):
-        """Another kind of model is farther off than another kind of part, and that than another option; what
-        cannot even be said comes between the first two."""
-        weights = {"model.kind is": 1000, ".kind is": 10, "model.": 1, "": 100}
-        return sum(next(n for sign, n in weights.items() if sign in said) for said in self.obstacles)
+    hf_config: dict
+    spec: dict  # with lossless upgrades
+    mismatches: list[str]
+    distance: tuple  # for the nearest family: of the same kind and position, and then with fewest mismatches
 
 
-def to_hf_config(family, facts, ids):
-    """config.json for these facts, as far as it can say them."""
-    theirs = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
-    for key, names in family.keys.items():
-        values = [facts[name] for name in names_of(names) if name in facts]
-        value = values and (any(values) if all(isinstance(v, bool) for v in values) else values[0])
-        words = {ours: word for word, ours in reversed(family.words.get(key, {}).items())}
-        if values and (not words or value in words):
-            value = float(value) if names in FRACTIONS and value is not None else value
-            theirs[key] = words.get(value, value)
-    return theirs | family.write(facts, theirs)
+def match(family, spec, ids):
+    """Write config.json and read it back. An option that comes back changed is upgraded or a mismatch."""
+    kinds = [name for name in family.spec if name.endswith("kind")]
+    changes, hf_config, error = diff(spec, family.spec, kinds), {}, None
+    distance = ("kind" in changes, "position.kind" in changes, len(changes))
+    if not changes:
+        try:
+            spec = spec | upgrades(spec, family.spec)
+            spec |= upgrades(spec, spec_from_hf(family, to_hf_config(family, spec, ids)))
+            hf_config = to_hf_config(family, spec, ids)
+            restored = spec_from_hf(family, hf_config)
+            changes = diff(spec, restored, {**spec, **restored})
+        except ValueError as refusal:
+            error = str(refusal)
+    mismatches = [error] if error else []
+    for name, values in changes.items():
+        ours, theirs = map(json.dumps, values)
+        mismatches.append(f"model.{name} is {ours} and {family.architecture} has {theirs}")
+    return FamilyMatch(family, hf_config, spec, mismatches, (*distance, error is not None, len(changes)))
 
 
-def match(family, facts, ids):
-    """What is written is read back, so that nothing is lost unnoticed: a fact that comes back another one is
-    lifted or stands in the way. `ids` are config.json's special tokens."""
-    kinds = [name for name in family.facts if name.endswith("kind")]
-    odd = diff(facts, family.facts, [name for name in kinds if name in facts])
-    if odd := [*odd, *inexpressible(family, facts)]:
-        return FamilyMatch(family, {}, facts, [mismatch(family, *found) for found in odd])
-    try:
-        lifted = facts | upgrades(facts, family.facts)
-        lifted |= upgrades(lifted, spec_from_hf(family, to_hf_config(family, lifted, ids)))
-        theirs = to_hf_config(family, lifted, ids)
-        wanted = spec_from_hf(family, theirs)
-        odd = diff(lifted, wanted, {**lifted, **wanted})
-    except HubError as error:
-        return FamilyMatch(family, {}, facts, [str(error)])
-    return FamilyMatch(family, theirs, lifted, [mismatch(family, *found) for found in odd])
+def diff(spec, other, names):
+    """{name: (value, other value)}; no logit depends on dropout."""
+    pairs = {name: (spec.get(name), other.get(name)) for name in names if name != "dropout"}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def inexpressible(family, facts):
-    """(name, fact, what there are words for) of each kind that config.json has no word for."""
-    for key, words in family.words.items():
-        known = dict.fromkeys(words.values())
-        kinds = [name for name in names_of(family.keys[key]) if name.endswith("kind")]
-        yield from (
-            (name, facts.get(name), " or ".join(known)) for name in kinds if facts.get(name) not in known
-        )
-
-
-def upgrades(facts, wanted):
-    found = diff(facts, wanted, facts.keys() & wanted.keys())
-    return {name: new for name, old, new in found if LOSSLESS_UPGRADES.get(name) == (old, new)}
-
-
-def diff(facts, others, names):
-    """(name, fact, other), but for dropout, of which no logit knows."""
-    each = ((name, facts.get(name), others.get(name)) for name in names if name != "dropout")
-    return [(name, fact, other) for name, fact, other in each if fact != other]
-
-
-def mismatch(family, name, ours, theirs):
-    return f"model.{name} is {spell(ours)} and {family.architecture} has {spell(theirs)}"
-
-
-def spell(value):
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def upgrades(spec, wanted):
+    changes = diff(spec, wanted, spec.keys() & wanted.keys())
+    return {name: change[1] for name, change in changes.items() if LOSSLESS_UPGRADES.get(name) == change}

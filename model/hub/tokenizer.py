@@ -1,4 +1,4 @@
-"""Published: which folders are in the Hugging Face formats, and the tokenizer in them."""
+"""The tokenizer of a folder in a Hugging Face format."""
 
 from itertools import count, takewhile
 from pathlib import Path
@@ -7,8 +7,7 @@ from configs.errors import HubError
 from data.tokenizers.huggingface import from_hf, load_hf_tokenizer
 from model.hub.files import NAME, read_json
 
-# special tokens by our names: what others call them, and how BERT, RoBERTa and T5 spell them, whose older
-# folders do not say
+# {special token: (names in config.json and tokenizer_config.json, spellings to try if these have none)}
 ROLES = {
     "end": (("eos", "sep"), ("[SEP]", "</s>")),
     "start": (("decoder_start", "bos", "cls"), ("[CLS]", "<s>")),
@@ -18,7 +17,7 @@ ROLES = {
 
 
 def is_hf_folder(place):
-    """A folder in these formats, or the name of a model on the hub; not a run."""
+    """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
     folder = Path(place).expanduser()
     if folder.is_dir():
         return (folder / "config.json").exists() and not (folder / "config.yaml").exists()
@@ -26,43 +25,45 @@ def is_hf_folder(place):
 
 
 def read_tokenizer(folder):
-    theirs, beside = read_json(folder / "config.json"), folder / "tokenizer_config.json"
-    rows = theirs.get("vocab_size")
-    if type(rows) is not int or rows < 1:
-        raise HubError(f"config.json: vocab_size is {rows!r}; expected a whole number from 1 on")
-    if not (folder / "tokenizer.json").is_file():
+    hf_config, path = read_json(folder / "config.json"), folder / "tokenizer.json"
+    vocab_size = hf_config.get("vocab_size")
+    if type(vocab_size) is not int or vocab_size < 1:
+        raise HubError(f"config.json: vocab_size is {vocab_size!r}; expected an integer at least 1")
+    if not path.is_file():
         raise HubError(
-            f"{folder} has no tokenizer.json; transformers writes one: "
+            f"{folder} has no tokenizer.json; write one with transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
+    settings = folder / "tokenizer_config.json"
     try:
-        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        said = read_json(beside) if beside.exists() else {}
-        return from_hf(text, special_ids(theirs, said, load_hf_tokenizer(text)), rows)
+        text = path.read_text(encoding="utf-8")
+        names = read_json(settings) if settings.exists() else {}
+        return from_hf(text, special_ids(hf_config, names, load_hf_tokenizer(text)), vocab_size)
     except (OSError, ValueError, KeyError) as error:
-        raise HubError(f"{folder / 'tokenizer.json'} cannot be used: {error}") from None
+        raise HubError(f"{path} cannot be used: {error}") from None
 
 
-def special_ids(theirs, said, tokens):
-    """Our names of the special tokens, and their ids: as config.json says, then as the tokenizer does, then
-    as they are usually spelled."""
+def special_ids(hf_config, tokenizer_config, library):
+    """{special token: id}, from config.json, else from tokenizer_config.json, else by the usual spelling."""
 
-    def known(roles, spellings):
+    def candidates(roles, spellings):
         for role in roles:
-            i, name = theirs.get(f"{role}_token_id"), said.get(f"{role}_token")
-            i = i[0] if isinstance(i, list) and i else i
+            i, name = hf_config.get(f"{role}_token_id"), tokenizer_config.get(f"{role}_token")
+            yield i[0] if isinstance(i, list) and i else i
             name = name.get("content") if isinstance(name, dict) else name
-            if type(i) is int and 0 <= i < theirs["vocab_size"]:  # -1 says that there is none
-                return i
-            if isinstance(name, str) and tokens.token_to_id(name) is not None:
-                return tokens.token_to_id(name)
-        spelled = (tokens.token_to_id(spelling) for spelling in spellings)
-        return next((i for i in spelled if i is not None and i < theirs["vocab_size"]), None)
+            yield library.token_to_id(name) if isinstance(name, str) else None
+        yield from map(library.token_to_id, spellings)
 
-    found = {name: i for name, own in ROLES.items() if (i := known(*own)) is not None}
-    if "end" not in found:
-        raise ValueError("it names no token that ends a text: add eos_token to tokenizer_config.json")
-    for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's, and our own
-        ids = (tokens.token_to_id(spelling.format(n)) for n in count())
-        found |= {f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, ids))}
-    return found
+    ids = {}
+    for special, (roles, spellings) in ROLES.items():
+        known = (
+            i for i in candidates(roles, spellings) if type(i) is int and 0 <= i < hf_config["vocab_size"]
+        )
+        if (i := next(known, None)) is not None:  # -1 stands for none
+            ids[special] = i
+    if "end" not in ids:
+        raise ValueError("no end-of-text token: add eos_token to tokenizer_config.json")
+    for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's and this project's
+        sentinels = (library.token_to_id(spelling.format(n)) for n in count())
+        ids |= {f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, sentinels))}
+    return ids

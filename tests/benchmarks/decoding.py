@@ -16,7 +16,8 @@ import transformers as hf
 from configs.compose import compose
 from model import build_model
 from model.generate.decode import generate
-from model.hub import best_match, spec_from_config
+from model.hub import best_match
+from model.hub.spec import spec_from_config
 from tests.model.test_parity import IDS, copied
 
 SIZES = {
@@ -42,7 +43,7 @@ def both(size):
     config = compose(["model=gpt2", *words]).model
     ours = build_model(config, sizes["vocab_size"]).eval()
     found = best_match(spec_from_config(config, ours), IDS, "gpt2")
-    return copied(ours, theirs, found.family.tensors(found.facts, found.theirs)), theirs
+    return copied(ours, theirs, found.family.tensors(found.spec, found.hf_config)), theirs
 
 
 def by_ours(model, prompts, new):

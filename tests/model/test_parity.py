@@ -6,14 +6,15 @@ import transformers as hf
 
 from configs.compose import compose
 from model import build_model
-from model.hub import FAMILIES, best_match, config_from_spec, spec_from_config
+from model.hub import FAMILIES, best_match
+from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import resolve
 from tests.parts import VOCABULARY, tokens
 
 ROUGH = 1e-5  # theirs makes its angles, or its norms, in float32
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
-LATENT = "model=deepseek model.attention.kv_lora_rank=16 model.attention.rotary_dim=4 "
+LATENT = "model=deepseek model.attention.kv_lora_rank=16 model.attention.qk_rope_head_dim=4 "
 LATENT += "model.attention.qk_nope_head_dim=10 model.attention.v_head_dim=6 model.attention.q_lora_rank="
 RELATIVE = "model.position.num_buckets=16 model.position.max_distance=40"
 PRESETS = {  # what is built, the family that it is, and how near it comes
@@ -48,7 +49,7 @@ def copied(ours, theirs, tensors):
     """Ours with their weights."""
     weights = theirs.state_dict()
     for name, place in resolve(tensors, dict(ours.named_parameters())).items():
-        for our_name, piece in zip(place.ours, place.way.here(weights[name]), strict=True):
+        for our_name, piece in zip(place.names, place.rule.to_ours(weights[name]), strict=True):
             ours.get_parameter(our_name).data = piece.clone()
     return ours
 
@@ -56,17 +57,16 @@ def copied(ours, theirs, tensors):
 def both(words):
     """Ours, and theirs as the hub describes it, with the same weights."""
     config = compose([*words.split(), *SIZES]).model
-    facts = spec_from_config(config, build_model(config, VOCABULARY))
-    found = best_match(facts, IDS)
-    facts = found.facts
-    theirs = found.theirs | {"vocab_size": VOCABULARY}
+    found = best_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
+    spec = found.spec
+    theirs = found.hf_config | {"vocab_size": VOCABULARY}
     whole = getattr(hf, found.family.architecture)
     options = whole.config_class.from_dict(theirs)
     options._attn_implementation = "eager"
     model = drawn(whole(options))
-    config = config_from_spec(facts, found.family.init)
+    config = config_from_spec(spec, found.family.init)
     ours = build_model(config, VOCABULARY).double().eval()
-    return found.family, model, copied(ours, model, found.family.tensors(facts, theirs))
+    return found.family, model, copied(ours, model, found.family.tensors(spec, theirs))
 
 
 @pytest.mark.parametrize("words", PRESETS)

@@ -1,123 +1,99 @@
-"""DeepSeek-V3's latent attention, with dense layers: neighbours turn, not halves; a latent shares its matrix
-with the rotary key, and keys share one with values."""
+"""DeepSeek-V3 with dense layers: it rotates neighboring channels, and packs some matrices in pairs."""
 
 import torch
 
 from configs.errors import HubError
-from model.hub.families.llama import ALIASES, BASE, GATED, MISSING, SIZES, SPARE
-from model.hub.families.llama import tensors as named
-from model.hub.families.rope import KEYS, growth, parameters, read_rope, write_rope
-from model.hub.family import Family
+from configs.registry import Count
+from model.hub.families.llama import LLAMA, LLAMA_KEYS
+from model.hub.families.llama import tensors as llama_tensors
+from model.hub.families.rope import read_rope, rope_parameters, write_rope, yarn_mscale
+from model.hub.family import Key
 from model.hub.tensors import TensorRule, elementwise
 
+MOE_KEYS = """
+    moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts n_shared_experts
+    num_experts_per_tok norm_topk_prob routed_scaling_factor scoring_func num_nextn_predict_layers
+    num_mtp_layers output_router_logits ep_size aux_loss_alpha seq_aux router_aux_loss_coef
+"""
 
-def tensors(facts, theirs):
-    n_heads, rotary = facts["n_heads"], facts["attention.rotary_dim"]
-    plain, value, latent = (facts[f"attention.{w}_width"] for w in ("plain", "value", "latent"))
-    scale, turned = sharpening(theirs), theirs.get("rope_interleave", True)
 
-    def apart(rows):
-        """Every other channel, then those between them."""
-        return torch.cat([rows[..., 0::2, :], rows[..., 1::2, :]], -2) if turned else rows
+def tensors(spec, hf_config):
+    dims = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
+    nope, rotary, value, latent, q_rank = (spec[f"attention.{dim}"] for dim in dims)
+    n_heads, interleaved = spec["n_heads"], hf_config.get("rope_interleave", True)
+    order = row_order(n_heads, nope, rotary, interleaved)
+    latent_order = row_order(1, latent, rotary, interleaved)
+    rope = rope_parameters(
+        hf_config
+    )  # YaRN may scale the logits of attention; here queries carry that factor
+    mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
+    scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
-    def together(rows):
-        return torch.stack(rows.chunk(2, -2), -2).flatten(-3, -2) if turned else rows
+    def split_heads(weight):
+        return [part.flatten(0, 1) for part in weight.unflatten(0, (n_heads, -1)).split([nope, value], 1)]
 
-    def query(change, scale):
-        def changed(weight):
-            still, moved = weight.unflatten(0, (n_heads, -1)).split([plain, rotary], 1)
-            return torch.cat([still, change(moved)], 1).flatten(0, 1) * scale
-
-        return changed
-
-    def join_key_value(parts):
+    def join_heads(parts):
         return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
 
-    def split_key_value(weight):
-        parts = weight.unflatten(0, (n_heads, -1)).split([plain, value], 1)
-        return [part.flatten(0, 1) for part in parts]
-
-    def split_latent(weight):
-        first, rows = weight.split([latent, rotary])
-        return [first, apart(rows)]
-
-    ours, layer, low = "stack.blocks.*.attention", "model.layers.*.self_attn", facts["attention.q_lora_rank"]
-    whole = elementwise(
-        f"{ours}.query" + (".2" if low else ""), query(apart, scale), query(together, 1 / scale)
-    )
-    shared = {
-        t: name for t, name in named(facts, theirs).items() if not t.startswith(f"{layer}.") or "o_proj" in t
-    }
-    return shared | {
+    ours, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
+    shared = llama_tensors(spec, hf_config).items()
+    return {name: to for name, to in shared if not name.startswith(layer) or "o_proj" in name} | {
         f"{layer}.q_a_proj": f"{ours}.query.0",
         f"{layer}.q_a_layernorm": f"{ours}.query.1",
+        f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": elementwise(
+            f"{ours}.query.2" if q_rank else f"{ours}.query",
+            lambda weight: weight[order] * scale,
+            lambda weight: weight[order.argsort()] * (1 / scale),
+        ),
         f"{layer}.kv_a_layernorm": f"{ours}.latent_norm",
         f"{layer}.kv_a_proj_with_mqa": TensorRule(
             (f"{ours}.kv_down", f"{ours}.k_rope"),
-            split_latent,
-            lambda parts: torch.cat([parts[0], together(parts[1])]),
+            lambda weight: weight[latent_order].split([latent, rotary]),
+            lambda parts: torch.cat(parts)[latent_order.argsort()],
         ),
-        f"{layer}.kv_b_proj": TensorRule((f"{ours}.key", f"{ours}.value"), split_key_value, join_key_value),
-        f"{layer}.q_{'b_' if low else ''}proj": whole,
+        f"{layer}.kv_b_proj": TensorRule((f"{ours}.key", f"{ours}.value"), split_heads, join_heads),
     }
 
 
-def sharpening(theirs):
-    """Yarn may scale the scores; here the queries bear it."""
-    rope = parameters(theirs)
-    of_all = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
-    return growth(rope["factor"], of_all) ** 2 if of_all else 1.0
+def row_order(n_heads, n_fixed, n_rotary, interleaved):
+    """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
+    rotary = torch.arange(n_rotary)
+    rotary = torch.cat([rotary[0::2], rotary[1::2]]) if interleaved else rotary
+    head = torch.cat([torch.arange(n_fixed), n_fixed + rotary])
+    return (torch.arange(n_heads)[:, None] * len(head) + head).flatten()
 
 
-def read(theirs, facts):
-    layers, dense = facts["n_layers"], theirs.get("first_k_dense_replace", 3)
-    if dense < layers:
+def read(hf_config, spec):
+    n_dense = hf_config.get("first_k_dense_replace", 3)
+    if n_dense < spec["n_layers"]:
         raise HubError(
-            f"config.json: first_k_dense_replace is {dense} of {layers} layers, so the others are mixtures "
-            "of experts (MoE); only dense layers are supported"
+            f"config.json: first_k_dense_replace is {n_dense}; mixtures of experts (MoE) are not supported"
         )
-    return read_rope(theirs)
+    return read_rope(hf_config)
 
 
-def write(facts, theirs):
-    widths = facts.get("attention.qk_nope_head_dim", 0) + facts.get("attention.rotary_dim", 0)
-    counts = {"num_key_value_heads": facts["n_heads"], "first_k_dense_replace": facts["n_layers"]}
-    return {"qk_head_dim": widths, "rope_interleave": True, **counts, **write_rope(facts)}
+def write(spec, ids):
+    keys = {"num_key_value_heads": spec["n_heads"], "first_k_dense_replace": spec["n_layers"]}
+    keys["qk_head_dim"] = spec["attention.qk_nope_head_dim"] + spec["attention.qk_rope_head_dim"]
+    return {**keys, "rope_interleave": True, "rms_norm_eps": 1e-6, **write_rope(spec)}
 
 
-# fmt: off
-DEEPSEEK = Family(
+DEEPSEEK = LLAMA._replace(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
-    auto="AutoModelForCausalLM",
-    init="gpt2",
-    facts={**BASE, "attention.kind": "mla", "norm.eps": 1e-6, "ffn.bias": False},
+    spec={name: value for name, value in LLAMA.spec.items() if not name.startswith("attention.")}
+    | {"attention.kind": "mla", "norm.eps": 1e-6},
     keys={
-        **SIZES, "q_lora_rank": "attention.q_lora_rank", "kv_lora_rank": "attention.kv_lora_rank",
-        "qk_nope_head_dim": "attention.qk_nope_head_dim", "qk_rope_head_dim": "attention.rotary_dim",
-        "v_head_dim": "attention.v_head_dim",
+        **LLAMA_KEYS,
+        "q_lora_rank": Key("attention.q_lora_rank", Count | None, 1536),
+        "kv_lora_rank": Key("attention.kv_lora_rank"),
+        "qk_nope_head_dim": Key("attention.qk_nope_head_dim"),
+        "qk_rope_head_dim": Key("attention.qk_rope_head_dim"),
+        "v_head_dim": Key("attention.v_head_dim"),
     },
-    words={"hidden_act": GATED},
-    missing={**MISSING, "q_lora_rank": 1536},
-    needs={"attention_bias": False},
-    unread=(
-        *KEYS,
-        *("num_key_value_heads", "first_k_dense_replace", "rope_interleave", "head_dim", "qk_head_dim"),
-        *(
-            "moe_intermediate_size", "moe_layer_freq", "n_group", "topk_group", "topk_method",
-            "n_routed_experts",
-        ),
-        *(
-            "n_shared_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor",
-            "scoring_func",
-        ),
-        *("num_nextn_predict_layers", "num_mtp_layers", "output_router_logits", "ep_size", "aux_loss_alpha"),
-        *("seq_aux", "router_aux_loss_coef"),
-    ),
+    required={"attention_bias": False, "rms_norm_eps": 1e-6},
+    ignored=f"{LLAMA.ignored} first_k_dense_replace rope_interleave head_dim qk_head_dim {MOE_KEYS}",
     read=read,
     write=write,
     tensors=tensors,
-    prefix="model.",
-    aliases=ALIASES,
-    spare=SPARE,
 )

@@ -1,168 +1,137 @@
-"""Llama's kin: what Llama, Mistral, Qwen3, NanoChat and DeepSeek share."""
+"""Llama, and what Mistral, Qwen3 and NanoChat change in it."""
 
 from configs.errors import HubError
+from configs.registry import Count, Positive
 from model.hub.families.rope import KEYS, read_rope, write_rope
-from model.hub.family import Family
-from model.hub.spec import ACTIVATIONS, PLAIN_EMBEDDING, PLAIN_HEAD, attention_spec, head_widths
+from model.hub.family import SIZES, Family, Key
+from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS
 from model.hub.tensors import elementwise
 
-# fmt: off
 GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu_tanh", "gelu_new": "geglu_tanh", "gelu": "geglu"}
-BASE = {
-    "kind": "decoder", **PLAIN_EMBEDDING, **PLAIN_HEAD, "position.kind": "rope", "block.kind": "pre",
-    "norm.kind": "rmsnorm", "norm.weight": True, "norm.bias": False,
+LLAMA_KEYS = SIZES | {
+    "hidden_act": Key("ffn.kind", GATED, "silu"),
+    "tie_word_embeddings": Key("head.tie_weights", bool, False),
 }
-SIZES = {
-    "hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
-    "max_position_embeddings": "context_length", "intermediate_size": "ffn.d_ff", "hidden_act": "ffn.kind",
-    "rms_norm_eps": "norm.eps", "tie_word_embeddings": "head.tie_weights",
-}
-HEADS = {"head_dim": ("attention.head_dim", "attention.v_head_dim")}
-BIASES = {"attention_bias": ("attention.bias", "attention.o_bias")}
-MISSING = {
-    "hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
-    "head_dim": lambda theirs: theirs["hidden_size"] // theirs["num_attention_heads"],
-    "attention_bias": False, "mlp_bias": False,
-}
-# fmt: on
-COUNTS = ("num_key_value_heads", *KEYS)
-ALIASES = {"lm_head.weight": "model.embed_tokens.weight"}
-SPARE = (r".*\.rotary_emb\.inv_freq",)
+EPS = {"rms_norm_eps": Key("norm.eps", Positive, 1e-6)}
+HEAD_DIM = {"head_dim": Key("attention.head_dim attention.v_head_dim", Count | None, None)}
+BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(theirs, facts):
-    n_heads, shared = facts["n_heads"], theirs.get("num_key_value_heads") or facts["n_heads"]
-    if n_heads % shared:
-        raise HubError(
-            f"config.json: num_key_value_heads is {shared}, no divisor of num_attention_heads ({n_heads})"
-        )
-    return {"attention.queries_per_kv": n_heads // shared, **read_rope(theirs)}
+def read(hf_config, spec):
+    n_heads, n_kv_heads = spec["n_heads"], hf_config.get("num_key_value_heads") or spec["n_heads"]
+    if n_heads % n_kv_heads:
+        raise HubError(f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
+    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
 
 
-def write(facts, theirs):
-    return {
-        "num_key_value_heads": facts["n_heads"] // facts.get("attention.queries_per_kv", 1),
-        **write_rope(facts),
-    }
+def write(spec, ids):
+    return {"num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"], **write_rope(spec)}
 
 
-def tensors(facts, theirs):
-    ours, layer = "stack.blocks.*", "model.layers.*"
+def tensors(spec, hf_config):
+    block, layer = "stack.blocks.*", "model.layers.*"
     return {
         "model.embed_tokens": "embedding.table",
         "model.norm": "stack.final_norm",
         "lm_head": "head.map",
-        f"{layer}.input_layernorm": f"{ours}.attention_norm",
-        f"{layer}.self_attn.q_proj": f"{ours}.attention.query",
-        f"{layer}.self_attn.k_proj": f"{ours}.attention.key",
-        f"{layer}.self_attn.v_proj": f"{ours}.attention.value",
-        f"{layer}.self_attn.o_proj": f"{ours}.attention.out",
-        f"{layer}.self_attn.q_norm": f"{ours}.attention.query_norm",
-        f"{layer}.self_attn.k_norm": f"{ours}.attention.key_norm",
-        f"{layer}.post_attention_layernorm": f"{ours}.ffn_norm",
-        f"{layer}.mlp.gate_proj": f"{ours}.ffn.gate",
-        f"{layer}.mlp.up_proj": f"{ours}.ffn.up",
-        f"{layer}.mlp.down_proj": f"{ours}.ffn.out",
+        f"{layer}.input_layernorm": f"{block}.attention_norm",
+        f"{layer}.self_attn.q_proj": f"{block}.attention.query",
+        f"{layer}.self_attn.k_proj": f"{block}.attention.key",
+        f"{layer}.self_attn.v_proj": f"{block}.attention.value",
+        f"{layer}.self_attn.o_proj": f"{block}.attention.out",
+        f"{layer}.self_attn.q_norm": f"{block}.attention.query_norm",
+        f"{layer}.self_attn.k_norm": f"{block}.attention.key_norm",
+        f"{layer}.post_attention_layernorm": f"{block}.ffn_norm",
+        f"{layer}.mlp.gate_proj": f"{block}.ffn.gate",
+        f"{layer}.mlp.up_proj": f"{block}.ffn.up",
+        f"{layer}.mlp.down_proj": f"{block}.ffn.out",
     }
-
-
-def read_window(theirs, facts):
-    """Qwen3 may give some layers a window; here all of them have it, or none."""
-    without = theirs.get("max_window_layers", 28) if theirs.get("use_sliding_window") else facts["n_layers"]
-    kinds = {"full_attention"} if without > 0 else set()
-    kinds |= {"sliding_attention"} if without < facts["n_layers"] else set()
-    if theirs.get("use_sliding_window") and theirs.get("layer_types"):
-        kinds = set(theirs["layer_types"])
-    if kinds not in ({"full_attention"}, {"sliding_attention"}):
-        raise HubError(
-            f"config.json: layer_types is a mixture of {' and '.join(sorted(kinds))}; supported is one "
-            "window for all layers, or none"
-        )
-    sliding_window = None if kinds == {"full_attention"} else theirs.get("sliding_window", 4096)
-    return {"attention.sliding_window": sliding_window, **read(theirs, facts)}
-
-
-def write_window(facts, theirs):
-    sliding_window = facts.get("attention.sliding_window")
-    used = {
-        "use_sliding_window": sliding_window is not None,
-        "sliding_window": sliding_window,
-        "max_window_layers": 0,
-    }
-    return {**used, **write(facts, theirs)}
 
 
 LLAMA = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    auto="AutoModelForCausalLM",
     init="gpt2",
-    facts={**BASE, **attention_spec(without=["queries_per_kv"])},
-    keys={**SIZES, **HEADS, **BIASES, "mlp_bias": "ffn.bias"},
-    words={"hidden_act": GATED},
-    missing=MISSING,
-    unread=COUNTS,
+    spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
+    keys={**LLAMA_KEYS, **EPS, **HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
+    ignored=f"num_key_value_heads {KEYS}",
     read=read,
     write=write,
     tensors=tensors,
     prefix="model.",
-    aliases=ALIASES,
-    spare=SPARE,
+    aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    optional=(r".*\.rotary_emb\.inv_freq",),
 )
-NO_BIAS = {"bias": False, "o_bias": False}
 MISTRAL = LLAMA._replace(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    facts={**BASE, **attention_spec(without=["group", "sliding_window"], **NO_BIAS), "ffn.bias": False},
-    keys={**SIZES, **HEADS, "sliding_window": "attention.sliding_window"},
-    missing={**MISSING, "sliding_window": 4096},
+    keys={
+        **LLAMA_KEYS,
+        **EPS,
+        **HEAD_DIM,
+        "sliding_window": Key("attention.sliding_window", Count | None, 4096),
+    },
 )
+
+
+def read_qwen3(hf_config, spec):
+    """Qwen3 may use a window in some layers; here all layers have it, or none."""
+    windowed = hf_config.get("use_sliding_window")
+    n_full = hf_config.get("max_window_layers", 28) if windowed else spec["n_layers"]
+    layer_types = {"full_attention"} if n_full > 0 else set()
+    layer_types |= {"sliding_attention"} if n_full < spec["n_layers"] else set()
+    if windowed and hf_config.get("layer_types"):
+        layer_types = set(hf_config["layer_types"])
+    if layer_types not in ({"full_attention"}, {"sliding_attention"}):
+        raise HubError("config.json: layer_types is a mixture; only one type for all layers is supported")
+    window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
+    return {"attention.sliding_window": window, **read(hf_config, spec)}
+
+
+def write_qwen3(spec, ids):
+    window = spec["attention.sliding_window"]
+    keys = {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}
+    return keys | write(spec, ids)
+
+
 QWEN3 = LLAMA._replace(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
-    facts={**BASE, **attention_spec(without=["group", "sliding_window"], qk_norm="head"), "ffn.bias": False},
-    keys={**SIZES, **HEADS, **BIASES},
-    missing={**MISSING, "head_dim": 128},
-    unread=(*COUNTS, "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"),
-    read=read_window,
-    write=write_window,
+    spec=LLAMA.spec | {"attention.qk_norm": "head"},
+    keys={**LLAMA_KEYS, **EPS, **BIAS, "head_dim": HEAD_DIM["head_dim"]._replace(type=Count, default=128)},
+    ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
+    read=read_qwen3,
+    write=write_qwen3,
 )
 
 
-def nanochat_tensors(facts, theirs):
-    def halves_change_places(rows):
-        return rows.unflatten(0, (-1, 2, facts["attention.head_dim"] // 2)).flip(1).flatten(0, 2)
+def nanochat_tensors(spec, hf_config):
+    def swap_halves(rows):
+        return rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2)).flip(1).flatten(0, 2)
 
-    def turning(part):
-        return elementwise(f"stack.blocks.*.attention.{part}", halves_change_places, halves_change_places)
+    def swapped(part):
+        return elementwise(f"stack.blocks.*.attention.{part}", swap_halves, swap_halves)
 
-    return {t: ours for t, ours in tensors(facts, theirs).items() if "norm" not in t and "mlp" not in t} | {
-        "model.layers.*.self_attn.q_proj": turning("query"),
-        "model.layers.*.self_attn.k_proj": turning("key"),
+    table = tensors(spec, hf_config).items()
+    return {name: to for name, to in table if "norm" not in name and "mlp" not in name} | {
+        "model.layers.*.self_attn.q_proj": swapped("query"),
+        "model.layers.*.self_attn.k_proj": swapped("key"),
         "model.layers.*.mlp.fc1": "stack.blocks.*.ffn.up",
         "model.layers.*.mlp.fc2": "stack.blocks.*.ffn.out",
     }
 
 
-def read_all(theirs, facts):
-    return head_widths(facts, "attention") | read(theirs, facts)
-
-
-NANOCHAT = Family(
+NANOCHAT = LLAMA._replace(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
-    auto="AutoModelForCausalLM",
     init="modern",
-    facts={key: fact for key, fact in BASE.items() if key != "head.logit_softcap"}
-    | attention_spec(without=["queries_per_kv"], qk_norm="head")
-    | {"norm.weight": False, "embedding_norm": True, "ffn.bias": False},
-    keys={**SIZES, **BIASES, "final_logit_softcapping": "head.logit_softcap"},
-    words={"hidden_act": ACTIVATIONS},
-    missing={**MISSING, "hidden_act": "relu2", "final_logit_softcapping": 15.0},
-    unread=COUNTS,
-    read=read_all,
-    write=write,
+    spec=LLAMA.spec | {"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
+    keys={
+        **LLAMA_KEYS,
+        **EPS,
+        **BIAS,
+        "hidden_act": Key("ffn.kind", ACTIVATIONS, "relu2"),
+        "final_logit_softcapping": Key("head.logit_softcap", Positive | None, 15.0),
+    },
     tensors=nanochat_tensors,
-    prefix="model.",
-    aliases=ALIASES,
 )

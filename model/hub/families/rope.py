@@ -1,80 +1,69 @@
-"""Rope: one spelling of it here, two there: rope_theta with rope_scaling, or both in rope_parameters."""
+"""RoPE in config.json: rope_theta with rope_scaling, or both in rope_parameters."""
 
 import math
 
 from configs.errors import HubError
+from configs.registry import build
+from model.position import SCALINGS
 
-KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
-OURS = {
-    "factor": "factor",
-    "low_freq_factor": "low_freq_factor",
-    "high_freq_factor": "high_freq_factor",
-    "original_max_position_embeddings": "original_max_position",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "attention_factor": "attention_factor",
-}
-OPTIONS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
-}
+KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
+MAX_POSITION = "original_max_position"
 
 
-def parameters(theirs):
-    """What config.json says of rope, in one dict."""
-    found = dict(theirs.get("rope_parameters") or theirs.get("rope_scaling") or {})
-    beside = theirs.get("rope_theta") not in (None, found.get("rope_theta", theirs.get("rope_theta")))
-    if theirs.get("rope_parameters") and (theirs.get("rope_scaling") or beside):
-        key = "rope_theta" if beside else "rope_scaling"
-        raise HubError(f"config.json: {key} stands beside rope_parameters; leave one of them out")
-    old = found.pop("type", None)
-    found.setdefault("rope_type", old or "default")
-    for key, usual in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0)):
-        found.setdefault(key, theirs.get(key) or usual)
-    return found
+def rope_parameters(hf_config):
+    """All that config.json has about rope, in the newer form."""
+    rope = dict(hf_config.get("rope_parameters") or hf_config.get("rope_scaling") or {})
+    if hf_config.get("rope_parameters"):
+        same_theta = hf_config.get("rope_theta") in (
+            None,
+            rope.get("rope_theta", hf_config.get("rope_theta")),
+        )
+        if hf_config.get("rope_scaling") or not same_theta:
+            key = "rope_scaling" if same_theta else "rope_theta"
+            raise HubError(f"config.json: {key} conflicts with rope_parameters; remove one of them")
+    old_type = rope.pop("type", None)
+    rope.setdefault("rope_type", old_type or "default")
+    for key, default in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0)):
+        rope.setdefault(key, hf_config.get(key) or default)
+    return rope
 
 
-def growth(factor, mscale):
+def yarn_mscale(factor, mscale):
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def read_rope(theirs):
-    found = parameters(theirs)
-    kind, base, fraction = (found.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor"))
-    if kind not in list(OPTIONS):
-        raise HubError(f"config.json: the rope type is {kind!r}; supported are {', '.join(OPTIONS)}")
+def read_rope(hf_config):
+    rope = rope_parameters(hf_config)
+    kind, theta, fraction = (rope.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor"))
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise HubError(f"config.json: rope_type is {kind!r}; expected default, linear, llama3 or yarn")
     if fraction != 1.0:
         raise HubError(f"config.json: partial_rotary_factor is {fraction}; only 1.0 is supported")
-    if kind == "yarn":
-        mscale, of_all = found.pop("mscale", None), found.pop("mscale_all_dim", None)
-        if found.pop("truncate", True) is not True:
-            raise HubError("config.json: truncate is false; only yarn that truncates is supported")
-        if found.get("attention_factor") is None and mscale and of_all and found.get("factor"):
-            found["attention_factor"] = growth(found["factor"], mscale) / growth(found["factor"], of_all)
-        found["beta_fast"], found["beta_slow"] = found.get("beta_fast") or 32.0, found.get("beta_slow") or 1.0
-        found.setdefault("attention_factor", None)
     if kind in ("yarn", "llama3"):
-        found.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings"))
-    if odd := sorted(set(found) - set(OPTIONS[kind])):
-        raise HubError(
-            f"config.json: {odd[0]} is {found[odd[0]]!r}, which rope of type {kind} does not take here"
-        )
-    if lacking := [key for key in OPTIONS[kind] if found.get(key) is None and key != "attention_factor"]:
-        raise HubError(f"config.json: rope of type {kind} has no {lacking[0]}")
-    scaling = {OURS[key]: found[key] for key in OPTIONS[kind]}
-    scaling = {"kind": "none" if kind == "default" else kind, **scaling}
-    return {"position.rope_theta": float(base), "position.rotary_fraction": 1.0, "position.scaling": scaling}
+        default = hf_config.get("max_position_embeddings")
+        rope[MAX_POSITION] = rope.pop(f"{MAX_POSITION}_embeddings", default)
+    if kind == "yarn":
+        mscale, mscale_all_dim = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
+        if rope.pop("truncate", True) is not True:
+            raise HubError("config.json: truncate is false; only true is supported")
+        rope["beta_fast"], rope["beta_slow"] = rope.get("beta_fast") or 32.0, rope.get("beta_slow") or 1.0
+        if (
+            rope.get("attention_factor") is None
+            and mscale
+            and mscale_all_dim
+            and (factor := rope.get("factor"))
+        ):
+            rope["attention_factor"] = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
+    scaling = {"kind": "none" if kind == "default" else kind}
+    scaling |= vars(build("rope", SCALINGS, scaling | rope, shared={}))  # refuses unknown keys
+    return {"position.rope_theta": float(theta), "position.rotary_fraction": 1.0, "position.scaling": scaling}
 
 
-def write_rope(facts):
-    theirs = {"rope_theta": facts.get("position.rope_theta", 10000.0)}
-    scaling = dict(facts.get("position.scaling") or {"kind": "none"})
-    kind = scaling.pop("kind")
-    if kind != "none":
-        words = {ours: key for key, ours in OURS.items()}
-        theirs["rope_scaling"] = {"rope_type": kind} | {
-            words[option]: value for option, value in scaling.items() if value is not None
-        }
-    return theirs
+def write_rope(spec):
+    scaling = {option: value for option, value in spec["position.scaling"].items() if value is not None}
+    keys = {"rope_theta": spec["position.rope_theta"]}
+    if (kind := scaling.pop("kind")) == "none":
+        return keys
+    if MAX_POSITION in scaling:
+        scaling[f"{MAX_POSITION}_embeddings"] = scaling.pop(MAX_POSITION)
+    return keys | {"rope_scaling": {"rope_type": kind, **scaling}}

@@ -1,4 +1,4 @@
-"""init_from takes a folder in the Hugging Face formats as it takes a run."""
+"""init_from with a folder in a Hugging Face format."""
 
 import json
 from pathlib import Path
@@ -11,20 +11,32 @@ from tokenizers.normalizers import Lowercase
 from configs.compose import compose
 from data.corpus import load
 from model.checkpoint.load import load_run
-from tests.model.hub_models import byte_pairs, made, save
-from tests.training.runs import rows
+from model.hub.convert import init_config, init_model
+from tests.model.hub.hub_models import byte_pairs, made, save
+from tests.training.runs import TEXT, rows
 from train import main
 from training.sweep import launch
 
 WORDS = ["init_from=theirs", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
 
 
-def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
+def compose_with_init(overrides):
+    return compose(overrides, init_config)
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text(TEXT)
+    return tmp_path
+
+
+def test_training_starts_at_the_loss_of_the_loaded_model(room):
     theirs = made("gpt2")
     save(theirs, room / "theirs")
-    assert launch(main, compose, [*WORDS, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
+    assert launch(main, compose_with_init, [*WORDS, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
     total = n = 0
-    for batch in load(compose(WORDS)).validation.evaluation():
+    for batch in load(compose_with_init(WORDS), init_model("theirs")[1]).validation.evaluation():
         with torch.no_grad():
             scores = theirs(batch.inputs["tokens"]).logits.flatten(0, 1)
         total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
@@ -34,25 +46,25 @@ def test_a_run_goes_on_at_the_loss_of_the_model_that_came(room):
     assert last[0] < first[0]
 
 
-def test_model_and_tokenizer_come_together(room):
+def test_model_and_tokenizer_are_loaded_together(room):
     save(made("bert"), room / "theirs")
-    config = compose(WORDS)
+    config = compose_with_init(WORDS)
     assert config.objective["kind"] == "masked" and config.tokenizer == {"kind": "hub"}
-    assert launch(main, compose, [*WORDS, "model=gpt2"]) == 2
+    assert launch(main, compose_with_init, [*WORDS, "model=gpt2"]) == 2
     (room / "theirs/config.json").unlink()
-    assert launch(main, compose, WORDS) == 4
+    assert launch(main, compose_with_init, WORDS) == 4
     assert not (room / "runs").exists()
 
 
-def test_a_tokenizer_of_another_kind_learns_too(room):
-    """It is read by its own library, in training, in the run's folder and when that is opened again."""
+def test_training_with_another_tokenizer(room):
+    """It is run by the tokenizers library, in training and after loading the run."""
     save(made("bert"), room / "theirs")
     words = byte_pairs()
     words.normalizer = Lowercase()
     words.add_special_tokens(["<mask>"])
     words.save("theirs/tokenizer.json")
     Path("theirs/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
-    assert launch(main, compose, [*WORDS, "train.steps=2", "sample.every=1", "name=tuned"]) == 0
+    assert launch(main, compose_with_init, [*WORDS, "train.steps=2", "sample.every=1", "name=tuned"]) == 0
     run = load_run(room / "runs/tuned")
     assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == words.token_to_id("<mask>")
     samples = [json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Our own models as classes of transformers: what they lack is filled in, what has no place is refused."""
+"""Exported models load in transformers, with equal logits; models that fit no class are refused."""
 
 import json
 from types import SimpleNamespace
@@ -11,10 +11,9 @@ from configs.compose import compose
 from configs.registry import build
 from data.tokenizers.train import TOKENIZERS
 from model import build_model
-from model.hub import HubError
-from model.hub import convert as pretrained
+from model.hub import HubError, convert
 from model.hub.convert import export, load_hf
-from tests.model.hub_models import logits
+from tests.model.hub.hub_models import logits
 from tests.parts import part
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
@@ -24,7 +23,7 @@ hf.logging.disable_progress_bar()
 
 
 def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
-    """A model with every weight alive, as a run is opened."""
+    """(model, tokenizer, config) with random weights."""
     config = compose([*words.split(), *SIZES]).model
     options = part("tokenizer", kind) | ({"vocab_size": 290} if kind == "bpe" else {})
     tokenizer = build("tokenizer", TOKENIZERS, options, {}).train(lambda include_val: iter([TEXT]), specials)
@@ -35,7 +34,7 @@ def opened(words, kind="byte", specials=("end", "pad", "start", "mask")):
     return model, tokenizer, config
 
 
-GIVEN = {  # what is built, with which tokenizer, and what it becomes
+GIVEN = {  # overrides: tokenizer, class
     "model=modern": ("bpe", "NanoChatForCausalLM"),
     "model=modern model.head.logit_softcap=null": ("byte", "NanoChatForCausalLM"),
     "model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head": (
@@ -68,10 +67,10 @@ GIVEN = {  # what is built, with which tokenizer, and what it becomes
 
 
 @pytest.mark.parametrize("words", GIVEN)
-def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
+def test_exported_models_load_in_transformers(words, tmp_path):
     kind, name = GIVEN[words]
     model, tokenizer, config = opened(words, kind)
-    family = export((model, tokenizer, config), tmp_path / "out")
+    family = export(model, tokenizer, config, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     theirs = getattr(hf, family.auto).from_pretrained(tmp_path / "out").eval()
     assert type(theirs).__name__ == name
@@ -87,88 +86,70 @@ def test_a_model_of_ours_is_one_of_theirs(words, tmp_path):
     assert words.mask_token_id == tokenizer.specials["mask"]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            "model=deepseek position=alibi",
-            "model.position.kind is alibi and DeepseekV3ForCausalLM has rope; ",
-        ),
-        ("model=llama block=sandwich", "model.block.kind is sandwich and LlamaForCausalLM has pre; that one"),
-        (
-            "model=llama model.attention.logit_softcap=9",
-            "model.attention.logit_softcap is 9 and LlamaForCausalLM has null",
-        ),
-        (
-            "model=gpt2 attention=gqa",
-            "model.attention.queries_per_kv is 2 and GPT2LMHeadModel has 1; that one comes",
-        ),
-        ("model=modern ffn=gelu norm=rmsnorm", "model.norm.weight is true and NanoChatForCausalLM has false"),
-        (
-            "model=deepseek norm=rmsnorm model.norm.eps=0.1",
-            "rms_norm_eps is 0.1 and the family asks for 1e-06",
-        ),
-        (
-            "model=llama ffn=geglu norm=layernorm",
-            "model.norm.kind is layernorm and LlamaForCausalLM has rmsnorm",
-        ),
-        ("model=bert ffn=gelu_tanh", "model.head.mlm_transform is gelu and BertForMaskedLM has gelu_tanh"),
-        ("model=vaswani", "position.kind is sinusoidal and BartForConditionalGeneration has learned"),
-        ("model=t5 model.encoder.d_model=64", "model.encoder.d_model is another one and T5ForConditional"),
-    ],
-)
-def test_what_no_class_fits_is_refused(words, sentence, tmp_path):
+MISFITS = {
+    "model=deepseek position=alibi": 'position.kind is "alibi" and DeepseekV3ForCausalLM has "rope"',
+    "model=llama block=sandwich": 'block.kind is "sandwich" and LlamaForCausalLM has "pre"',
+    "model=llama model.attention.logit_softcap=9": "logit_softcap is 9 and LlamaForCausalLM has null",
+    "model=gpt2 attention=gqa": "queries_per_kv is 2 and GPT2LMHeadModel has 1",
+    "model=modern ffn=gelu norm=rmsnorm": "norm.weight is true and NanoChatForCausalLM has false",
+    "model=deepseek norm=rmsnorm model.norm.eps=0.1": "norm.eps is 0.1 and DeepseekV3ForCausalLM has 1e-06",
+    "model=llama ffn=geglu norm=layernorm": 'norm.kind is "layernorm" and LlamaForCausalLM has "rmsnorm"',
+    "model=bert ffn=gelu_tanh": 'mlm_transform is "gelu" and BertForMaskedLM has "gelu_tanh"',
+    "model=vaswani": 'position.kind is "sinusoidal" and BartForConditionalGeneration has "learned"',
+    "model=t5 model.encoder.d_model=64": "encoder.d_model is 64 and T5ForConditionalGeneration has 32",
+    "model=llama model.attention.logit_softcap=9 attention=mha_qknorm ": "Qwen3ForCausalLM has null",
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), MISFITS.items())
+def test_models_that_fit_no_class_are_refused(words, sentence, tmp_path):
     with pytest.raises(HubError, match=sentence):
-        export(opened(words), tmp_path / "out")
+        export(*opened(words), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_family_can_be_asked_for(tmp_path):
+def test_family_option(tmp_path):
     model = opened("model=llama")
-    assert export(model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
-    with pytest.raises(
-        HubError, match="model.position.kind is rope and GPT2LMHeadModel has learned .and 2 more"
-    ):
-        export(model, tmp_path / "gpt2", "gpt2")
-    with pytest.raises(ValueError, match="the family is 'gpt3'; choose one of: gpt2, llama"):
-        export(model, tmp_path / "gpt3", "gpt3")
-    with pytest.raises(ValueError, match="mistral exists already; choose another folder"):
-        export(model, tmp_path / "mistral")
+    assert export(*model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
+    with pytest.raises(HubError, match='is "rmsnorm" and GPT2LMHeadModel has "layernorm" .and 1 more'):
+        export(*model, tmp_path / "gpt2", "gpt2")
+    with pytest.raises(ValueError, match="unknown family 'gpt3'; expected one of: gpt2, llama"):
+        export(*model, tmp_path / "gpt3", "gpt3")
     without_pad = opened("model=roberta", specials=("end", "mask"))
-    with pytest.raises(HubError, match="counts from its pad token, and the tokenizer of this run has none"):
-        export(without_pad, tmp_path / "roberta", "roberta")
-    assert export(without_pad, tmp_path / "bert").architecture == "BertForMaskedLM"
+    with pytest.raises(HubError, match="begin after pad_token_id; this tokenizer has no padding"):
+        export(*without_pad, tmp_path / "roberta", "roberta")
+    assert export(*without_pad, tmp_path / "bert").architecture == "BertForMaskedLM"
     theirs, tokens = hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "bert"), torch.arange(20).view(2, 10)
     assert (logits(theirs.eval(), None, tokens) - logits(without_pad[0], None, tokens)).abs().max() < 1e-5
 
 
-def test_what_says_something_else_is_not_kept(tmp_path, monkeypatch):
-    """A slip in a family's table, or in what is written, comes to light before anyone sees the folder."""
+def test_an_export_with_other_logits_is_not_kept(tmp_path, monkeypatch):
+    """A mistake in a family's table is found before the folder appears."""
 
-    def slipping(table, tensors):
-        found = written(table, tensors)
+    def mistaken(table, tensors):
+        found = to_hf_tensors(table, tensors)
         name = "model.layers.0.self_attn.q_proj.weight"
         return found | {name: found[name].roll(1, 0)}
 
-    written = pretrained.written
-    monkeypatch.setattr(pretrained, "written", slipping)
-    with pytest.raises(HubError, match="what was written says something else .*; nothing is kept"):
-        export(opened("model=modern"), tmp_path / "out")
+    to_hf_tensors = convert.to_hf_tensors
+    monkeypatch.setattr(convert, "to_hf_tensors", mistaken)
+    with pytest.raises(HubError, match="gives other logits .*; nothing was kept"):
+        export(*opened("model=modern"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr(pretrained, "save_file", full)
+    monkeypatch.setattr(convert, "save_file", full)
     with pytest.raises(OSError, match="no space left"):
-        export(opened("model=gpt2"), tmp_path / "out")
+        export(*opened("model=gpt2"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_written_can_be_read_by_people(tmp_path):
-    export(opened("model=llama position=rope_llama3 attention=gqa"), tmp_path / "out")
+def test_exported_config(tmp_path):
+    export(*opened("model=llama position=rope_llama3 attention=gqa"), tmp_path / "out")
     config = SimpleNamespace(**json.loads((tmp_path / "out/config.json").read_text()))
     assert (config.model_type, config.num_key_value_heads, config.vocab_size) == ("llama", 2, 260)
     assert config.rope_scaling["rope_type"] == "llama3" and config.rope_theta == 10000.0
@@ -179,5 +160,5 @@ def test_what_is_written_can_be_read_by_people(tmp_path):
 def test_special_tokens_keep_their_names(tmp_path):
     names = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
     model = opened("model=t5", "bpe", names)
-    export(model, tmp_path / "out")
+    export(*model, tmp_path / "out")
     assert load_hf(tmp_path / "out").tokenizer.specials == model[1].specials

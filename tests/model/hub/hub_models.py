@@ -1,4 +1,4 @@
-"""Tiny models of transformers in folders, one for each shape that the hub must bring over."""
+"""Tiny models of transformers, one for each variant that the hub supports."""
 
 import json
 
@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 
 def byte_pairs():
-    """GPT-2's kind of tokenizer, and two special tokens."""
+    """A byte-level BPE tokenizer with two special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -34,7 +34,7 @@ BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
 
 
 def rope(kind, original, base=10000.0, **options):
-    """Such that some pairs of channels are kept, some stretched, and one or two lie between."""
+    """Some pairs of channels are kept, some stretched, one or two lie between."""
     original = {"original_max_position_embeddings": original} if original else {}
     return {"rope_parameters": {"rope_type": kind, "rope_theta": base, **original, **options}}
 
@@ -78,7 +78,7 @@ MODELS = {
 
 
 def lively(model):
-    """Every weight drawn: a 0 or a 1 would hide a mistake."""
+    """Random weights: zeros and ones would hide mistakes."""
     draw = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         noise = 0.15 * torch.randn(weight.shape, generator=draw)
@@ -100,7 +100,7 @@ def save(model, folder, **options):
 
 
 def changed(folder, **keys):
-    """config.json with other values; ... takes a key out."""
+    """Change keys of config.json; ... removes one."""
     path = folder / "config.json"
     config = json.loads(path.read_text()) | keys
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
@@ -108,7 +108,7 @@ def changed(folder, **keys):
 
 
 def logits(model, source, tokens):
-    """Of either library."""
+    """Of a model of either library."""
     theirs = isinstance(model, hf.PreTrainedModel)
     with torch.no_grad():
         if not (model.config.is_encoder_decoder if theirs else model.kind == "encoder_decoder"):
