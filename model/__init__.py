@@ -1,9 +1,5 @@
-"""One plain transformer, every family.
-
-In the order of a forward pass: transformer.py, block.py, attention.py, attend.py; then the small parts:
-embedding.py, position.py, norm.py, feedforward.py, cache.py; then loss.py, init.py and precision.py. Beside
-the network: generate/ (prompt to text), checkpoint/ (a run on disk), hub/ (Hugging Face formats). `python -m
-model.shapes` prints a forward pass with every shape.
+"""One plain transformer, every family. Read transformer.py, block.py, attention.py and attend.py first, in
+the order of a forward pass; `python -m model.shapes` prints one with every shape.
 
 A name's trailing capitals are its axes, as in q_BHTD; a bare x is always (B, T, C).
 """
@@ -71,6 +67,4 @@ def check_config(config):
         raise ValueError(f"model.embedding.type_vocab_size is for encoders; model.kind is {kind}")
     added = embedding.get("type_vocab_size") or config.position.get("kind") in ("learned", "sinusoidal")
     if config.embedding_norm and embedding.get("scale_by_sqrt_d") and not added:
-        raise ValueError(
-            "model.embedding_norm undoes model.embedding.scale_by_sqrt_d: set one of them to false"
-        )
+        raise ValueError("model.embedding_norm undoes model.embedding.scale_by_sqrt_d: set one to false")

@@ -37,10 +37,9 @@ def make_mask(q_pos, k_pos, *, causal, sliding_window=None, visible=None, bias=N
         return Mask(bias)
     behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
     allowed_B1TS = behind_B1TS >= 0 if causal else torch.ones_like(behind_B1TS, dtype=torch.bool)
-    if sliding_window is not None and causal:
-        allowed_B1TS = allowed_B1TS & (behind_B1TS < sliding_window)
-    elif sliding_window is not None:
-        allowed_B1TS = behind_B1TS.abs() <= sliding_window // 2
+    if sliding_window is not None:
+        near_B1TS = behind_B1TS < sliding_window if causal else behind_B1TS.abs() <= sliding_window // 2
+        allowed_B1TS = allowed_B1TS & near_B1TS
     if visible is not None:
         # padding sees itself, so that no row of weights is empty
         allowed_B1TS = (allowed_B1TS & visible[:, None, None, :]) | (behind_B1TS == 0)
@@ -67,8 +66,7 @@ def ungroup_queries(rows, heads):
 def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
     """Whether explicit matmuls beat the fused kernel. On a CPU they do, by up to 5x, for short sequences in
     anything but full float32; beyond 512 tokens the fused kernel wins, and in bfloat16 also for a single
-    query, as in decoding (tests/benchmarks/attention.py). It does not support keys and values of different
-    widths."""
+    query, as in decoding (tests/benchmarks/attention.py). It needs keys and values of one width."""
     if q_BHTD.device.type != "cpu":
         return False
     if k_BGSD.shape[-1] != v_BGSE.shape[-1]:
@@ -94,8 +92,7 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
 
 
 def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, logit_softcap=None, dropout=0.0):
-    """softmax(q k' * scale + mask) v, with dropout on the weights. Each key/value head serves H / G query
-    heads."""
+    """softmax(q k' * scale + mask) v, with dropout on the weights."""
     if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
         bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
         options = {"attn_mask": bias, "is_causal": mask.causal, "dropout_p": dropout, "scale": scale}

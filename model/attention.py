@@ -5,7 +5,7 @@ All kinds share attention(x, *, mask, rotate=None, cache=None) -> like x.
 """
 
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 import torch.nn as nn
@@ -49,13 +49,6 @@ def make_qk_norm(kind, norm, n_heads, head_dim):
     return norm(head_dim) if kind == "head" else nn.Identity()
 
 
-class KVDims(NamedTuple):
-    """The widths of the tensors that keys and values are projected from."""
-
-    keys: int
-    values: int
-
-
 class Attention(nn.Module):
     """Base of all kinds, which set n_heads, n_groups, rotary_dim, scale and dropout."""
 
@@ -71,15 +64,15 @@ class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query heads (None:
     all) share one head of keys and values (arxiv.org/abs/2305.13245).
 
-    All widths are independent: d_model of x, `memory` of the tensors behind keys and values, and head_dim
-    (queries, keys) and v_head_dim (values) within a head.
+    All widths are independent: d_model of x, the two of `memory` (what cross-attention projects to keys and
+    values), and in a head, head_dim of queries and keys and v_head_dim of values.
     """
 
     def __init__(
         self,
         d_model: int,
         n_heads: int,
-        memory: KVDims | None = None,
+        memory: tuple[int, int] | None = None,
         queries_per_kv: Count | None = 1,
         head_dim: Count | None = None,
         v_head_dim: Count | None = None,
@@ -100,37 +93,33 @@ class MultiHeadAttention(Attention):
             raise ValueError(f"n_heads ({n_heads}) must be a multiple of queries_per_kv ({queries_per_kv})")
         head_dim = head_dim or default_head_dim(d_model, n_heads)
         v_head_dim = v_head_dim or head_dim
-        memory = memory or KVDims(d_model, d_model)
+        key_width, value_width = memory or (d_model, d_model)
         self.n_heads, self.n_groups = n_heads, n_heads // queries_per_kv
         self.head_dim, self.v_head_dim, self.rotary_dim = head_dim, v_head_dim, head_dim
         self.scale, self.dropout = scale or head_dim**-0.5, dropout
         self.logit_softcap, self.sliding_window = logit_softcap, sliding_window
         self.query = nn.Linear(d_model, n_heads * head_dim, bias=bias)
-        self.key = nn.Linear(memory.keys, self.n_groups * head_dim, bias=bias)
-        self.value = nn.Linear(memory.values, self.n_groups * v_head_dim, bias=bias)
+        self.key = nn.Linear(key_width, self.n_groups * head_dim, bias=bias)
+        self.value = nn.Linear(value_width, self.n_groups * v_head_dim, bias=bias)
         self.query_norm = make_qk_norm(qk_norm, norm, n_heads, head_dim)
         self.key_norm = make_qk_norm(qk_norm, norm, self.n_groups, head_dim)
         self.out = nn.Linear(n_heads * v_head_dim, d_model, bias=o_bias)
 
     def forward(self, x, keys=None, values=None, *, mask, rotate=None, cache=None):
+        """Self-attention, or cross-attention to `keys`, which are also the values unless those are given."""
         q_BHTD = self.query_norm(split(self.query(x), self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # a memory never changes
         else:
-            new = self.keys_and_values(x if keys is None else keys, values, rotate)
-            k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
+            keys = x if keys is None else keys
+            new_keys = self.key_norm(split(self.key(keys), self.n_groups))
+            new_keys = new_keys if rotate is None else rotate(new_keys)
+            new_values = split(self.value(keys if values is None else values), self.n_groups)
+            k_BGSD, v_BGSE = (new_keys, new_values) if cache is None else cache.append(new_keys, new_values)
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
-
-    def keys_and_values(self, keys, values, rotate):
-        """Project the given tensors; without `values`, both come from `keys`."""
-        k_BGSD = self.key_norm(split(self.key(keys), self.n_groups))
-        if rotate is not None:
-            k_BGSD = rotate(k_BGSD)
-        v_BGSE = split(self.value(keys if values is None else values), self.n_groups)
-        return k_BGSD, v_BGSE
 
 
 class MultiHeadLatentAttention(Attention):

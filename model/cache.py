@@ -6,10 +6,9 @@ from configs.registry import Count, check_value
 
 
 class KVCache:
-    """Buffers that fill along their next-to-last axis: keys and values, or MLA's latents. The first append
-    allocates them, in its own length unless there is a size."""
+    """Buffers of keys and values, or of MLA's latents. The first append allocates them."""
 
-    def __init__(self, size=None):
+    def __init__(self, size=None):  # None: as long as the first append
         self.size, self.length, self.buffers = check_value("cache size", size, Count | None), 0, []
 
     def append(self, *new):

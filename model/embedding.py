@@ -13,8 +13,7 @@ TypeVocabSize = Annotated[int, Bounds(least=0)]
 
 
 class Embedding(nn.Module):
-    """Token embeddings, times sqrt(d_model) with `scale_by_sqrt_d`, as in the original Transformer; with
-    `type_vocab_size`, plus segment embeddings, as in BERT."""
+    """Token embeddings, optionally scaled as in the original Transformer, or with segments as in BERT."""
 
     def __init__(
         self, vocab_size: int, d_model: int, scale_by_sqrt_d: bool = False, type_vocab_size: TypeVocabSize = 0

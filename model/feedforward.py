@@ -9,15 +9,15 @@ from configs.registry import Count, Positive
 
 
 class MLP(nn.Module):
-    """out(activation(up(x))). The width between is d_ff, or expansion * d_model rounded to a multiple of
-    multiple_of, because kernels are faster at round widths."""
-
-    gated = False
+    """out(activation(up(x))) or, if gated, out(activation(gate(x)) * up(x)) (arxiv.org/abs/2002.05202). The
+    width between is d_ff, or expansion * d_model rounded to a multiple of multiple_of, because kernels are
+    faster at round widths."""
 
     def __init__(
         self,
         d_model: int,
         activation,
+        gated: bool,
         expansion: Positive | None = None,
         multiple_of: Count = 1,
         d_ff: Count | None = None,
@@ -32,21 +32,13 @@ class MLP(nn.Module):
         self.activation = activation
         self.up = nn.Linear(d_model, self.d_ff, bias=bias)
         self.out = nn.Linear(self.d_ff, d_model, bias=bias)
-        if self.gated:
-            self.gate = nn.Linear(d_model, self.d_ff, bias=bias)
+        self.gate = nn.Linear(d_model, self.d_ff, bias=bias) if gated else None
 
     def forward(self, x):
-        h_BTF = self.activation(self.up(x))
-        return self.out(h_BTF)
-
-
-class GatedMLP(MLP):
-    """out(activation(gate(x)) * up(x)) (arxiv.org/abs/2002.05202)."""
-
-    gated = True
-
-    def forward(self, x):
-        h_BTF = self.activation(self.gate(x)) * self.up(x)
+        if self.gate is None:
+            h_BTF = self.activation(self.up(x))
+        else:
+            h_BTF = self.activation(self.gate(x)) * self.up(x)
         return self.out(h_BTF)
 
 
@@ -59,5 +51,5 @@ ACTIVATIONS = {
 }
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
-FFNS = {kind: partial(MLP, activation=ACTIVATIONS[kind]) for kind in ("relu", "relu2", "gelu", "gelu_tanh")}
-FFNS |= {kind: partial(GatedMLP, activation=ACTIVATIONS[gate]) for kind, gate in GATES.items()}
+FFNS = {name: partial(MLP, activation=f, gated=False) for name, f in ACTIVATIONS.items() if name != "silu"}
+FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()}

@@ -2,32 +2,21 @@
 
 import math
 from collections import Counter
-from typing import NamedTuple
 
 import torch.nn as nn
 
 from model.attention import MultiHeadAttention
 
-
-class InitScheme(NamedTuple):
-    """A standard deviation, or the name of a rule, for each type of matrix. `tied` is an embedding that is
-    also the head; `out` is a matrix that writes into the residual stream."""
-
-    embedding: float | str
-    tied: float | str
-    hidden: float | str
-    out: float | str
-    head: float | str
-
-
+# A standard deviation, or the name of a rule, for each type of matrix. `tied` is an embedding that is also
+# the head; `out` is a matrix that writes into the residual stream.
 # fmt: off
+TYPES = (      "embedding", "tied",   "hidden",      "out",      "head")
 SCHEMES = {
-    #                     embedding  tied      hidden         out         head
-    "gpt2":    InitScheme(0.02,      0.02,     0.02,          "by_depth", 0.02),
-    "bert":    InitScheme(0.02,      0.02,     0.02,          0.02,       0.02),
-    "t5":      InitScheme(1.0,       "fan_in", "fan_in",      "fan_in",   "fan_in"),
-    "vaswani": InitScheme("fan_in",  "fan_in", "xavier",      "xavier",   "fan_in"),
-    "modern":  InitScheme(1.0,       0.02,     "half_fan_in", 0.0,        0.0),
+    "gpt2":    (0.02,       0.02,     0.02,          "by_depth", 0.02),
+    "bert":    (0.02,       0.02,     0.02,          0.02,       0.02),
+    "t5":      (1.0,        "fan_in", "fan_in",      "fan_in",   "fan_in"),
+    "vaswani": ("fan_in",   "fan_in", "xavier",      "xavier",   "fan_in"),
+    "modern":  (1.0,        0.02,     "half_fan_in", 0.0,        0.0),
 }
 # fmt: on
 
@@ -40,18 +29,18 @@ RULES = {
 }
 
 
-def std_rule(name, matrix, model, scheme):
-    """The column of the table that applies to a matrix."""
+def std_rule(name, matrix, model, stds):
+    """The standard deviation of a matrix, or the name of its rule."""
     if name == "head.map":
-        return scheme.head
+        return stds["head"]
     # a head that scales its input can share an embedding of any size
     if matrix.weight is model.head.map.weight and model.head.scale is None:
-        return scheme.tied
+        return stds["tied"]
     if name.endswith("embedding.table"):
-        return scheme.embedding
+        return stds["embedding"]
     if isinstance(matrix, nn.Embedding):
         return 0.02
-    return scheme.out if name.endswith(".out") else scheme.hidden
+    return stds["out" if name.endswith(".out") else "hidden"]
 
 
 def initialize_weights(model, scheme):
@@ -60,10 +49,11 @@ def initialize_weights(model, scheme):
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
     matrices = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)}
     n_residual_writes = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
+    stds = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
-        std = std_rule(name, matrix, model, SCHEMES[scheme])
+        std = std_rule(name, matrix, model, stds)
         if isinstance(std, str):
             std = RULES[std](matrix.weight.shape, n_residual_writes[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)

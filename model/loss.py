@@ -65,7 +65,7 @@ def loss(hidden, head, targets, count=None):
     total = 0
     for rows, chunk in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
         logits_NV = head(rows)
-        if logits_NV.dtype != torch.float64:
-            logits_NV = logits_NV.float()  # in bfloat16 the sum over a vocabulary would be off by a percent
+        # in bfloat16 the sum over a vocabulary would be off by a percent
+        logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
         total = total + F.cross_entropy(logits_NV, chunk, reduction="sum")
     return total, count

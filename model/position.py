@@ -1,6 +1,5 @@
 """Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates queries and
-keys, or adds a bias to the attention scores. RoPE can be scaled for longer sequences than it was trained
-on."""
+keys, or adds a bias to the attention scores."""
 
 import math
 from dataclasses import dataclass
@@ -147,8 +146,8 @@ class Rope(Position):
         super().__init__()
         self.rope_theta, self.width = rope_theta, int(rotary_dim * rotary_fraction)
         if self.width % 2 or self.width == 0:
-            name = f"rotary_fraction ({rotary_fraction}) of {rotary_dim}"
-            raise ValueError(f"{name} is {self.width} channels; rope needs an even number above 0")
+            product = f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width}"
+            raise ValueError(f"{product} channels; rope needs an even number above 0")
         self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"}, shared={})
 
     def rotary(self, x, pos):
@@ -191,8 +190,9 @@ class Relative(Position):
     ):
         super().__init__()
         if num_buckets % 2 or max_distance <= num_buckets:
-            sizes = f"num_buckets ({num_buckets}) must be even, and max_distance ({max_distance}) larger"
-            raise ValueError(sizes)
+            raise ValueError(
+                f"num_buckets ({num_buckets}) must be even, max_distance ({max_distance}) larger"
+            )
         self.table = nn.Embedding(num_buckets, n_heads)
         self.causal, self.num_buckets, self.max_distance = causal, num_buckets, max_distance
 

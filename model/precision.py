@@ -90,10 +90,8 @@ def peak_flops(precision):
 @cache
 def processor():
     """The fields of the first CPU in /proc/cpuinfo; empty where there is none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return {}
+    path = Path("/proc/cpuinfo")
+    text = path.read_text() if path.exists() else ""
     lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 

@@ -1,12 +1,13 @@
-"""Shapes: trace one small forward pass and print every tensor whose name encodes its axes, where it is made.
+"""Print every tensor of a forward pass whose name encodes its axes, with its shape and where it is made.
 
-python -m model.shapes model=llama attention=mla
+The model is tiny unless a size is given: python -m model.shapes model=t5 size=small
 """
 
 import argparse
 import linecache
 import re
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,28 +101,19 @@ def trace_forward(model, inputs):
 
 
 def main(args):
-    parser = argparse.ArgumentParser(
-        prog="python -m model.shapes",
-        description="Print every tensor of a forward pass whose name encodes its axes, with its shape.",
-        epilog="The model is tiny unless a size is given: python -m model.shapes model=t5 size=small",
-    )
+    parser = argparse.ArgumentParser(prog="python -m model.shapes", description=__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
     config = compose(["size=tiny", *parser.parse_args(args).overrides]).model
     model = build_model(config, VOCAB_SIZE).double()  # in float64 there is no fused kernel to hide the scores
     inputs = {"tokens": torch.arange(12).view(2, 6)}
     if config.kind == "encoder_decoder":
         inputs["source"] = torch.arange(18).view(2, 9)
-    steps, module = trace_forward(model, inputs), None
-    for s in steps:
-        if s.module != module:
-            module = s.module
-            print(f"\n{module or config.kind}")
-        where, axes, shape = (
-            f"{s.file}:{s.line}",
-            f"({', '.join(s.axes)})",
-            f"({', '.join(map(str, s.shape))})",
-        )
-        print(f"  {where:<20} {s.name:<14} {axes:<14} {shape:<15} {s.code}")
+    steps = trace_forward(model, inputs)
+    for module, records in groupby(steps, lambda s: s.module):
+        print(f"\n{module or config.kind}")
+        for s in records:
+            where, axes = f"{s.file}:{s.line}", f"({', '.join(s.axes)})"
+            print(f"  {where:<20} {s.name:<14} {axes:<14} {s.shape!s:<15} {s.code}")
     print(f"\nOnly the first of {config.n_layers} layers is shown; the others are identical.\n")
     for axis, meaning in LEGEND.items():
         if any(axis in s.axes for s in steps):

@@ -7,7 +7,7 @@ import torch.nn as nn
 
 from configs.registry import build, construct
 from model.attend import make_cross_mask, make_mask
-from model.attention import ATTENTIONS, KVDims
+from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext
 from model.cache import KVCache, LayerCache
 from model.embedding import Embedding, Head
@@ -17,21 +17,17 @@ from model.position import POSITIONS
 
 
 def make_block(config, shared, memory_width):
-    parts = {
-        "attention": build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None}),
-        "ffn": build("model.ffn", FFNS, config.ffn, shared),
-        "cross": None,
-    }
+    attention = build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None})
+    ffn, cross = build("model.ffn", FFNS, config.ffn, shared), None
     if memory_width is not None:
-        cross = shared | {"memory": KVDims(memory_width, memory_width)}
-        node = config.cross_attention
-        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, cross, needs="memory")
+        widths = shared | {"memory": (memory_width, memory_width)}
+        cross = build("model.cross_attention", ATTENTIONS, config.cross_attention, widths, needs="memory")
+    parts = {"attention": attention, "ffn": ffn, "cross": cross}
     return build("model.block", BLOCKS, config.block, shared | parts)
 
 
 class Stack(nn.Module):
-    """Position encoding, n_layers blocks, and a final norm where the blocks need one. With memory_width, the
-    blocks cross-attend to a memory of that width."""
+    """Position encoding, n_layers blocks and a final norm; with memory_width, blocks have cross-attention."""
 
     def __init__(self, config, *, causal, memory_width=None):
         super().__init__()
@@ -54,12 +50,9 @@ class Stack(nn.Module):
             raise ValueError("pass a memory if, and only if, the stack has cross-attention")
         q_pos, k_pos = self.positions(x, visible, caches)
         options = {"causal": self.causal, "sliding_window": self.sliding_window, "visible": visible}
-        context = AttentionContext(
-            make_mask(q_pos, k_pos, bias=self.position.bias(q_pos, k_pos), **options),
-            self.position.rotary(x, q_pos),
-            memory,
-            make_cross_mask(memory_visible),
-        )
+        mask = make_mask(q_pos, k_pos, bias=self.position.bias(q_pos, k_pos), **options)
+        rotate = self.position.rotary(x, q_pos)
+        context = AttentionContext(mask, rotate, memory, make_cross_mask(memory_visible))
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
             x = block(x, context, caches and caches[i])
@@ -116,8 +109,7 @@ class Decoder(Transformer):
 
 
 class Encoder(Transformer):
-    """tokens, visible: (B, T). types, (B, T): the segment of each token, if the model has segment
-    embeddings."""
+    """tokens, visible: (B, T). types, (B, T): segment ids, for a model with segment embeddings."""
 
     kind = "encoder"
 

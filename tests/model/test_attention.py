@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
-from model.attention import ATTENTIONS, KVDims, MultiHeadAttention
+from model.attention import ATTENTIONS, MultiHeadAttention
 from model.hub.multihead import from_torch
 from model.norm import LayerNorm
 
@@ -44,7 +44,7 @@ def test_self_attention_equals_torch():
 
 def test_cross_attention_with_other_widths_equals_torch():
     reference = torch_attention(24, 4, kdim=10, vdim=14)
-    attention = from_reference(reference, 24, 4, KVDims(keys=10, values=14))
+    attention = from_reference(reference, 24, 4, (10, 14))
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
     assert_same(attention(x, keys, values, mask=Mask()), reference(x, keys, values)[0])
 
@@ -100,7 +100,7 @@ def test_grouped_heads_equal_repeated_heads(group):
 
 def test_all_widths_are_independent():
     """Written out head by head."""
-    attention = MultiHeadAttention(24, 4, KVDims(10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
+    attention = MultiHeadAttention(24, 4, (10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
     assert MultiHeadAttention(24, 4, head_dim=5).v_head_dim == 5
     heads = []
@@ -193,7 +193,7 @@ def test_dropout_only_in_training(kind, math, monkeypatch):
     [
         ({"d_model": 26}, r"d_model \(26\) must be a multiple of n_heads \(4\)"),
         ({"queries_per_kv": 3}, r"n_heads \(4\) must be a multiple of queries_per_kv \(3\)"),
-        ({"sliding_window": 4, "memory": KVDims(8, 8)}, "sliding_window does not apply to cross-attention"),
+        ({"sliding_window": 4, "memory": (8, 8)}, "sliding_window does not apply to cross-attention"),
     ],
 )
 def test_errors(options, message):
