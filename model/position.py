@@ -190,9 +190,7 @@ class Relative(Position):
     ):
         super().__init__()
         if num_buckets % 2 or max_distance <= num_buckets:
-            raise ValueError(
-                f"num_buckets ({num_buckets}) must be even, max_distance ({max_distance}) larger"
-            )
+            raise ValueError(f"num_buckets ({num_buckets}) must be even and < max_distance ({max_distance})")
         self.table = nn.Embedding(num_buckets, n_heads)
         self.causal, self.num_buckets, self.max_distance = causal, num_buckets, max_distance
 
