@@ -4,14 +4,13 @@ import pytest
 import torch
 
 import model.attend
-from model.attend import Mask, attend, attention_weights
 from model.attention import ATTENTIONS, Attention, MultiHeadAttention
 from model.attention_maps import attention_maps
 from tests.parts import alive, names, part, tiny, tokens
 
 
 def has_maps(name):
-    """Whether an attention, which may be a reader's own, leaves the weights to `attend`."""
+    """Whether an attention leaves the weights to `attend`; an added one may not."""
     constructor = ATTENTIONS[part("attention", name)["kind"]]
     return getattr(constructor, "func", constructor).attend is Attention.attend
 
@@ -49,16 +48,6 @@ def test_encoder_decoder():
     decoder += [("decoder 2", target, target), ("decoder 2 to source", target, source)]
     assert [(layer.name, layer.queries, layer.keys) for layer in maps] == encoder + decoder
     check_weights(maps)
-
-
-@torch.no_grad()
-def test_weights_are_those_of_the_fused_kernel(monkeypatch):
-    """With unit vectors as values, attention returns its weights."""
-    q, k = (torch.randn(2, 4, 9, 9, dtype=torch.float64) for _ in range(2))
-    values = torch.eye(9, dtype=torch.float64).expand(2, 4, -1, -1)
-    monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda q, k, v: False)
-    fused = attend(q, k, values, Mask(causal=True))
-    torch.testing.assert_close(attention_weights(q, k, Mask(causal=True)), fused, rtol=0, atol=1e-12)
 
 
 class OwnWeights(MultiHeadAttention):

@@ -206,7 +206,10 @@ def test_other_positions_are_not_limited():
         ),
         (lambda: Sinusoidal(7), "sinusoidal positions need an even d_model, not 7"),
         (lambda: Relative(4, True, num_buckets=5, max_distance=128), "num_buckets \\(5\\) must be even"),
-        (lambda: Relative(4, True, num_buckets=32, max_distance=16), "num_buckets \\(32\\) must be even and < max_distance \\(16\\)"),
+        (
+            lambda: Relative(4, True, num_buckets=32, max_distance=16),
+            "num_buckets \\(32\\) must be even and < max_distance \\(16\\)",
+        ),
     ],
 )
 def test_errors(make, message):
