@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from model import build_model
-from tests.parts import part, tiny, tokens
+from tests.parts import part, tiny
 
 WIDE = {"d_model": 256, "n_heads": 4, "n_layers": 3}
 
@@ -16,13 +16,15 @@ def std(weight):
     return pytest.approx(weight.std().item(), rel=0.05)
 
 
-def test_ffn_output_positions_biases_and_norms():
+def test_feedforward_positions_biases_and_norms():
     net = build_model(tiny(**WIDE), 500)
     block = net.stack.blocks[1]
     assert std(block.ffn.out.weight) == 0.02 / math.sqrt(2 * 3)
     assert std(net.stack.position.table.weight) == 0.02
     assert not block.attention.query.bias.any() and not block.ffn.out.bias.any()
     assert (block.ffn_norm.weight == 1).all()
+    xavier = build_model(tiny(**WIDE, init="vaswani"), 500).stack.blocks[1]
+    assert std(xavier.ffn.up.weight) == math.sqrt(2 / (256 + 1024))
 
 
 def test_cross_attention_counts_as_a_residual_write():
@@ -55,27 +57,21 @@ FAN_IN, HALF, XAVIER, DEPTH = 1 / 16, 1 / 32, math.sqrt(2 / 512), 0.02 / math.sq
 )
 def test_the_table(scheme, embedding, tied, hidden, out, head):
     """With a separate head, a tied head, and a tied head that scales its input."""
-    separate = build_model(tiny(**WIDE, init=scheme), 500)
+    separate, shared, scaled = (
+        build_model(tiny(**WIDE, init=scheme, head=options), 500)
+        for options in ({}, {"tie_weights": True}, {"tie_weights": True, "scale_by_inv_sqrt_d": True})
+    )
     assert std(separate.embedding.table.weight) == embedding and std(separate.head.map.weight) == head
     block = separate.stack.blocks[1]
     assert std(block.attention.key.weight) == hidden
     assert std(block.attention.out.weight) == out
-    shared = build_model(tiny(**WIDE, init=scheme, head={"tie_weights": True}), 500)
     assert std(shared.embedding.table.weight) == tied
-    scaled = build_model(
-        tiny(**WIDE, init=scheme, head={"tie_weights": True, "scale_by_inv_sqrt_d": True}), 500
-    )
     assert std(scaled.embedding.table.weight) == embedding
 
 
 def test_only_the_tied_embedding_counts_as_tied():
     net = build_model(tiny("encoder_decoder", **WIDE, init="modern", head={"tie_weights": True}), 500)
     assert std(net.embedding.table.weight) == 0.02 and std(net.source_embedding.table.weight) == 1.0
-
-
-def test_xavier_uses_both_dimensions():
-    net = build_model(tiny(**WIDE, init="vaswani"), 500)
-    assert std(net.stack.blocks[0].ffn.up.weight) == math.sqrt(2 / (256 + 1024))
 
 
 @pytest.mark.parametrize("scheme", ["gpt2", "bert", "t5", "vaswani", "modern"])
@@ -108,17 +104,4 @@ def test_meta_device_gives_sizes_without_memory():
     with torch.device("meta"):
         net = build_model(tiny(), 23)
     assert all(p.is_meta for p in net.parameters())
-    assert sum(p.numel() for p in net.parameters()) == sum(
-        p.numel() for p in build_model(tiny(), 23).parameters()
-    )
-
-
-def test_one_batch_overfits():
-    net, text = build_model(tiny(), 23), tokens(4, 9)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    for _ in range(60):
-        loss = F.cross_entropy(net(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.1
+    assert [p.shape for p in net.parameters()] == [p.shape for p in build_model(tiny(), 23).parameters()]

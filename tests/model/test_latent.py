@@ -5,11 +5,9 @@ from functools import partial
 import pytest
 import torch
 from transformers import DeepseekV3Config
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
-    DeepseekV3Attention,
-    DeepseekV3RotaryEmbedding,
-)
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 
+from model import build_model
 from model.attend import Mask, make_mask
 from model.attention import MultiHeadLatentAttention
 from model.cache import KVCache
@@ -25,11 +23,11 @@ def randn(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def random_attention(**options):
-    attention = MultiHeadLatentAttention(24, 4, **WIDTHS, **options).double().eval()
-    for i, parameter in enumerate(attention.parameters()):
+def randomize(module):
+    module = module.double().eval()
+    for i, parameter in enumerate(module.parameters()):
         parameter.data = randn(*parameter.shape, seed=i) / 4
-    return attention
+    return module
 
 
 def deinterleave(rows):
@@ -47,9 +45,7 @@ def test_equals_deepseek(q_lora_rank):
     }
     rope = {"rope_theta": 10000.0, "rope_interleave": True}
     config = DeepseekV3Config(**sizes, **WIDTHS, **rope, attn_implementation="eager")
-    reference = DeepseekV3Attention(config, layer_idx=0).double().eval()
-    for i, parameter in enumerate(reference.parameters()):
-        parameter.data = randn(*parameter.shape, seed=i) / 4
+    reference = randomize(deepseek.DeepseekV3Attention(config, layer_idx=0))
     options = {"q_lora_rank": q_lora_rank, "norm": partial(RMSNorm, eps=1e-6)}
     attention = MultiHeadLatentAttention(24, 4, **WIDTHS, **options).double().eval()
 
@@ -74,39 +70,30 @@ def test_equals_deepseek(q_lora_rank):
     attention.out.weight.data = reference.o_proj.weight.data
 
     x, pos = randn(B, T, 24, seed=99), torch.arange(T)[None]
-    rotary = DeepseekV3RotaryEmbedding(config)(x, pos)
+    rotary = deepseek.DeepseekV3RotaryEmbedding(config)(x, pos)
     lookahead = make_mask(pos, pos, causal=True, sliding_window=T).bias.double()
     expected = reference(x, position_embeddings=rotary, attention_mask=lookahead)[0]
     rotate = Rope(4).rotary(x.float(), pos)  # the reference computes its angles in float32
-    torch.testing.assert_close(
-        attention(x, mask=Mask(causal=True), rotate=rotate), expected, rtol=0, atol=1e-7
-    )
+    actual = attention(x, mask=Mask(causal=True), rotate=rotate)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("q_lora_rank", [None, 12])
 def test_absorbed_equals_expanded(q_lora_rank, monkeypatch):
-    attention, x = random_attention(q_lora_rank=q_lora_rank), randn(B, T, 24, seed=99)
-    outcomes = []
+    attention = randomize(MultiHeadLatentAttention(24, 4, q_lora_rank=q_lora_rank, **WIDTHS))
+    x, outcomes = randn(B, T, 24, seed=99), []
     for absorb in (True, False):
-        monkeypatch.setattr(attention, "absorbing_is_cheaper", lambda *a, absorb=absorb: absorb)
+        monkeypatch.setattr(attention, "absorbing_is_cheaper", lambda *_, absorb=absorb: absorb)
         outcomes.append(attention(x, mask=Mask(causal=True), rotate=Rope(4).rotary(x, torch.arange(T)[None])))
     torch.testing.assert_close(*outcomes, rtol=0, atol=1e-10)
-
-
-def test_absorbing_is_cheaper_for_a_single_token():
-    attention = MultiHeadLatentAttention(512, 8)
-    cached = torch.empty(1, 1, 300, attention.kv_lora_rank + attention.rotary_dim)
-    assert attention.absorbing_is_cheaper(torch.empty(1, 1, 512), cached)
-    assert not attention.absorbing_is_cheaper(torch.empty(1, 300, 512), cached)
 
 
 def test_decoding_uses_the_absorbed_form(monkeypatch):
     net, forms = alive(tiny(attention=part("attention", "mla"), position=part("position", "rope"))), []
     for form in ("absorbed", "expanded"):
-        original = getattr(MultiHeadLatentAttention, form)
-        monkeypatch.setattr(
-            MultiHeadLatentAttention, form, lambda *a, o=original, f=form: forms.append(f) or o(*a)
-        )
+        spied = partial(lambda f, call, *args: forms.append(f) or call(*args), form)
+        for block in net.stack.blocks:
+            monkeypatch.setattr(block.attention, form, partial(spied, getattr(block.attention, form)))
     caches, text = net.new_caches(9), tokens(1, 9)
     net.hidden(text[:, :8], caches=caches)
     net.hidden(text[:, 8:], caches=caches)
@@ -115,8 +102,7 @@ def test_decoding_uses_the_absorbed_form(monkeypatch):
 
 def cached_bytes(kind, **changes):
     """Bytes per token and layer in float32 at the size of GPT-2."""
-    config = tiny(d_model=768, n_heads=12, attention=part("attention", kind, **changes))
-    net = alive(config).float()
+    net = build_model(tiny(d_model=768, n_heads=12, attention=part("attention", kind, **changes)), 23)
     caches = net.new_caches(8)
     net.hidden(tokens(1, 8), caches=caches)
     return sum(buffer.nbytes for buffer in caches[0].self_attn.buffers) / 8
@@ -131,7 +117,8 @@ def test_cache_bytes_per_token():
 
 
 def test_cache_holds_the_latent_and_the_rotary_key():
-    attention, x, cache = random_attention(), randn(B, T, 24, seed=99), KVCache(T)
+    attention = randomize(MultiHeadLatentAttention(24, 4, **WIDTHS))
+    x, cache = randn(B, T, 24, seed=99), KVCache(T)
     rotate = Rope(4).rotary(x, torch.arange(T)[None])
     attention(x, mask=Mask(causal=True), rotate=rotate, cache=cache)
     [cached] = cache.read()

@@ -36,6 +36,7 @@ def test_sum_and_gradients(rows, keep, options):
     torch.testing.assert_close(total, expected)
     grads, expected_grads = (torch.autograd.grad(value / 7, inputs) for value in (total, expected))
     torch.testing.assert_close(grads, expected_grads, rtol=0, atol=1e-12)
+    assert loss(hidden, head, targets, int(count))[0] == total
     with torch.no_grad():
         torch.testing.assert_close(loss(hidden, head, targets)[0], expected)
 
@@ -47,14 +48,7 @@ def test_logits_exist_for_few_positions_at_a_time_and_only_for_targets(keep):
     head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
     total, count = loss(hidden, head, targets)
     total.backward()
-    assert max(sizes) <= CHUNK
-    assert sum(sizes) == count  # none twice, none without a target
-
-
-def test_the_count_can_be_passed():
-    hidden, head, targets = case(50, 0.15)
-    count = int((targets != IGNORE_INDEX).sum())
-    assert loss(hidden, head, targets, count)[0] == loss(hidden, head, targets)[0]
+    assert max(sizes) <= CHUNK and sum(sizes) == count  # none twice, none without a target
 
 
 def test_a_batch_without_targets_is_zero():
@@ -94,8 +88,7 @@ def test_gradients_of_many_bfloat16_chunks_add_up():
     total, _ = loss(hidden.detach().bfloat16(), head.bfloat16(), targets)
     total.backward()
     assert head.map.weight.grad.dtype == torch.bfloat16
-    error = (head.map.weight.grad.double() - exact).norm() / exact.norm()
-    assert error < 0.004
+    assert (head.map.weight.grad.double() - exact).norm() / exact.norm() < 0.004
 
 
 def test_second_derivatives_are_rejected():
