@@ -22,7 +22,15 @@ def ffn(**changes):
     return swap("ffn", "swiglu", **changes)
 
 
-ROPE, PAIR = swap("position", "rope"), {"kind": "encoder_decoder"}
+def rope(**changes):
+    return swap("position", "rope", **changes)
+
+
+def scaled_rope(name, **changes):
+    return rope(scaling=part("position", f"rope_{name}")["scaling"] | changes)
+
+
+PAIR = {"kind": "encoder_decoder"}
 SCALED = {"embedding": {"scale_by_sqrt_d": True}, "embedding_norm": True}
 ERRORS = [
     ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_"),
@@ -64,12 +72,23 @@ ERRORS = [
     ({"encoder": EncoderSizes(None, 3, None)}, "model.encoder sets the encoder of an encoder_decoder"),
     ({"embedding": {"type_vocab_size": 2}}, "type_vocab_size is for encoders; model.kind is decoder"),
     ({"kind": "encoder", "embedding": {"type_vocab_size": -3}}, "type_vocab_size is -3; expected an integer"),
-    ({"d_model": 20} | ROPE, r"rotary_fraction \(1.0\) of 5 is 5"),
-    (swap("position", "rope", rotary_fraction=1.5), "rotary_fraction is 1.5; expected a number"),
-    (swap("position", "rope", rope_theta=1.0), "rope_theta is 1.0; expected a number above 1"),
+    ({"d_model": 20} | rope(), r"rotary_fraction \(1.0\) of 5 is 5 channels; rope needs an even number"),
+    (rope(rotary_fraction=0.4), r"rotary_fraction \(0.4\) of 8 is 3 channels"),
+    (rope(rotary_fraction=0.1), r"rotary_fraction \(0.1\) of 8 is 0 channels"),
+    (rope(rotary_fraction=1.5), "rotary_fraction is 1.5; expected a number"),
+    (rope(rope_theta=1.0), "rope_theta is 1.0; expected a number above 1"),
+    (scaled_rope("yarn", beta_slow=32.0), r"beta_slow \(32.0\) must be below beta_fast \(32.0\)"),
+    (scaled_rope("yarn", factor=0.5), "factor is 0.5; expected a number at least 1"),
+    (scaled_rope("linear", factor=-1.0), "factor is -1.0; expected a number at least 1"),
+    (scaled_rope("linear", kind="ntk"), "scaling.kind is 'ntk'; choose one of: none, linear, llama3, yarn"),
+    (rope(scaling={"kind": "linear"}), r"scaling \(linear\) needs a value for factor"),
+    (scaled_rope("llama3", low_freq_factor=4.0), r"low_freq_factor must be below high_freq_factor \(4.0\)"),
+    ({"d_model": 7, "n_heads": 1} | swap("position", "sinusoidal"), "an even d_model, not 7"),
     (swap("position", "sinusoidal", base=0.5), "base is 0.5; expected a number above 1"),
     (swap("position", "relative", num_buckets=2), "num_buckets is 2; expected an integer at"),
-    (SCALED | ROPE, "model.embedding_norm undoes model.embedding.scale_by_sqrt_d"),
+    (swap("position", "relative", num_buckets=5), r"num_buckets \(5\) must be even and < max_distance"),
+    (swap("position", "relative", max_distance=32), r"must be even and < max_distance \(32\)"),
+    (SCALED | rope(), "model.embedding_norm undoes model.embedding.scale_by_sqrt_d"),
     (PAIR | {"cross_attention": None}, "an encoder_decoder needs cross-attention"),
     (PAIR | {"cross_attention": part("attention", "mla")}, "cross_attention.*'mla'.*mha, gqa, mqa"),
     (PAIR | {"cross_attention": part("attention", "mha", sliding_window=4)}, "sliding_window does not apply"),

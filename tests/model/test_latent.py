@@ -90,10 +90,14 @@ def test_absorbed_equals_expanded(q_lora_rank, monkeypatch):
 
 def test_decoding_uses_the_absorbed_form(monkeypatch):
     net, forms = alive(tiny(attention=part("attention", "mla"), position=part("position", "rope"))), []
-    for form in ("absorbed", "expanded"):
-        spied = partial(lambda f, call, *args: forms.append(f) or call(*args), form)
-        for block in net.stack.blocks:
-            monkeypatch.setattr(block.attention, form, partial(spied, getattr(block.attention, form)))
+
+    def spy(form, method, *args):
+        forms.append(form)
+        return method(*args)
+
+    for attention in (block.attention for block in net.stack.blocks):
+        for form in ("absorbed", "expanded"):
+            monkeypatch.setattr(attention, form, partial(spy, form, getattr(attention, form)))
     caches, text = net.new_caches(9), tokens(1, 9)
     net.hidden(text[:, :8], caches=caches)
     net.hidden(text[:, 8:], caches=caches)
