@@ -51,13 +51,12 @@ def test_norms_under_autocast(kind):
     torch.testing.assert_close(normed.float(), kind(8)(x.float()), rtol=0, atol=0.02)
 
 
-PLAIN = {
-    "relu": F.relu,
-    "relu2": lambda h: F.relu(h) ** 2,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda h: F.gelu(h, approximate="tanh"),
-}
-GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": lambda h: F.gelu(h, approximate="tanh")}
+def gelu_tanh(h):
+    return F.gelu(h, approximate="tanh")
+
+
+PLAIN = {"relu": F.relu, "relu2": lambda h: F.relu(h) ** 2, "gelu": F.gelu, "gelu_tanh": gelu_tanh}
+GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": gelu_tanh}
 
 
 @pytest.mark.parametrize("kind", FFNS)
@@ -69,18 +68,16 @@ def test_feedforward(kind):
 
 
 def test_feedforward_width():
-    assert FFNS["swiglu"](96, expansion=8 / 3, multiple_of=32).d_ff == 256
-    assert FFNS["swiglu"](100, expansion=8 / 3, multiple_of=32).d_ff == 256  # of 266.7
-    assert FFNS["swiglu"](128, expansion=8 / 3, multiple_of=32).d_ff == 352  # of 341.3: the nearest
+    for d_model, d_ff in ((96, 256), (100, 256), (128, 352)):  # 256, 266.7 and 341.3 before rounding
+        assert FFNS["swiglu"](d_model, expansion=8 / 3, multiple_of=32).d_ff == d_ff
     assert FFNS["swiglu"](4096, d_ff=11008).d_ff == 11008
 
 
 def make_block(kind, cross):
     """A block of three linear maps, so that only its sums and norms matter; no two norms are alike."""
     a, c, f = randn(8, 8, seed=1), randn(8, 8, seed=2), randn(8, 8, seed=3)
-    block = BLOCKS[kind](
-        attention=Map(a), ffn=Map(f), norm=lambda: LayerNorm(8), cross=Map(c) if cross else None
-    ).double()
+    parts = {"attention": Map(a), "ffn": Map(f), "cross": Map(c) if cross else None}
+    block = BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)).double()
     for i, (name, weight) in enumerate(block.named_parameters()):
         weight.data = randn(8, seed=i) if "norm" in name else weight
     return block, lambda x: x @ a, lambda x: x @ c, lambda x: x @ f
@@ -102,16 +99,14 @@ def test_norm_placement(kind, cross):
     x, norms = randn(2, 3, 8), dict(block.named_children())
     y = block(x, AttentionContext(mask=None, memory=x if cross else None))
     layers = {"attention": a} | ({"cross": c} if cross else {}) | {"ffn": f}
-    if kind == "parallel":
-        assert_same(y, x + sum(layer(norms[f"{name}_norm"](x)) for name, layer in layers.items()))
-        return
     expected = x
     for name, layer in layers.items():
         norm, added_norm = norms[f"{name}_norm"], norms.get(f"{name}_added_norm")
         expected = {
-            "pre": lambda x, layer, n, _: x + layer(n(x)),
-            "post": lambda x, layer, n, _: n(x + layer(x)),
-            "sandwich": lambda x, layer, n, added: x + added(layer(n(x))),
+            "pre": lambda y, layer, norm, _: y + layer(norm(y)),
+            "post": lambda y, layer, norm, _: norm(y + layer(y)),
+            "sandwich": lambda y, layer, norm, added_norm: y + added_norm(layer(norm(y))),
+            "parallel": lambda y, layer, norm, _: y + layer(norm(x)),
         }[kind](expected, layer, norm, added_norm)
     assert_same(y, expected)
 
@@ -174,28 +169,20 @@ def test_head():
     assert_same(full(x), full.transform.norm(inside) @ full.map.weight.T)
 
 
-def test_cache_appends_in_place():
-    cache, parts = KVCache(6), [randn(1, 2, n, 3, seed=n) for n in (2, 1, 3)]
+@pytest.mark.parametrize("size", [6, None])
+def test_cache_appends_in_place_up_to_its_size(size):
+    """Without a size, there is room for one append."""
+    cache, parts = KVCache(size), [randn(3, 2, n, 3, seed=n) for n in ((2, 1, 3) if size else (6,))]
     for new in parts:
-        [all_so_far] = cache.append(new)
-    assert torch.equal(all_so_far, torch.cat(parts, -2))
-    assert all_so_far.data_ptr() == cache.buffers[0].data_ptr()
+        [stored] = cache.append(new)
+    assert torch.equal(stored, torch.cat(parts, -2)) and torch.equal(cache.read()[0], stored)
+    assert stored.data_ptr() == cache.buffers[0].data_ptr()
     with pytest.raises(ValueError, match="the cache has room for 6 positions, not 7"):
-        cache.append(parts[1])
-
-
-def test_cache_size_and_rows_are_fixed():
-    cache = KVCache(6)
-    cache.append(randn(3, 2, 4, 3))
+        cache.append(randn(3, 2, 1, 3))
     with pytest.raises(ValueError, match="the cache has 3 rows and cannot take 1"):
         cache.append(randn(1, 2, 1, 3))
+
+
+def test_cache_size_is_checked():
     with pytest.raises(ValueError, match="cache size is -1; expected an integer at least 1"):
         alive(tiny()).new_caches(-1)
-
-
-def test_cache_without_a_size_holds_one_append():
-    cache, memory = KVCache(), randn(1, 2, 4, 3)
-    cache.append(memory)
-    assert torch.equal(cache.read()[0], memory)
-    with pytest.raises(ValueError, match="the cache has room for 4 positions, not 8"):
-        cache.append(memory)
