@@ -1,8 +1,6 @@
 """Attention, softmax(q k' / sqrt(D)) v: compare the query of each position with the keys of all positions
-that it may attend to, and average their values with the resulting weights.
-
-All kinds share attention(x, *, mask, rotate=None, cache=None) -> like x.
-"""
+that it may attend to, and average their values with the resulting weights. All kinds share the signature
+attention(x, *, mask, rotate=None, cache=None)."""
 
 from functools import partial
 from typing import Annotated
@@ -62,11 +60,9 @@ class Attention(nn.Module):
 
 class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query heads (None:
-    all) share one head of keys and values (arxiv.org/abs/2305.13245).
-
-    All widths are independent: d_model of x, the two of `memory` (what cross-attention projects to keys and
-    values), and in a head, head_dim of queries and keys and v_head_dim of values.
-    """
+    all) share one head of keys and values (arxiv.org/abs/2305.13245). All widths are independent: d_model of
+    x, `memory` of the tensors behind keys and values, and in a head, head_dim (queries, keys) and v_head_dim
+    (values)."""
 
     def __init__(
         self,
@@ -106,20 +102,24 @@ class MultiHeadAttention(Attention):
         self.out = nn.Linear(n_heads * v_head_dim, d_model, bias=o_bias)
 
     def forward(self, x, keys=None, values=None, *, mask, rotate=None, cache=None):
-        """Self-attention, or cross-attention to `keys`, which are also the values unless those are given."""
         q_BHTD = self.query_norm(split(self.query(x), self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # a memory never changes
         else:
-            keys = x if keys is None else keys
-            new_keys = self.key_norm(split(self.key(keys), self.n_groups))
-            new_keys = new_keys if rotate is None else rotate(new_keys)
-            new_values = split(self.value(keys if values is None else values), self.n_groups)
-            k_BGSD, v_BGSE = (new_keys, new_values) if cache is None else cache.append(new_keys, new_values)
+            new = self.keys_and_values(x if keys is None else keys, values, rotate)
+            k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
+
+    def keys_and_values(self, keys, values, rotate):
+        """Project the given tensors; without `values`, both come from `keys`."""
+        k_BGSD = self.key_norm(split(self.key(keys), self.n_groups))
+        if rotate is not None:
+            k_BGSD = rotate(k_BGSD)
+        v_BGSE = split(self.value(keys if values is None else values), self.n_groups)
+        return k_BGSD, v_BGSE
 
 
 class MultiHeadLatentAttention(Attention):
