@@ -95,13 +95,6 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
     assert beam_search(net, [1], [1], beams=2, **options).ids == expected
 
 
-def test_a_source_is_encoded_once():
-    net, calls = lively("encoder_decoder"), []
-    net.encoder.register_forward_pre_hook(lambda module, args: calls.append(args[0].shape[:2]))
-    beam_search(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=8)
-    assert calls == [(1, 7)]
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
