@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import sample
 from configs.cli import run_command
 from model.checkpoint.load import load_run
+from model.generate.options import parse_options
 from model.hub.__main__ import export_run, import_run
 from tests.model.hub.hub_models import END, PAD, byte_pairs, made, save
 
@@ -116,9 +117,10 @@ def test_export_keeps_the_template(name, imported, tmp_path):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 
-def test_a_finetuned_model_is_prompted_without_the_template(imported, tmp_path):
+def test_a_finetuned_model_is_prompted_without_the_template(imported, tmp_path, monkeypatch):
     imported("bart")
     run = load_run(tmp_path / "run")
-    assert sample.prompt_template(run, True) == [[END], [END]]
-    finetuned = run._replace(config=run.config | {"init_from": str(tmp_path / "run")})
-    assert sample.prompt_template(finetuned, True) == [[], []]
+    for init_from, template in ((None, ([END], [END])), (str(tmp_path / "run"), ([], []))):
+        loaded = run._replace(config=run.config | {"init_from": init_from})
+        monkeypatch.setattr(sample, "load_run", lambda *args, loaded=loaded: loaded)
+        assert sample.Sampler(parse_options(["--run", "run"])).template == template

@@ -1,3 +1,1 @@
-from model.generate.decode import generate
-
-__all__ = ["generate"]
+from model.generate.decode import generate as generate

@@ -124,11 +124,9 @@ class DecodeStep(NamedTuple):
 
 
 def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, row_ids=None):
-    """Continue each prompt, a list of token ids: yields a DecodeStep per step. A row ends with the id `stop`.
-
-    A row does not depend on the others: its samples follow from the seed, the step and its row id, by default
-    its index. An encoder-decoder reads `sources`; its prompts begin the targets, usually with a start token.
-    """
+    """Continue each prompt, a list of token ids, until the id `stop`: yields a DecodeStep per step. Samples
+    follow from the seed, the step and the row id (by default its index), so no row depends on the others. The
+    prompts of an encoder-decoder begin the targets, usually with a start token."""
     row_ids = range(len(prompts)) if row_ids is None else row_ids
     with torch.inference_mode():
         state = DecodingState(model, prompts, sources, max_new_tokens, stop)
@@ -151,7 +149,7 @@ def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, sto
             state.append(new_ids)
         ids = [None if done else i for done, i in zip(ended, new_ids.tolist(), strict=True)]
         yield DecodeStep(ids, logits_BV)
-        ended = [done or i == state.stop for done, i in zip(ended, ids, strict=True)]
+        ended = [i in (None, state.stop) for i in ids]
         if all(ended):
             return
 

@@ -2,20 +2,17 @@
 
 import torch
 
-from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.generate.decode import check_token_rows, left_pad
 
 MASK = "[MASK]"
 TOP_K = 5
 
 
-def encode_prompt(text, tokenizer, context_length, slide=False, template=NO_TEMPLATE):
+def encode_prompt(text, tokenizer, context_length, slide, template):
     """The ids of a text in its template. [MASK] becomes the mask token, the sentinels of span corruption in
     turn, or, for other models, ordinary text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the prompt is not UTF-8") from None
+    if any("\ud800" <= character <= "\udfff" for character in text):  # a byte of argv that is not text
+        raise ValueError("the prompt is not UTF-8")
     count, specials = text.count(MASK), tokenizer.specials
     sentinels = [i for name, i in specials.items() if name.startswith("sentinel")]
     if "mask" not in specials and sentinels and count > len(sentinels):
@@ -28,10 +25,8 @@ def encode_prompt(text, tokenizer, context_length, slide=False, template=NO_TEMP
     before, after = template
     room = context_length - len(before) - len(after)
     if len(ids) > room and not (slide and room > 0):
-        raise ValueError(
-            f"the prompt has {len(ids) + context_length - room} tokens and the context length is "
-            f"{context_length}: shorten it, or truncate it on the left with --slide"
-        )
+        n = len(ids) + context_length - room
+        raise ValueError(f"the prompt has {n} tokens; the context length is {context_length} (see --slide)")
     if lost := len(marks) - sum(i in marks for i in ids[-room:]):
         raise ValueError(f"--slide keeps the last {room} tokens and loses {lost} {MASK}: shorten the prompt")
     return [*before, *ids[-room:], *after]
@@ -44,11 +39,9 @@ def fill_masks(model, rows, mask):
     check_token_rows("prompt", rows, model)
     tokens, visible = left_pad(rows, model)
     logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
-    filled = []
     for row, logprobs_TV in zip(rows, logprobs_BTV, strict=True):
         masked = torch.tensor(row) == mask
         best = logprobs_TV[-len(row) :].cpu()[masked].topk(min(TOP_K, logprobs_TV.shape[-1]))
         top_ids = iter(best.indices[:, 0].tolist())
         ids = [next(top_ids) if i == mask else i for i in row]
-        filled.append((ids, list(zip(best.indices.tolist(), best.values.tolist(), strict=True))))
-    return filled
+        yield ids, list(zip(best.indices.tolist(), best.values.tolist(), strict=True))

@@ -46,18 +46,15 @@ def apply_repetition_penalty(logits_BV, seen_BV, penalty):
 
 def filter_logits(logits_BV, sampling):
     """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped together."""
-
-    def drop_below(least_B1):
-        return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
-
     top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p  # a float32 sum may reach 1 early
     if sampling.top_k is not None or top_p < 1:
         ordered = logits_BV.topk(sampling.top_k or logits_BV.shape[-1]).values
         probs = ordered.softmax(-1)
         kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True).clamp(min=1)
-        logits_BV = drop_below(ordered.gather(-1, kept - 1))
+        logits_BV = logits_BV.masked_fill(logits_BV < ordered.gather(-1, kept - 1), -math.inf)
     if sampling.min_p is not None:
-        logits_BV = drop_below(logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p))
+        least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
     return logits_BV
 
 

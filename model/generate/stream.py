@@ -1,9 +1,5 @@
 """Stream: ids become text as they are generated."""
 
-import re
-
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but \n and \t
-
 
 class TextStream:
     """The text of one row, which continues the ids `prefix`. What it emits never contains part of a character
@@ -45,8 +41,3 @@ class TextStream:
         text, self.buffer = self.buffer[:length], self.buffer[length:]
         self.text += text
         return text
-
-
-def escape_control(text):
-    """Control characters, which a terminal would act on, become escapes."""
-    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -2,10 +2,8 @@
 
 import random
 
-import pytest
-
 from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
-from model.generate.stream import TextStream, escape_control
+from model.generate.stream import TextStream
 
 TOKENIZER = ByteTokenizer(assign_ids(["end", "start", "sentinel_0", "sentinel_1"], 256))
 TEXT = "naïve ☃ aaab 🙂 abaab\n漢字 ab"
@@ -21,11 +19,8 @@ def test_characters_are_complete():
     stream, pieces = streamed(TEXT.encode())
     assert "".join(pieces) == stream.text == TEXT and "\ufffd" not in "".join(pieces)
     assert pieces[2:4] == ["", "ï"]
-
-
-def test_an_incomplete_character_is_emitted_at_the_end():
     stream, pieces = streamed("☃".encode()[:2])
-    assert pieces == ["", "", "\ufffd"] and stream.text == "\ufffd"
+    assert pieces == ["", "", "\ufffd"] and stream.text == "\ufffd", "an incomplete one, at the end"
 
 
 def test_nothing_of_a_stop_string_is_emitted():
@@ -55,15 +50,3 @@ def test_eos_is_not_text_and_ends_the_stream():
 def test_sentinels_are_shown():
     stream, _ = streamed([258, *b"x", "☃".encode()[0], 259, *b"y", 257])
     assert stream.text == "<sentinel_0>x\ufffd<sentinel_1>y"
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\n\tb ☃ é", "a\n\tb ☃ é"),
-        ("\x1b[2J", r"\x1b[2J"),
-        ("a\rb\x00\x07\x7f\x9b", r"a\rb\x00\x07\x7f\x9b"),
-    ],
-)
-def test_control_characters_are_escaped(text, shown):
-    assert escape_control(text) == shown
