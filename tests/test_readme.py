@@ -71,6 +71,8 @@ def home(tmp_path_factory):
         patch.chdir(folder)
         for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
             assert execute(small(command)) == 0, command
+            if name := arguments(command)[1].get("name"):
+                assert Path("runs", name, "checkpoints/latest").read_text() == "step-00000002\n"
         for run in {run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)}:
             if not Path(run).exists():
                 shutil.copytree("runs/small", run)
@@ -87,13 +89,6 @@ def test_commands_run(command, home, monkeypatch, capsys):
     assert code == 0 and out, err
     if "--attention-map" in args:
         assert Path(args[args.index("--attention-map") + 1]).exists()
-
-
-def test_training_made_runs(home):
-    for overrides in (arguments(command)[1] for command in TRAIN):
-        if "name" in overrides:
-            latest = home / "runs" / overrides["name"] / "checkpoints/latest"
-            assert latest.read_text() == "step-00000002\n"
 
 
 def test_import_and_export(home, monkeypatch):
@@ -122,17 +117,16 @@ def test_an_attention_of_your_own(tmp_path):
     file.write_text(text)
     (tmp_path / f"configs/attention/{kind}.yaml").write_text(yaml)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
 
-    def run(*args):
-        return subprocess.run(
-            [sys.executable, *args], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+    def run(command):
+        return subprocess.run([sys.executable, "-m", *command.split()], **options)
 
-    files = ("tests/model/test_grid.py", "tests/model/test_shapes.py")
-    tests = run("-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-k", kind, "-v", *files)
+    files = "tests/model/test_grid.py tests/model/test_shapes.py"
+    tests = run(f"pytest -n 0 -p no:cacheprovider -k {kind} -v {files}")
     assert tests.returncode == 0, tests.stdout
     assert int(re.search(r"(\d+) passed", tests.stdout)[1]) > len(names("position")) * len(ARCHITECTURES)
-    shown = run("-m", "model.shapes", "model=t5", f"attention={kind}")
+    shown = run(f"model.shapes model=t5 attention={kind}")
     assert shown.returncode == 0 and "attention.py" in shown.stdout, shown.stderr
 
 

@@ -52,12 +52,9 @@ def test_a_preset_chooses_parts_and_sets_none_of_their_options(preset):
     assert {group.removeprefix("override /") for group in set(chosen) - others} == set(PARTS)
 
 
-def test_defaults_and_experiments_set_no_options_of_parts():
+def test_defaults_sizes_and_experiments_set_no_options_of_parts():
     for group, name in [(".", "train"), *(("experiment", name) for name in names("experiment"))]:
         assert not set(PARTS) & set(loaded(group, name).get("model", {})), name
-
-
-def test_a_size_sets_only_sizes():
     for size in names("size"):
         assert package("size", size) == "# @package model"
         assert set(part("size", size)) == {"d_model", "n_layers", "n_heads", "context_length"}

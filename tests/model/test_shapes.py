@@ -80,12 +80,10 @@ def test_every_preset(preset):
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 def test_every_step_of_generation(attention):
     net = alive(tiny(attention=part("attention", attention), position=part("position", "rope")))
-    trace(net, lambda: list(generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)), T=[1, 5], S=[1, 5, 6, 7, 8])
-
-
-def test_every_step_of_an_encoder_decoder():
-    net, sources = alive(tiny("encoder_decoder")), [[1] * 9, [2] * 6]
-    steps = generate(net, [[1], [2]], sources=sources, max_new_tokens=3)
+    steps = generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)
+    trace(net, lambda: list(steps), T=[1, 5], S=[1, 5, 6, 7, 8])
+    net = alive(tiny("encoder_decoder", attention=part("attention", attention)))
+    steps = generate(net, [[1], [2]], sources=[[1] * 9, [2] * 6], max_new_tokens=3)
     trace(net, lambda: list(steps), T=[1, 9], S=[1, 2, 3, 9])
 
 
