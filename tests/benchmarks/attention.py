@@ -13,11 +13,8 @@ from model.attend import Mask, attend
 SHAPES = [(32, 4, 64, 64, 32), (16, 4, 128, 128, 32), (8, 4, 256, 256, 32)]
 SHAPES += [(4, 12, 256, 256, 64), (2, 12, 512, 512, 64), (1, 12, 1024, 1024, 64)]
 SHAPES += [(1, 6, 1, 128, 64), (1, 12, 1, 256, 64), (16, 12, 1, 256, 64)]  # a step of decoding
-PRECISIONS = {
-    "float32": (torch.float32, "highest"),
-    "float32 medium": (torch.float32, "medium"),
-    "bfloat16": (torch.bfloat16, "highest"),
-}
+PRECISIONS = {"float32": (torch.float32, "highest"), "float32 medium": (torch.float32, "medium")}
+PRECISIONS |= {"bfloat16": (torch.bfloat16, "highest")}
 
 
 def make_inputs(shape, dtype, training):

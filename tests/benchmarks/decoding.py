@@ -20,10 +20,8 @@ from model.hub import best_match
 from model.hub.spec import spec_from_config
 from tests.model.test_parity import IDS, copied
 
-SIZES = {  # layers, heads, width, context length, vocabulary
-    "10m": (6, 6, 384, 256, 65),
-    "124m": (12, 12, 768, 1024, 50257),
-}
+# layers, heads, width, context length, vocabulary
+SIZES = {"10m": (6, 6, 384, 256, 65), "124m": (12, 12, 768, 1024, 50257)}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PROMPT = 16
 

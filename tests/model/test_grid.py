@@ -14,13 +14,8 @@ from model.block import BLOCKS
 from model.position import POSITIONS
 from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, names, part, tiny, tokens
 
-VARIANTS = {
-    "sliding_window": {"sliding_window": 3},
-    "logit_softcap": {"logit_softcap": 2.0},
-    "widths": {"head_dim": 6, "v_head_dim": 10},
-    "full_norm": {"qk_norm": "full"},
-    "one_scale": {"scale": 1.0},
-}
+VARIANTS = [{"sliding_window": 3}, {"logit_softcap": 2.0}, {"head_dim": 6, "v_head_dim": 10}]
+VARIANTS += [{"qk_norm": "full"}, {"scale": 1.0}]
 OTHER_FILES = [(g, name) for g in ("attention", "position") for name in names(g) if name not in PARTS[g]]
 LENGTH, SOURCE = 7, 9
 
@@ -45,10 +40,11 @@ def test_attention_and_block(attention, block, architecture):
 
 @every_architecture
 @rope_and_alibi
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: next(iter(variant)))
 def test_options_of_attention(variant, position, architecture):
-    options = part("attention", "gqa", **VARIANTS[variant])
-    check(tiny(architecture, attention=options, position=part("position", position)))
+    check(
+        tiny(architecture, attention=part("attention", "gqa", **variant), position=part("position", position))
+    )
 
 
 @pytest.mark.parametrize(("group", "name"), OTHER_FILES)

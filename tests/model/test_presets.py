@@ -105,11 +105,6 @@ def test_any_cross_attention(name):
         build_model(config, 23)
 
 
-def test_cross_attention_needs_a_memory():
-    with pytest.raises(ValueError, match=r"a decoder has no .*cross_attention"):
-        build_model(replace(composed("gpt2"), cross_attention=part("attention", "mha")), 23)
-
-
 @every_preset
 def test_the_initial_loss_is_near_uniform(preset):
     net = build_model(sized(preset, "small", n_layers=4), 1000).eval()
