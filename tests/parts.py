@@ -65,13 +65,8 @@ def tiny(kind="decoder", **changes):
         attention=part("attention", "mha"),
         cross_attention=part("attention", "mha_nobias") if kind == "encoder_decoder" else None,
         ffn=part("ffn", "gelu"),
-        head={
-            "tie_weights": False,
-            "bias": False,
-            "scale_by_inv_sqrt_d": False,
-            "logit_softcap": None,
-            "mlm_transform": None,
-        },
+        head=dict.fromkeys(("tie_weights", "bias", "scale_by_inv_sqrt_d"), False)
+        | dict.fromkeys(("logit_softcap", "mlm_transform")),
         encoder=EncoderSizes(40, 3, 2) if kind == "encoder_decoder" else EncoderSizes(None, None, None),
         init="gpt2",
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from configs.compose import PAIR_SOURCES, compose
 from tests.parts import ARCHITECTURES, ROOT, names
 from tests.test_house import FILES, REGISTRIES
 
@@ -22,8 +21,10 @@ PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.strip() for line in README.splitlines() if re.match(r" {4,}python ", line)]
 TRAIN = [command for command in COMMANDS if "python train.py" in command]
 HUB = [command for command in COMMANDS if "python -m model.hub" in command]
-SMALL = {"size": "tiny", "tokenizer": "byte", "data": "text", "data.path": "README.md"}
-SMALL |= {"train.steps": 2, "train.batch_size": 2, "eval.max_examples": 2, "log.every": 1}
+SMALL = {"size": "tiny", "tokenizer": "byte", "train.steps": 2, "train.batch_size": 2}
+SMALL |= {"eval.every": "null", "eval.max_examples": 2, "log.every": 1}
+TEXT = {"data": "text", "data.path": "README.md"}
+PAIRS = {"data": "synthetic", "data.size": 200}
 
 
 def arguments(command):
@@ -36,21 +37,9 @@ def arguments(command):
 def small(command):
     """The command for a tiny model and a text of a few kilobytes."""
     args, overrides = arguments(command)
-    if args[0] != "train.py" and args[:2] != ["-m", "data"]:
-        return shlex.split(command, comments=True)[1:]
-    changes = dict(SMALL)
-    if compose(first_values(overrides)).data["kind"] in PAIR_SOURCES:
-        changes = changes | {"data": "synthetic", "data.size": 200}
-        del changes["data.path"]
-    if "init_from" in overrides:
-        del changes["size"], changes["tokenizer"]
-    return [*args, *(f"{key}={value}" for key, value in (overrides | changes).items())]
-
-
-def first_values(overrides):
-    """Without what needs a run, and of a sweep the first."""
-    plain = {key: value for key, value in overrides.items() if key not in ("resume", "init_from")}
-    return [f"{key}={value.split(',')[0]}" for key, value in plain.items()]
+    if args[0] == "train.py" or args[:2] == ["-m", "data"]:
+        overrides |= SMALL | (PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT)
+    return [*args, *(f"{key}={value}" for key, value in overrides.items())]
 
 
 def execute(args):
@@ -80,12 +69,13 @@ def home(tmp_path_factory):
     shutil.copy(ROOT / "README.md", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert execute(small("python train.py name=first")) == 0
-        used = {run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)}
-        for run in used - {f"runs/{arguments(command)[1].get('name')}" for command in TRAIN}:
-            shutil.copytree("runs/first", run)
-        for command in [*TRAIN, "python train.py"]:
+        for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
             assert execute(small(command)) == 0, command
+            if name := arguments(command)[1].get("name"):
+                assert Path("runs", name, "checkpoints/latest").read_text() == "step-00000002\n"
+        for run in {run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)}:
+            if not Path(run).exists():
+                shutil.copytree("runs/small", run)
     return folder
 
 
@@ -99,13 +89,6 @@ def test_commands_run(command, home, monkeypatch, capsys):
     assert code == 0 and out, err
     if "--attention-map" in args:
         assert Path(args[args.index("--attention-map") + 1]).exists()
-
-
-def test_training_made_runs(home):
-    for overrides in (arguments(command)[1] for command in TRAIN):
-        if "name" in overrides:
-            latest = home / "runs" / overrides["name"] / "checkpoints/latest"
-            assert latest.read_text() == "step-00000002\n"
 
 
 def test_import_and_export(home, monkeypatch):
@@ -134,17 +117,16 @@ def test_an_attention_of_your_own(tmp_path):
     file.write_text(text)
     (tmp_path / f"configs/attention/{kind}.yaml").write_text(yaml)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
 
-    def run(*args):
-        return subprocess.run(
-            [sys.executable, *args], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+    def run(command):
+        return subprocess.run([sys.executable, "-m", *command.split()], **options)
 
-    files = ("tests/model/test_grid.py", "tests/model/test_shapes.py")
-    tests = run("-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-k", kind, "-v", *files)
+    files = "tests/model/test_grid.py tests/model/test_shapes.py"
+    tests = run(f"pytest -n 0 -p no:cacheprovider -k {kind} -v {files}")
     assert tests.returncode == 0, tests.stdout
     assert int(re.search(r"(\d+) passed", tests.stdout)[1]) > len(names("position")) * len(ARCHITECTURES)
-    shown = run("-m", "model.shapes", "model=t5", f"attention={kind}")
+    shown = run(f"model.shapes model=t5 attention={kind}")
     assert shown.returncode == 0 and "attention.py" in shown.stdout, shown.stderr
 
 
@@ -178,3 +160,13 @@ def test_the_files_named_exist():
     paths = [f"/{path.relative_to(ROOT)}" for path in [*FILES, *(ROOT / "tests").rglob("*.py")]]
     named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README))
     assert named and not [name for name in named if not any(path.endswith(f"/{name}") for path in paths)]
+
+
+def test_the_source_map_names_every_file():
+    entries = re.findall(r"^    (\S.*(?:\n {5,}.*)*)", README.partition("## Source map")[2], re.MULTILINE)
+    for path in (path.relative_to(ROOT) for path in FILES if not path.name.startswith("__")):
+        folder = "" if path.parent == Path() else f"{path.parent.as_posix()}/"
+        named = any(re.match(rf"{folder}(\w+\.py)?\s", entry) and path.name in entry for entry in entries)
+        assert named or path.parent.name == "families", (
+            f"README's source map does not name {path}: add it there, or ignore this in a copy of your own"
+        )

@@ -1,4 +1,4 @@
-"""What each experiment comes to on this machine: process time, time of training, and its last evaluation.
+"""The results of experiments on this machine: time of the process, time of training, and the last evaluation.
 
 OMP_NUM_THREADS=2 python -m tests.benchmarks.experiments default shakespeare_char reverse
 """
@@ -11,33 +11,26 @@ import time
 
 from tests.parts import ROOT
 
-FIELDS = ("val_loss", "val_bpb", "val_accuracy", "val_exact", "val_loss_other_source")
 
-
-def measure(name, words):
-    chosen = [] if name == "default" else [f"experiment={name}"]
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "train.py", *chosen, *words], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    seconds = time.perf_counter() - began
-    folder = re.search(r"kept in (\S+),", done.stdout)[1]
+def measure(name, overrides):
+    experiment = [] if name == "default" else [f"experiment={name}"]
+    start = time.perf_counter()
+    command = [sys.executable, "train.py", *experiment, *overrides]
+    out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    process = time.perf_counter() - start
+    folder = re.search(r"saved to (\S+),", out)[1]
     rows = [json.loads(line) for line in (ROOT / folder / "metrics.jsonl").read_text().splitlines()]
-    last = rows[-1]
-    trained = max(row["seconds"] for row in rows if not row.get("full"))
-    found = "  ".join(f"{field} {last[field]:.3f}" for field in FIELDS if field in last)
-    print(
-        f"{name:<18} process {seconds:6.1f} s  training {trained:6.1f} s  {last['step']:>5} steps  {found}",
-        flush=True,
-    )
-    return done.stdout
+    training = max(row["seconds"] for row in rows if not row.get("full"))
+    print(f"{name}: process {process:.1f} s, training {training:.1f} s, {rows[-1]['step']} steps")
+    results = [f"{key} {value:.3f}" for key, value in rows[-1].items() if key.startswith("val_")]
+    print("   ", "  ".join(results), flush=True)
+    print("".join(f"    {line}\n" for line in out.splitlines() if re.match("gzip|xz", line)), end="")
 
 
-def main(words):
-    names = [word for word in words if "=" not in word]
-    for name in names:
-        said = measure(name, [word for word in words if "=" in word])
-    print("\n".join(line for line in said.splitlines() if "xz" in line or "gzip" in line))
+def main(args):
+    for name in args:
+        if "=" not in name:
+            measure(name, [arg for arg in args if "=" in arg])
 
 
 if __name__ == "__main__":

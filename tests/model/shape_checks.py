@@ -6,16 +6,8 @@ from model.attention import MultiHeadLatentAttention
 from model.embedding import Embedding
 
 # the attribute in which a module keeps the size of an axis
-AXIS_ATTRS = {
-    "H": "n_heads",
-    "G": "n_groups",
-    "D": "head_dim",
-    "E": "v_head_dim",
-    "R": "rotary_dim",
-    "P": "qk_nope_head_dim",
-    "L": "kv_lora_rank",
-    "F": "d_ff",
-}
+AXIS_ATTRS = {"H": "n_heads", "G": "n_groups", "D": "head_dim", "E": "v_head_dim", "R": "rotary_dim"}
+AXIS_ATTRS |= {"P": "qk_nope_head_dim", "L": "kv_lora_rank", "F": "d_ff"}
 
 
 def axis_sizes(model, **given):
