@@ -54,8 +54,9 @@ def read_rope(hf_config):
             and (factor := rope.get("factor"))
         ):
             rope["attention_factor"] = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
-    scaling = {"kind": "none" if kind == "default" else kind}
-    scaling |= vars(build("rope", SCALINGS, scaling | rope, shared={}))  # refuses unknown keys
+    kind = "none" if kind == "default" else kind
+    checked = vars(build("rope", SCALINGS, {"kind": kind, **rope}, shared={}))  # refuses unknown keys
+    scaling = {"kind": kind} if kind == "none" else {"kind": kind, **checked}
     return {"position.rope_theta": float(theta), "position.rotary_fraction": 1.0, "position.scaling": scaling}
 
 
