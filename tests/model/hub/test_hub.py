@@ -65,7 +65,7 @@ def texts():
 
 
 def opened(folder):
-    return load_hf(folder).model().eval()
+    return load_hf(folder)[0].eval()
 
 
 def near(ours, theirs, most=1e-5):
@@ -411,7 +411,7 @@ def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
     assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
     assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')  # as BERT was published
-    assert load_hf(folder).tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
+    assert load_hf(folder)[1].specials == {"end": 2, "pad": 0, "mask": 3}
 
 
 def test_t5_sentinels_get_native_names(copy):
@@ -419,5 +419,5 @@ def test_t5_sentinels_get_native_names(copy):
     words = byte_pairs()
     words.add_special_tokens(["<extra_id_0>", "<extra_id_1>"])
     words.save(str(folder / "tokenizer.json"))
-    specials = load_hf(folder).tokenizer.specials
+    specials = load_hf(folder)[1].specials
     assert specials == {"end": END, "start": PAD, "pad": PAD, "sentinel_0": PAD + 1, "sentinel_1": PAD + 2}
