@@ -79,7 +79,7 @@ def write_roberta(spec, ids):
     if ids.get("pad_token_id") is None:
         raise HubError("RobertaForMaskedLM counts positions from pad_token_id; this tokenizer has no padding")
     rows = spec["context_length"] + ids["pad_token_id"] + 1
-    return {"max_position_embeddings": rows, "type_vocab_size": 1}
+    return {"max_position_embeddings": rows, **BERT.write(spec, ids)}
 
 
 ROBERTA = BERT._replace(
