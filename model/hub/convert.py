@@ -103,7 +103,7 @@ def write_folder(draft, match, model, tokenizer):
             is_gain = name.endswith(("norm.weight", "query.1.weight"))
             tensors[name] = torch.full(new.shape, float(is_gain))
     resolved = resolve(family.tensors(spec, hf_config), tensors).items()
-    hf_tensors = {hf: rule.to_hf([tensors[n] for n in ours]).contiguous() for hf, (rule, ours, _) in resolved}
+    hf_tensors = {hf: rule.to_hf([tensors[n] for n in part]).contiguous() for hf, (rule, part, _) in resolved}
     save_file(hf_tensors, draft / "model.safetensors", {"format": "pt"})
     text, names = to_hf(tokenizer)
     (draft / "tokenizer.json").write_text(text, encoding="utf-8")

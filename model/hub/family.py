@@ -60,7 +60,7 @@ class Family(NamedTuple):
     init: str  # the init scheme of new models
     spec: dict  # what all models of the family share
     keys: dict  # {key of config.json: Key}
-    tensors: Callable  # (spec, hf_config) -> {name there: name here or TensorRule}
+    tensors: Callable  # (spec, hf_config) -> {name in the file: name in the model, or TensorRule}
     required: Mapping = EMPTY  # the only values supported
     ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
     read: Callable = lambda hf_config, spec: {}  # options of the spec that no single key sets

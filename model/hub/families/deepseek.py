@@ -34,23 +34,23 @@ def tensors(spec, hf_config):
     def join_heads(parts):
         return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
 
-    ours, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
+    attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
     shared = llama_tensors(spec, hf_config).items()
     return {name: to for name, to in shared if not name.startswith(layer) or "o_proj" in name} | {
-        f"{layer}.q_a_proj": f"{ours}.query.0",
-        f"{layer}.q_a_layernorm": f"{ours}.query.1",
+        f"{layer}.q_a_proj": f"{attention}.query.0",
+        f"{layer}.q_a_layernorm": f"{attention}.query.1",
         f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": elementwise(
-            f"{ours}.query.2" if q_rank else f"{ours}.query",
+            f"{attention}.query.2" if q_rank else f"{attention}.query",
             lambda weight: weight[order] * scale,
             lambda weight: weight[order.argsort()] * (1 / scale),
         ),
-        f"{layer}.kv_a_layernorm": f"{ours}.latent_norm",
+        f"{layer}.kv_a_layernorm": f"{attention}.latent_norm",
         f"{layer}.kv_a_proj_with_mqa": TensorRule(
-            (f"{ours}.kv_down", f"{ours}.k_rope"),
+            (f"{attention}.kv_down", f"{attention}.k_rope"),
             lambda weight: weight[latent_order].split([latent, rotary]),
             lambda parts: torch.cat(parts)[latent_order.argsort()],
         ),
-        f"{layer}.kv_b_proj": TensorRule((f"{ours}.key", f"{ours}.value"), split_heads, join_heads),
+        f"{layer}.kv_b_proj": TensorRule((f"{attention}.key", f"{attention}.value"), split_heads, join_heads),
     }
 
 

@@ -17,7 +17,7 @@ from tests.training.runs import TEXT, rows
 from train import main
 from training.sweep import launch
 
-OVERRIDES = ["init_from=theirs", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
+OVERRIDES = ["init_from=hf", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
 
 
 def compose_with_init(overrides):
@@ -33,10 +33,10 @@ def workdir(tmp_path, monkeypatch):
 
 def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
     hf_model = build_hf("gpt2")
-    save(hf_model, workdir / "theirs")
+    save(hf_model, workdir / "hf")
     assert launch(main, compose_with_init, [*OVERRIDES, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
     total = n = 0
-    for batch in load(compose_with_init(OVERRIDES), init_model("theirs")[1]).validation.evaluation():
+    for batch in load(compose_with_init(OVERRIDES), init_model("hf")[1]).validation.evaluation():
         with torch.no_grad():
             scores = hf_model(batch.inputs["tokens"]).logits.flatten(0, 1)
         total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
@@ -47,23 +47,23 @@ def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
 
 
 def test_model_and_tokenizer_are_loaded_together(workdir):
-    save(build_hf("bert"), workdir / "theirs")
+    save(build_hf("bert"), workdir / "hf")
     config = compose_with_init(OVERRIDES)
     assert config.objective["kind"] == "masked" and config.tokenizer == {"kind": "hub"}
     assert launch(main, compose_with_init, [*OVERRIDES, "model=gpt2"]) == 2
-    (workdir / "theirs/config.json").unlink()
+    (workdir / "hf/config.json").unlink()
     assert launch(main, compose_with_init, OVERRIDES) == 4
     assert not (workdir / "runs").exists()
 
 
 def test_training_with_another_tokenizer(workdir):
     """It is run by the tokenizers library, in training and after loading the run."""
-    save(build_hf("bert"), workdir / "theirs")
+    save(build_hf("bert"), workdir / "hf")
     tokenizer = byte_pairs()
     tokenizer.normalizer = Lowercase()
     tokenizer.add_special_tokens(["<mask>"])
-    tokenizer.save("theirs/tokenizer.json")
-    Path("theirs/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    tokenizer.save("hf/tokenizer.json")
+    Path("hf/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
     assert launch(main, compose_with_init, [*OVERRIDES, "train.steps=2", "sample.every=1", "name=tuned"]) == 0
     run = load_run(workdir / "runs/tuned")
     assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == tokenizer.token_to_id("<mask>")
