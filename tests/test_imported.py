@@ -11,10 +11,8 @@ from configs.cli import run_command
 from model.checkpoint.load import load_run
 from model.generate.options import parse_options
 from model.hub.__main__ import export_run, import_run
-from tests.model.hub.hub_models import END, PAD, byte_pairs, made, save
+from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
 
-hf.logging.set_verbosity_error()
-hf.logging.disable_progress_bar()
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
 TEMPLATES = {"bert": "<pad> $A <eos>", "t5": "$A <eos>", "bart": "<eos> $A <eos>", "mistral": "<pad> $A"}
 PROMPT = "the cat's hat"
@@ -38,7 +36,7 @@ def imported(request, tmp_path):
     """imported(name): model and tokenizer of transformers; tmp_path/run is their import."""
 
     def imported(name):
-        model, backend = made(name), TOKENIZERS[request.param]()
+        model, backend = build_hf(name), TOKENIZERS[request.param]()
         backend.add_special_tokens(["<mask>"])
         ids = [(token, backend.token_to_id(token)) for token in ("<eos>", "<pad>")]
         backend.post_processor = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
@@ -63,7 +61,7 @@ def run(tmp_path, capsys):
     return run
 
 
-def test_masks_are_filled_as_there(imported, run, tmp_path):
+def test_masks_are_filled_as_in_transformers(imported, run, tmp_path):
     model, tokenizer = imported("bert")
     inputs = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
     place = inputs[0].tolist().index(tokenizer.mask_token_id)
@@ -78,14 +76,13 @@ def test_masks_are_filled_as_there(imported, run, tmp_path):
 
 def hf_generate(model, tokenizer):
     """(ids of the prompt, ids that transformers generates greedily from it, which may begin with them)"""
-    inputs = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
-    mask = inputs != -1
-    output = model.generate(inputs, attention_mask=mask, max_new_tokens=12, do_sample=False)
-    return inputs[0].tolist(), output[0].tolist()
+    inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    return inputs["input_ids"][0].tolist(), output[0].tolist()
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_encoder_decoders_generate_as_there(name, imported, run):
+def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
     model, tokenizer = imported(name)
     _, [_, *ids] = hf_generate(model, tokenizer)
     row = json.loads(run("--source", PROMPT, "--max-new-tokens", "12", "--json"))
@@ -93,7 +90,7 @@ def test_encoder_decoders_generate_as_there(name, imported, run):
     assert row["text"] == tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_decoders_generate_as_there(imported, run):
+def test_decoders_generate_as_in_transformers(imported, run):
     """With the template's prefix, without its suffix; no space is lost where the generated text begins."""
     model, tokenizer = imported("mistral")
     prompt, output = hf_generate(model, tokenizer)

@@ -12,13 +12,11 @@ from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
 from model.hub.families.t5 import T5
 from model.hub.family import match, spec_from_hf
-from model.hub.files import read_json
+from model.hub.files import read_json, refuse_invalid
 from model.hub.spec import config_from_spec
 
-FAMILIES = {
-    family.model_type: family
-    for family in (GPT2, LLAMA, MISTRAL, QWEN3, NANOCHAT, DEEPSEEK, ROBERTA, BERT, T5, BART)
-}
+ALL = (GPT2, LLAMA, MISTRAL, QWEN3, NANOCHAT, DEEPSEEK, ROBERTA, BERT, T5, BART)
+FAMILIES = {family.model_type: family for family in ALL}
 
 
 def read_hf_config(folder):
@@ -27,26 +25,16 @@ def read_hf_config(folder):
     name = hf_config.get("model_type")
     if name not in list(FAMILIES):
         raise HubError(f"config.json: model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
-    try:
-        config = config_from_spec(spec_from_hf(FAMILIES[name], hf_config), FAMILIES[name].init)
-    except HubError:
-        raise
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        KeyError,
-    ) as error:  # a value of another type
-        raise HubError(f"{folder / 'config.json'} is not valid for a {name} model: {error}") from None
-    return FAMILIES[name], config, hf_config
+    family = FAMILIES[name]
+    with refuse_invalid(folder):
+        return family, config_from_spec(spec_from_hf(family, hf_config), family.init), hf_config
 
 
 def best_match(spec, ids, name=None):
     """The FamilyMatch of the first family, or of the one with this name, that takes such a model."""
     if name not in (None, *FAMILIES):
         raise ValueError(f"unknown family {name!r}; expected one of: {', '.join(FAMILIES)}")
-    matches = [match(family, spec, ids) for family in FAMILIES.values() if name in (None, family.model_type)]
+    matches = [match(family, spec, ids) for family in ALL if name in (None, family.model_type)]
     best = min(matches, key=lambda candidate: candidate.distance)
     if best.mismatches:
         more = f" (and {len(best.mismatches) - 1} more)" if len(best.mismatches) > 1 else ""

@@ -20,48 +20,39 @@ from model.hub.convert import atomic_folder, export, load_hf
 
 
 def import_run(place, folder):
-    pretrained = load_hf(place)
-    model, kind, tokenizer = pretrained.model(), pretrained.config.kind, pretrained.tokenizer
-    defaults = compose([f"objective={DEFAULT_OBJECTIVE[kind]}", f"model.kind={kind}"])
-    config = replace(defaults, model=pretrained.config, tokenizer={"kind": "hub"})
+    model, tokenizer, config, family = load_hf(place)
+    defaults = compose([f"objective={DEFAULT_OBJECTIVE[config.kind]}", f"model.kind={config.kind}"])
+    config = replace(defaults, model=config, tokenizer={"kind": "hub"})
+    state = {"format": FORMAT, **asdict(TrainState()), "total_steps": 0}
+    state |= {"micro_batch_size": None, "scaler": {}}
     with atomic_folder(folder) as draft:
-        environment = [f"imported from {place}, a {pretrained.family} model", checkpoint.versions()]
+        environment = [f"imported from {place}, a {family} model", checkpoint.versions()]
         checkpoint.write_metadata(draft, config, [], tokenizer, environment)
-        state = {
-            "format": FORMAT,
-            **asdict(TrainState()),
-            "total_steps": 0,
-            "micro_batch_size": None,
-            "scaler": {},
-        }
-        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}  # there was no step yet
+        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}
         checkpoint.save(draft / "checkpoints", tensors, state)
     n = sum(p.numel() for p in model.parameters())
-    print(f"{folder}: {pretrained.family}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}")
+    print(f"{folder}: {family}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}")
     if tokenizer.kind == "hub":
         print("the tokenizer is kept in its own format and run by the tokenizers library")
 
 
 def export_run(run, which, folder, family):
     loaded = load_run(run, which)
-    config = model_config(loaded.config["model"])
-    family = export(loaded.model, loaded.tokenizer, config, folder, family)
+    family = export(loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family)
     print(f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})")
 
 
 def main(argv):
     parser = argparse.ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    importer = commands.add_parser("import", help="convert a folder in a Hugging Face format to a run")
-    importer.add_argument(
-        "--from", required=True, metavar="FOLDER", help="or owner/name of a model on the hub"
-    )
-    importer.add_argument("--to", required=True, metavar="runs/name", type=Path, help="new run folder")
-    exporter = commands.add_parser("export", help="convert a run to a folder in a Hugging Face format")
-    exporter.add_argument("--run", required=True, metavar="runs/name", help="run folder")
-    exporter.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="new folder")
-    exporter.add_argument("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
-    exporter.add_argument("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
+    command = commands.add_parser("import", help="convert a folder in a Hugging Face format to a run")
+    command.add_argument("--from", required=True, metavar="FOLDER", help="or owner/name of a hub model")
+    command.add_argument("--to", required=True, metavar="runs/name", type=Path, help="new run folder")
+    command = commands.add_parser("export", help="convert a run to a folder in a Hugging Face format")
+    command.add_argument("--run", required=True, metavar="runs/name", help="run folder")
+    command.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="new folder")
+    command.add_argument("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
+    command.add_argument("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
     args = parser.parse_args(argv)
     if args.to.exists():
         raise ValueError(f"{args.to} already exists; choose another folder")

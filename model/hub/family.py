@@ -10,11 +10,7 @@ from configs.registry import Count, Decay, Positive, check_value
 from model.hub.spec import LOSSLESS_UPGRADES
 
 EMPTY = MappingProxyType({})
-AUTO_CLASSES = {
-    "decoder": "AutoModelForCausalLM",
-    "encoder": "AutoModelForMaskedLM",
-    "encoder_decoder": "AutoModelForSeq2SeqLM",
-}
+AUTO_CLASSES = {"decoder": "CausalLM", "encoder": "MaskedLM", "encoder_decoder": "Seq2SeqLM"}
 
 
 class Key(NamedTuple):
@@ -59,19 +55,16 @@ IGNORED_IF = {
 
 
 class Family(NamedTuple):
-    """`spec` is what all models of the family share. `read` completes the spec of a config.json, `write` the
-    config.json of a spec, where no single key does it."""
-
     model_type: str
     architecture: str
     init: str  # the init scheme of new models
-    spec: dict
+    spec: dict  # what all models of the family share
     keys: dict  # {key of config.json: Key}
-    tensors: Callable  # (spec, hf_config) -> {name there: name here or TensorRule}
+    tensors: Callable  # (spec, hf_config) -> {name in the file: name in the model, or TensorRule}
     required: Mapping = EMPTY  # the only values supported
     ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
-    read: Callable = lambda hf_config, spec: {}
-    write: Callable = lambda spec, ids: {}
+    read: Callable = lambda hf_config, spec: {}  # options of the spec that no single key sets
+    write: Callable = lambda spec, ids: {}  # and the keys of config.json for them
     prefix: str = ""  # of all tensors but those of the head; a file of the model without head lacks it
     aliases: Mapping = EMPTY  # tensors that a file may hold a second time
     fallback: Mapping = EMPTY  # what to read in place of a missing tensor; None: zeros
@@ -79,7 +72,7 @@ class Family(NamedTuple):
 
     @property
     def auto(self):
-        return AUTO_CLASSES[self.spec["kind"]]
+        return f"AutoModelFor{AUTO_CLASSES[self.spec['kind']]}"
 
 
 def spec_from_hf(family, hf_config):
@@ -98,10 +91,8 @@ def spec_from_hf(family, hf_config):
         value = kind[value] if isinstance(kind, dict) else check_value(key, value, kind)
         for option in options.split():
             if values.setdefault(option, value) != value and option != "dropout":
-                first = f"{source[option]} is {values[option]!r}"
-                raise HubError(
-                    f"config.json: {first} and {key} is {value!r}; only equal values are supported"
-                )
+                both = f"{source[option]} is {values[option]!r} and {key} is {value!r}"
+                raise HubError(f"config.json: {both}; only equal values are supported")
             source.setdefault(option, key)
     spec = family.spec | values
     for node in ("attention", "cross_attention"):
@@ -121,8 +112,8 @@ def to_hf_config(family, spec, ids):
         values = [spec[option] for option in options.split()]
         value = any(values) if isinstance(values[0], bool) else values[0]
         if isinstance(kind, dict):
-            names = {value: name for name, value in reversed(kind.items())}
-            hf_config |= {key: names[value]} if value in names else {}
+            names = [name for name, other in kind.items() if other == value]
+            hf_config |= {key: names[0]} if names else {}
         else:  # transformers takes no integer for a float
             is_float = type(value) is int and kind in (Positive, Positive | None, Decay)
             hf_config[key] = float(value) if is_float else value
@@ -130,8 +121,6 @@ def to_hf_config(family, spec, ids):
 
 
 class FamilyMatch(NamedTuple):
-    """How a model fits into a family."""
-
     family: Family
     hf_config: dict
     spec: dict  # with lossless upgrades
@@ -141,31 +130,27 @@ class FamilyMatch(NamedTuple):
 
 def match(family, spec, ids):
     """Write config.json and read it back. An option that comes back changed is upgraded or a mismatch."""
-    kinds = [name for name in family.spec if name.endswith("kind")]
-    changes, hf_config, error = diff(spec, family.spec, kinds), {}, None
+    kinds = {name: kind for name, kind in family.spec.items() if name.endswith("kind")}
+    changes, hf_config, refusals = diff({name: spec.get(name) for name in kinds}, kinds), {}, []
     distance = ("kind" in changes, "position.kind" in changes, len(changes))
     if not changes:
         try:
-            spec = spec | upgrades(spec, family.spec)
-            spec |= upgrades(spec, spec_from_hf(family, to_hf_config(family, spec, ids)))
+            changes = diff(spec, spec_from_hf(family, to_hf_config(family, spec, ids)))
+            upgrades = [name for name, change in changes.items() if LOSSLESS_UPGRADES.get(name) == change]
+            spec = spec | {name: changes[name][1] for name in upgrades}
             hf_config = to_hf_config(family, spec, ids)
-            restored = spec_from_hf(family, hf_config)
-            changes = diff(spec, restored, {**spec, **restored})
-        except ValueError as refusal:
-            error = str(refusal)
-    mismatches = [error] if error else []
-    for name, values in changes.items():
-        ours, theirs = map(json.dumps, values)
-        mismatches.append(f"model.{name} is {ours} and {family.architecture} has {theirs}")
-    return FamilyMatch(family, hf_config, spec, mismatches, (*distance, error is not None, len(changes)))
+            changes = diff(spec, spec_from_hf(family, hf_config))
+        except ValueError as error:
+            changes, refusals = {}, [str(error)]
+    mismatches = [
+        f"model.{name} is {json.dumps(value)} and {family.architecture} has {json.dumps(other)}"
+        for name, (value, other) in changes.items()
+    ]
+    distance += len(refusals), len(mismatches)
+    return FamilyMatch(family, hf_config, spec, refusals + mismatches, distance)
 
 
-def diff(spec, other, names):
+def diff(spec, other):
     """{name: (value, other value)}; no logit depends on dropout."""
-    pairs = {name: (spec.get(name), other.get(name)) for name in names if name != "dropout"}
+    pairs = {name: (spec.get(name), other.get(name)) for name in {**spec, **other} if name != "dropout"}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def upgrades(spec, wanted):
-    changes = diff(spec, wanted, spec.keys() & wanted.keys())
-    return {name: change[1] for name, change in changes.items() if LOSSLESS_UPGRADES.get(name) == change}

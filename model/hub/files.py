@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -9,7 +10,6 @@ from safetensors import SafetensorError, safe_open
 from configs.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-PATTERNS = ["*.json", "*.safetensors", "*.txt"]
 
 
 def resolve_folder(place):
@@ -22,10 +22,22 @@ def resolve_folder(place):
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(place), allow_patterns=PATTERNS))
+        return Path(snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.txt"]))
     except Exception as error:  # of many types, and those of the libraries below it
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise HubError(f"no such folder: {place}, and no such model can be downloaded: {lines[0]}") from None
+
+
+@contextmanager
+def refuse_invalid(folder):
+    """Values of other types and sizes in config.json raise errors of many kinds; all become a HubError."""
+    try:
+        yield
+    except HubError:
+        raise
+    except (ValueError, TypeError, AttributeError, ArithmeticError, KeyError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise HubError(f"{folder / 'config.json'} does not describe a valid model: {reason}") from None
 
 
 def read_json(path):
@@ -45,11 +57,10 @@ def files_of(folder):
     index, paths = folder / "model.safetensors.index.json", [folder / "model.safetensors"]
     if index.exists() and not paths[0].exists():
         weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(
-            re.fullmatch(r"[\w.-]+", str(name)) for name in weight_map.values()
-        ):
+        names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else {""}
+        if not all(re.fullmatch(r"[\w.-]+", name) for name in names):
             raise HubError(f"{index} is not an index of files in its folder")
-        paths = [folder / name for name in sorted(set(weight_map.values()))]
+        paths = [folder / name for name in sorted(names)]
     if missing := [path for path in paths if not path.is_file()]:
         others = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".h5", ".msgpack"))
         hint = f"; {others[0]} is not supported: save it as safetensors first" if others else ""

@@ -17,7 +17,7 @@ def from_torch(state):
     packed = {"weight": state[weights[0]].chunk(3) if len(weights) == 1 else [state[n] for n in weights]}
     if "in_proj_bias" in state:
         packed["bias"] = state["in_proj_bias"].chunk(3)
-    ours = {
+    separated = {
         f"{p}.{end}": tensor for end, parts in packed.items() for p, tensor in zip(PARTS, parts, strict=True)
     }
-    return ours | {f"out.{end}": state[f"out_proj.{end}"] for end in packed}
+    return separated | {f"out.{end}": state[f"out_proj.{end}"] for end in packed}

@@ -4,6 +4,7 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from configs.errors import HubError
+from configs.registry import Count, check_value
 from data.tokenizers.huggingface import from_hf, load_hf_tokenizer
 from model.hub.files import NAME, read_json
 
@@ -24,26 +25,21 @@ def is_hf_folder(place):
     return NAME.fullmatch(str(place)) is not None and not folder.parent.exists()
 
 
-def read_tokenizer(folder):
-    hf_config, path = read_json(folder / "config.json"), folder / "tokenizer.json"
-    vocab_size = hf_config.get("vocab_size")
-    if type(vocab_size) is not int or vocab_size < 1:
-        raise HubError(f"config.json: vocab_size is {vocab_size!r}; expected an integer at least 1")
+def read_tokenizer(folder, hf_config):
+    vocab_size = check_value("vocab_size", hf_config.get("vocab_size"), Count)
+    path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.is_file():
-        raise HubError(
-            f"{folder} has no tokenizer.json; write one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    settings = folder / "tokenizer_config.json"
+        command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
     try:
         text = path.read_text(encoding="utf-8")
         names = read_json(settings) if settings.exists() else {}
-        return from_hf(text, special_ids(hf_config, names, load_hf_tokenizer(text)), vocab_size)
+        return from_hf(text, special_ids(hf_config, names, load_hf_tokenizer(text), vocab_size), vocab_size)
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{path} cannot be used: {error}") from None
 
 
-def special_ids(hf_config, tokenizer_config, library):
+def special_ids(hf_config, tokenizer_config, library, vocab_size):
     """{special token: id}, from config.json, else from tokenizer_config.json, else by the usual spelling."""
 
     def candidates(roles, spellings):
@@ -54,12 +50,10 @@ def special_ids(hf_config, tokenizer_config, library):
             yield library.token_to_id(name) if isinstance(name, str) else None
         yield from map(library.token_to_id, spellings)
 
-    ids = {}
-    for special, (roles, spellings) in ROLES.items():
-        known = (
-            i for i in candidates(roles, spellings) if type(i) is int and 0 <= i < hf_config["vocab_size"]
-        )
-        if (i := next(known, None)) is not None:  # -1 stands for none
+    ids = {}  # -1 in config.json stands for none
+    for special, names in ROLES.items():
+        valid = (i for i in candidates(*names) if type(i) is int and 0 <= i < vocab_size)
+        if (i := next(valid, None)) is not None:
             ids[special] = i
     if "end" not in ids:
         raise ValueError("no end-of-text token: add eos_token to tokenizer_config.json")

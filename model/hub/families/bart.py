@@ -5,6 +5,8 @@ from model.hub.family import Family, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, attention_spec
 from model.hub.tensors import elementwise, skip_rows
 
+UNSUPPORTED = ("normalize_before", "add_final_layer_norm", "static_position_embeddings", "add_bias_logits")
+
 
 def stack(side):
     layer, block = f"model.{side}.layers.*", f"{side}.blocks.*"
@@ -16,11 +18,10 @@ def stack(side):
         f"{layer}.final_layer_norm": f"{block}.ffn_norm",
     }
     attentions = {"self_attn": "attention"} | ({"encoder_attn": "cross"} if side == "decoder" else {})
-    for name, ours in attentions.items():
-        table[f"{layer}.{name}_layer_norm"] = f"{block}.{ours}_norm"
-        for part in ("query", "key", "value", "out"):
-            hf_part = "out_proj" if part == "out" else f"{part[0]}_proj"
-            table[f"{layer}.{name}.{hf_part}"] = f"{block}.{ours}.{part}"
+    for name, attention in attentions.items():
+        table[f"{layer}.{name}_layer_norm"] = f"{block}.{attention}_norm"
+        for hf_part, part in {"q": "query", "k": "key", "v": "value", "out": "out"}.items():
+            table[f"{layer}.{name}.{hf_part}_proj"] = f"{block}.{attention}.{part}"
     return table
 
 
@@ -50,14 +51,7 @@ BART = Family(
         "tie_word_embeddings": Key("head.tie_weights", {True: True}, True),
         "dropout": Key("dropout", Decay, 0.1),
     },
-    required={
-        "normalize_before": False,
-        "normalize_embedding": True,
-        "add_final_layer_norm": False,
-        "static_position_embeddings": False,
-        "add_bias_logits": False,
-        "extra_pos_embeddings": 2,
-    },
+    required=dict.fromkeys(UNSUPPORTED, False) | {"normalize_embedding": True, "extra_pos_embeddings": 2},
     ignored="num_hidden_layers",
     tensors=tensors,
     prefix="model.",

@@ -77,10 +77,9 @@ def read_roberta(hf_config, spec):
 
 def write_roberta(spec, ids):
     if ids.get("pad_token_id") is None:
-        raise HubError(
-            "positions of RobertaForMaskedLM begin after pad_token_id; this tokenizer has no padding"
-        )
-    return {"max_position_embeddings": spec["context_length"] + ids["pad_token_id"] + 1}
+        raise HubError("RobertaForMaskedLM counts positions from pad_token_id; this tokenizer has no padding")
+    rows = spec["context_length"] + ids["pad_token_id"] + 1
+    return {"max_position_embeddings": rows, **BERT.write(spec, ids)}
 
 
 ROBERTA = BERT._replace(

@@ -23,9 +23,8 @@ def tensors(spec, hf_config):
     n_heads, interleaved = spec["n_heads"], hf_config.get("rope_interleave", True)
     order = row_order(n_heads, nope, rotary, interleaved)
     latent_order = row_order(1, latent, rotary, interleaved)
-    rope = rope_parameters(
-        hf_config
-    )  # YaRN may scale the logits of attention; here queries carry that factor
+    rope = rope_parameters(hf_config)
+    # YaRN may scale the attention scores; here the queries carry that factor
     mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
     scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
@@ -35,30 +34,29 @@ def tensors(spec, hf_config):
     def join_heads(parts):
         return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
 
-    ours, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
+    attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
     shared = llama_tensors(spec, hf_config).items()
     return {name: to for name, to in shared if not name.startswith(layer) or "o_proj" in name} | {
-        f"{layer}.q_a_proj": f"{ours}.query.0",
-        f"{layer}.q_a_layernorm": f"{ours}.query.1",
+        f"{layer}.q_a_proj": f"{attention}.query.0",
+        f"{layer}.q_a_layernorm": f"{attention}.query.1",
         f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": elementwise(
-            f"{ours}.query.2" if q_rank else f"{ours}.query",
+            f"{attention}.query.2" if q_rank else f"{attention}.query",
             lambda weight: weight[order] * scale,
             lambda weight: weight[order.argsort()] * (1 / scale),
         ),
-        f"{layer}.kv_a_layernorm": f"{ours}.latent_norm",
+        f"{layer}.kv_a_layernorm": f"{attention}.latent_norm",
         f"{layer}.kv_a_proj_with_mqa": TensorRule(
-            (f"{ours}.kv_down", f"{ours}.k_rope"),
+            (f"{attention}.kv_down", f"{attention}.k_rope"),
             lambda weight: weight[latent_order].split([latent, rotary]),
             lambda parts: torch.cat(parts)[latent_order.argsort()],
         ),
-        f"{layer}.kv_b_proj": TensorRule((f"{ours}.key", f"{ours}.value"), split_heads, join_heads),
+        f"{layer}.kv_b_proj": TensorRule((f"{attention}.key", f"{attention}.value"), split_heads, join_heads),
     }
 
 
 def row_order(n_heads, n_fixed, n_rotary, interleaved):
     """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
-    rotary = torch.arange(n_rotary)
-    rotary = torch.cat([rotary[0::2], rotary[1::2]]) if interleaved else rotary
+    rotary = torch.arange(n_rotary).view(-1, 2).t().flatten() if interleaved else torch.arange(n_rotary)
     head = torch.cat([torch.arange(n_fixed), n_fixed + rotary])
     return (torch.arange(n_heads)[:, None] * len(head) + head).flatten()
 
@@ -66,9 +64,7 @@ def row_order(n_heads, n_fixed, n_rotary, interleaved):
 def read(hf_config, spec):
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
-        raise HubError(
-            f"config.json: first_k_dense_replace is {n_dense}; mixtures of experts (MoE) are not supported"
-        )
+        raise HubError(f"config.json: first_k_dense_replace is {n_dense}; MoE layers are not supported")
     return read_rope(hf_config)
 
 
@@ -82,7 +78,7 @@ DEEPSEEK = LLAMA._replace(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
     spec={name: value for name, value in LLAMA.spec.items() if not name.startswith("attention.")}
-    | {"attention.kind": "mla", "norm.eps": 1e-6},
+    | {"attention.kind": "mla"},
     keys={
         **LLAMA_KEYS,
         "q_lora_rank": Key("attention.q_lora_rank", Count | None, 1536),

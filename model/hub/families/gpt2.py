@@ -1,18 +1,26 @@
 """GPT-2: query, key and value in one matrix, and every matrix transposed."""
 
+import torch
+
 from configs.registry import Count, Decay, Positive
 from model.hub.family import Family, Key
 from model.hub.spec import ACTIVATIONS, BASE
-from model.hub.tensors import packed_qkv, transposed
+from model.hub.tensors import TensorRule, elementwise
+
+
+def transposed(name):
+    return elementwise(name, torch.t, torch.t)
 
 
 def tensors(spec, hf_config):
     block = "stack.blocks.*"
+    names = tuple(f"{block}.attention.{part}" for part in ("query", "key", "value"))
+    qkv = TensorRule(names, lambda weight: weight.t().chunk(3), lambda parts: torch.cat(parts).t())
     return {
         "transformer.wte": "embedding.table",
         "transformer.wpe": "stack.position.table",
         "transformer.h.*.ln_1": f"{block}.attention_norm",
-        "transformer.h.*.attn.c_attn": packed_qkv(f"{block}.attention"),
+        "transformer.h.*.attn.c_attn": qkv,
         "transformer.h.*.attn.c_proj": transposed(f"{block}.attention.out"),
         "transformer.h.*.ln_2": f"{block}.ffn_norm",
         "transformer.h.*.mlp.c_fc": transposed(f"{block}.ffn.up"),

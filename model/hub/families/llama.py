@@ -11,9 +11,9 @@ GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu_tanh", "gelu_new": "geglu
 LLAMA_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),
+    "rms_norm_eps": Key("norm.eps", Positive, 1e-6),
 }
-EPS = {"rms_norm_eps": Key("norm.eps", Positive, 1e-6)}
-HEAD_DIM = {"head_dim": Key("attention.head_dim attention.v_head_dim", Count | None, None)}
+HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
@@ -53,7 +53,7 @@ LLAMA = Family(
     architecture="LlamaForCausalLM",
     init="gpt2",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
-    keys={**LLAMA_KEYS, **EPS, **HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
+    keys=LLAMA_KEYS | {"head_dim": HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
     ignored=f"num_key_value_heads {KEYS}",
     read=read,
     write=write,
@@ -65,23 +65,18 @@ LLAMA = Family(
 MISTRAL = LLAMA._replace(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    keys={
-        **LLAMA_KEYS,
-        **EPS,
-        **HEAD_DIM,
-        "sliding_window": Key("attention.sliding_window", Count | None, 4096),
-    },
+    keys=LLAMA_KEYS
+    | {"head_dim": HEAD_DIM, "sliding_window": Key("attention.sliding_window", Count | None, 4096)},
 )
 
 
 def read_qwen3(hf_config, spec):
     """Qwen3 may use a window in some layers; here all layers have it, or none."""
-    windowed = hf_config.get("use_sliding_window")
-    n_full = hf_config.get("max_window_layers", 28) if windowed else spec["n_layers"]
-    layer_types = {"full_attention"} if n_full > 0 else set()
-    layer_types |= {"sliding_attention"} if n_full < spec["n_layers"] else set()
-    if windowed and hf_config.get("layer_types"):
-        layer_types = set(hf_config["layer_types"])
+    layer_types = {"full_attention"}
+    if hf_config.get("use_sliding_window"):
+        n_full = hf_config.get("max_window_layers", 28)
+        used = {"full_attention": n_full > 0, "sliding_attention": n_full < spec["n_layers"]}
+        layer_types = set(hf_config.get("layer_types") or filter(used.get, used))
     if layer_types not in ({"full_attention"}, {"sliding_attention"}):
         raise HubError("config.json: layer_types is a mixture; only one type for all layers is supported")
     window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
@@ -98,7 +93,7 @@ QWEN3 = LLAMA._replace(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     spec=LLAMA.spec | {"attention.qk_norm": "head"},
-    keys={**LLAMA_KEYS, **EPS, **BIAS, "head_dim": HEAD_DIM["head_dim"]._replace(type=Count, default=128)},
+    keys=LLAMA_KEYS | BIAS | {"head_dim": HEAD_DIM._replace(type=Count, default=128)},
     ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
     read=read_qwen3,
     write=write_qwen3,
@@ -109,16 +104,13 @@ def nanochat_tensors(spec, hf_config):
     def swap_halves(rows):
         return rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2)).flip(1).flatten(0, 2)
 
-    def swapped(part):
-        return elementwise(f"stack.blocks.*.attention.{part}", swap_halves, swap_halves)
-
-    table = tensors(spec, hf_config).items()
-    return {name: to for name, to in table if "norm" not in name and "mlp" not in name} | {
-        "model.layers.*.self_attn.q_proj": swapped("query"),
-        "model.layers.*.self_attn.k_proj": swapped("key"),
-        "model.layers.*.mlp.fc1": "stack.blocks.*.ffn.up",
-        "model.layers.*.mlp.fc2": "stack.blocks.*.ffn.out",
-    }
+    table, layer = tensors(spec, hf_config), "model.layers.*"
+    for part in ("query", "key"):
+        swapped = elementwise(f"stack.blocks.*.attention.{part}", swap_halves, swap_halves)
+        table[f"{layer}.self_attn.{part[0]}_proj"] = swapped
+    for hf_name, llama_name in (("fc1", "up_proj"), ("fc2", "down_proj")):
+        table[f"{layer}.mlp.{hf_name}"] = table.pop(f"{layer}.mlp.{llama_name}")
+    return table
 
 
 NANOCHAT = LLAMA._replace(
@@ -128,7 +120,6 @@ NANOCHAT = LLAMA._replace(
     spec=LLAMA.spec | {"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
     keys={
         **LLAMA_KEYS,
-        **EPS,
         **BIAS,
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "relu2"),
         "final_logit_softcapping": Key("head.logit_softcap", Positive | None, 15.0),

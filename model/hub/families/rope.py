@@ -12,17 +12,12 @@ MAX_POSITION = "original_max_position"
 
 def rope_parameters(hf_config):
     """All that config.json has about rope, in the newer form."""
-    rope = dict(hf_config.get("rope_parameters") or hf_config.get("rope_scaling") or {})
-    if hf_config.get("rope_parameters"):
-        same_theta = hf_config.get("rope_theta") in (
-            None,
-            rope.get("rope_theta", hf_config.get("rope_theta")),
-        )
-        if hf_config.get("rope_scaling") or not same_theta:
-            key = "rope_scaling" if same_theta else "rope_theta"
-            raise HubError(f"config.json: {key} conflicts with rope_parameters; remove one of them")
-    old_type = rope.pop("type", None)
-    rope.setdefault("rope_type", old_type or "default")
+    newer, older, theta = map(hf_config.get, ("rope_parameters", "rope_scaling", "rope_theta"))
+    rope = dict(newer or older or {})
+    if newer and (older or theta not in (None, rope.get("rope_theta", theta))):
+        key = "rope_scaling" if older else "rope_theta"
+        raise HubError(f"config.json: {key} conflicts with rope_parameters; remove one of them")
+    rope.setdefault("rope_type", rope.pop("type", None) or "default")
     for key, default in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0)):
         rope.setdefault(key, hf_config.get(key) or default)
     return rope
@@ -40,30 +35,24 @@ def read_rope(hf_config):
     if fraction != 1.0:
         raise HubError(f"config.json: partial_rotary_factor is {fraction}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
-        default = hf_config.get("max_position_embeddings")
-        rope[MAX_POSITION] = rope.pop(f"{MAX_POSITION}_embeddings", default)
+        rope[MAX_POSITION] = rope.pop(f"{MAX_POSITION}_embeddings", hf_config.get("max_position_embeddings"))
     if kind == "yarn":
         mscale, mscale_all_dim = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
         if rope.pop("truncate", True) is not True:
             raise HubError("config.json: truncate is false; only true is supported")
         rope["beta_fast"], rope["beta_slow"] = rope.get("beta_fast") or 32.0, rope.get("beta_slow") or 1.0
-        if (
-            rope.get("attention_factor") is None
-            and mscale
-            and mscale_all_dim
-            and (factor := rope.get("factor"))
-        ):
+        factor = rope.get("factor")
+        if rope.get("attention_factor") is None and mscale and mscale_all_dim and factor:
             rope["attention_factor"] = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
-    scaling = {"kind": "none" if kind == "default" else kind}
-    scaling |= vars(build("rope", SCALINGS, scaling | rope, shared={}))  # refuses unknown keys
+    kind = "none" if kind == "default" else kind
+    checked = vars(build("rope", SCALINGS, {"kind": kind, **rope}, shared={}))  # refuses unknown keys
+    scaling = {"kind": kind} if kind == "none" else {"kind": kind, **checked}
     return {"position.rope_theta": float(theta), "position.rotary_fraction": 1.0, "position.scaling": scaling}
 
 
 def write_rope(spec):
     scaling = {option: value for option, value in spec["position.scaling"].items() if value is not None}
-    keys = {"rope_theta": spec["position.rope_theta"]}
-    if (kind := scaling.pop("kind")) == "none":
-        return keys
+    keys, kind = {"rope_theta": spec["position.rope_theta"]}, scaling.pop("kind")
     if MAX_POSITION in scaling:
         scaling[f"{MAX_POSITION}_embeddings"] = scaling.pop(MAX_POSITION)
-    return keys | {"rope_scaling": {"rope_type": kind, **scaling}}
+    return keys if kind == "none" else keys | {"rope_scaling": {"rope_type": kind, **scaling}}

@@ -6,53 +6,46 @@ from model.hub.family import Family, Key
 from model.hub.spec import BASE, RMSNORM_NO_BIAS, attention_spec
 
 ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
-IMPLIED = {  # by feed_forward_proj
-    "relu": {"dense_act_fn": "relu", "is_gated_act": False},
-    "geglu_tanh": {"dense_act_fn": "gelu_new", "is_gated_act": True},
-    "swiglu": {"dense_act_fn": "silu", "is_gated_act": True},
-}
+HEAD_DIMS = "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
+ACT_FNS = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}
 
 
-def stack(side, gated):
+def stack(side, spec):
     layer, block = f"{side}.block.*.layer", f"{side}.blocks.*"
     table = {
         f"{side}.final_layer_norm": f"{side}.final_norm",
         f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias": f"{side}.position.table",
     }
-    sublayers = [("SelfAttention", "attention")]
-    sublayers += [("EncDecAttention", "cross")] if side == "decoder" else []
-    for i, (name, ours) in enumerate(sublayers):
-        table[f"{layer}.{i}.layer_norm"] = f"{block}.{ours}_norm"
+    sublayers = {"SelfAttention": "attention"} | ({"EncDecAttention": "cross"} if side == "decoder" else {})
+    for i, (name, attention) in enumerate(sublayers.items()):
+        table[f"{layer}.{i}.layer_norm"] = f"{block}.{attention}_norm"
         for part in ("query", "key", "value", "out"):
-            table[f"{layer}.{i}.{name}.{part[0]}"] = f"{block}.{ours}.{part}"
+            table[f"{layer}.{i}.{name}.{part[0]}"] = f"{block}.{attention}.{part}"
     ffn = f"{layer}.{len(sublayers)}"
     table |= {f"{ffn}.layer_norm": f"{block}.ffn_norm", f"{ffn}.DenseReluDense.wo": f"{block}.ffn.out"}
-    inputs = {"wi_0": "gate", "wi_1": "up"} if gated else {"wi": "up"}
+    inputs = {"wi": "up"} if spec["ffn.kind"] == "relu" else {"wi_0": "gate", "wi_1": "up"}
     return table | {f"{ffn}.DenseReluDense.{name}": f"{block}.ffn.{part}" for name, part in inputs.items()}
 
 
 def tensors(spec, hf_config):
-    gated = spec["ffn.kind"] != "relu"
     ends = {"shared": "embedding.table", "lm_head": "head.map"}
-    return {**ends, **stack("encoder", gated), **stack("decoder", gated)}
+    return {**ends, **stack("encoder", spec), **stack("decoder", spec)}
 
 
 def read(hf_config, spec):
     """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
-    for key, value in IMPLIED[spec["ffn.kind"]].items():
+    implied = {"dense_act_fn": ACT_FNS[spec["ffn.kind"]], "is_gated_act": spec["ffn.kind"] != "relu"}
+    for key, value in implied.items():
         if hf_config.get(key, value) != value:
-            raise HubError(
-                f"config.json: {key} is {hf_config[key]!r}, but feed_forward_proj implies {value!r}"
-            )
+            raise HubError(f"config.json: {key} is {hf_config[key]!r}; feed_forward_proj implies {value!r}")
     scaled = hf_config.get("scale_decoder_outputs", hf_config.get("tie_word_embeddings", True) is not False)
     n_layers = hf_config.get("num_decoder_layers") or spec["encoder.n_layers"]
     return {"n_layers": n_layers, "head.tie_weights": scaled, "head.scale_by_inv_sqrt_d": scaled}
 
 
 def write(spec, ids):
-    scaled = spec["head.scale_by_inv_sqrt_d"]
-    keys = {"tie_word_embeddings": scaled, "scale_decoder_outputs": scaled}
-    return {"num_decoder_layers": spec["n_layers"], **keys}
+    scaled = dict.fromkeys(("tie_word_embeddings", "scale_decoder_outputs"), spec["head.scale_by_inv_sqrt_d"])
+    return {"num_decoder_layers": spec["n_layers"], **scaled}
 
 
 T5 = Family(
@@ -68,9 +61,7 @@ T5 = Family(
         "num_layers": Key("encoder.n_layers"),
         "num_heads": Key("n_heads encoder.n_heads"),
         "n_positions": Key("context_length", default=512),
-        "d_kv": Key(
-            "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
-        ),
+        "d_kv": Key(HEAD_DIMS),
         "d_ff": Key("ffn.d_ff"),
         "feed_forward_proj": Key("ffn.kind", ACTIVATIONS, "relu"),
         "relative_attention_num_buckets": Key("position.num_buckets", default=32),

@@ -19,6 +19,8 @@ def byte_pairs():
     return tokenizer
 
 
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
 ROWS, CONTEXT = 300, 64
 END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -34,7 +36,7 @@ BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
 
 
 def rope(kind, original, base=10000.0, **options):
-    """Some pairs of channels are kept, some stretched, one or two lie between."""
+    """Such that some pairs of channels are kept, some scaled, one or two lie between."""
     original = {"original_max_position_embeddings": original} if original else {}
     return {"rope_parameters": {"rope_type": kind, "rope_theta": base, **original, **options}}
 
@@ -65,8 +67,6 @@ MODELS = {
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
     "bert": (hf.BertForMaskedLM, SIZES),
     "bert, relu, one type": (hf.BertForMaskedLM, SIZES | {"hidden_act": "relu", "type_vocab_size": 1}),
-    "roberta, relu": (hf.RobertaForMaskedLM, SIZES | {
-        "hidden_act": "relu", "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
     "roberta": (hf.RobertaForMaskedLM, SIZES | {
         "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
     "t5": (hf.T5ForConditionalGeneration, T5),
@@ -77,20 +77,21 @@ MODELS = {
 # fmt: on
 
 
-def lively(model):
+def randomize(model, scale=0.15):
     """Random weights: zeros and ones would hide mistakes."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for weight in model.parameters():
-        noise = 0.15 * torch.randn(weight.shape, generator=draw)
+        noise = scale * torch.randn(weight.shape, generator=generator)
         weight.data = noise if weight.ndim > 1 else weight.data + noise
     return model.eval()
 
 
-def made(name):
-    kind, options = MODELS[name]
+def build_hf(name):
+    architecture, options = MODELS[name]
     ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
     ids |= {"decoder_start_token_id": PAD} if name in ("t5", "flan", "bart") else {}
-    return lively(kind(kind.config_class(**ids | options | {"attn_implementation": "eager"})))
+    config = architecture.config_class(**ids | options | {"attn_implementation": "eager"})
+    return randomize(architecture(config))
 
 
 def save(model, folder, **options):
@@ -99,18 +100,17 @@ def save(model, folder, **options):
     return folder
 
 
-def changed(folder, **keys):
+def edit_config(folder, **keys):
     """Change keys of config.json; ... removes one."""
     path = folder / "config.json"
     config = json.loads(path.read_text()) | keys
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
-    return folder
 
 
+@torch.no_grad()
 def logits(model, source, tokens):
     """Of a model of either library."""
-    theirs = isinstance(model, hf.PreTrainedModel)
-    with torch.no_grad():
-        if not (model.config.is_encoder_decoder if theirs else model.kind == "encoder_decoder"):
-            return model(tokens).logits if theirs else model(tokens)
-        return model(source, decoder_input_ids=tokens).logits if theirs else model(source, tokens)
+    if isinstance(model, hf.PreTrainedModel):
+        inputs = {"input_ids": source, "decoder_input_ids": tokens}
+        return model(**inputs if model.config.is_encoder_decoder else {"input_ids": tokens}).logits
+    return model(source, tokens) if model.kind == "encoder_decoder" else model(tokens)
