@@ -28,7 +28,7 @@ from tests.faults.harness import (
     run_trials,
     train,
     verified_steps,
-)
+)  # fmt: skip
 from tests.training.runs import rows
 
 
@@ -119,9 +119,7 @@ def test_no_checkpoint_is_undamaged(folder, resume):
 
 def test_weights_that_are_nan_are_refused(folder, resume):
     checkpoint = folder / "checkpoints" / NEWEST
-    edit_tensors(
-        checkpoint, "model.safetensors", lambda tensors: {n: t * torch.nan for n, t in tensors.items()}
-    )
+    edit_tensors(checkpoint, "model.safetensors", lambda named: {n: t * torch.nan for n, t in named.items()})
     code, output = resume()
     assert code == 4 and "has values that are NaN or infinite" in output
 
@@ -187,9 +185,10 @@ def test_out_of_memory_is_one_sentence(tmp_path):
     assert verified_steps(tmp_path / "runs/run")
 
 
-@pytest.mark.parametrize(
-    "setting", [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
-)
+SETTINGS = [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_time_zone_locale_and_umask_do_not_matter(tmp_path, setting):
     def act():
         if setting == "umask":

@@ -28,7 +28,7 @@ from tests.faults.harness import (
     run_trials,
     train,
     write_manifest,
-)
+)  # fmt: skip
 from training.plan import check_parts
 
 
@@ -106,13 +106,8 @@ def test_a_damaged_checkpoint_names_the_undamaged_ones(folder, checkpoint):
 
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}).encode()
 LENGTH = struct.pack("<Q", len(HEADER))
-HEADERS = [
-    LENGTH + HEADER,
-    LENGTH + HEADER + bytes(64),
-    struct.pack("<Q", 1 << 62) + HEADER,
-    b"",
-    b"\xff" * 7,
-]
+TOO_LONG = struct.pack("<Q", 1 << 62) + HEADER
+HEADERS = [LENGTH + HEADER, LENGTH + HEADER + bytes(64), TOO_LONG, b"", b"\xff" * 7]
 
 
 @pytest.mark.parametrize("data", HEADERS)
@@ -156,17 +151,17 @@ def test_tensors_must_fit(checkpoint, resume, owner, edit):
     assert re.search(sentence, output), output
 
 
-FLOATS = [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
-OTHERS = [torch.int64, torch.int8, torch.uint8, torch.bool, torch.complex64]
+NAMES = ["float64", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "uint8", "bool", "complex64"]
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *OTHERS], ids=str)
+@pytest.mark.parametrize("dtype", NAMES)
 def test_other_dtypes(folder, checkpoint, dtype):
     """Nothing is converted to float32, neither on resume nor for sampling."""
+    kind = getattr(torch, dtype)
     for owner in ("optimizer", "model"):
         path = checkpoint / f"{owner}.safetensors"
         expected = load_file(path)
-        edit_tensors(checkpoint, path.name, lambda tensors: {n: t.to(dtype) for n, t in tensors.items()})
+        edit_tensors(checkpoint, path.name, lambda tensors: {n: t.to(kind) for n, t in tensors.items()})
         with pytest.raises(CheckpointError, match=f" is .* and the {owner} of config.yaml has F32"):
             check_specs(path, expected, owner)
     refused(folder, "and the model of config.yaml has F32")
@@ -293,13 +288,13 @@ def fuzz_files(first, cwd, n=100):
 
 
 KEYS = [
-    "train.steps", "seed", "model.d_model", "optimizer.lr", "debug", "name", "+new", "~seed", "++a.b", "model",
-    "attention", "data.path", "train", "eval.every", "compile", "schedule", "resume_allow", "", "=", "size",
-    "ffn", "position", "optimizer.eps", "schedule.warmup", "model.n_heads", "model.context_length",
+    "train.steps", "seed", "model.d_model", "optimizer.lr", "debug", "name", "+new", "~seed", "++a.b", "",
+    "model", "attention", "data.path", "train", "eval.every", "compile", "schedule", "resume_allow", "=",
+    "size", "ffn", "position", "optimizer.eps", "schedule.warmup", "model.n_heads", "model.context_length",
     "model.attention.head_dim", "model.attention.v_head_dim", "model.attention.sliding_window",
     "model.attention.logit_softcap", "model.attention.scale", "model.ffn.expansion", "model.ffn.multiple_of",
-    "model.ffn.d_ff", "model.head.logit_softcap", "model.position.rope_theta",
-    "model.position.rotary_fraction", "model.embedding.type_vocab_size", "model.dropout",
+    "model.ffn.d_ff", "model.head.logit_softcap", "model.position.rope_theta", "model.dropout",
+    "model.position.rotary_fraction", "model.embedding.type_vocab_size",
 ]  # fmt: skip
 VALUES = [
     "1", "-1", "null", "nan", "[1,2]", "{a: 1}", "'", '"', "${x}", "a,b", "1e400", "true", "", " ", "\0", "[",
@@ -327,9 +322,10 @@ def test_fuzz_smoke(tmp_path):
     fuzz_overrides(0, tmp_path)
 
 
+FUZZ = [(fuzz_files, range(0, 12_000, 100)), (fuzz_overrides, range(0, 2000, 10))]
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    ("fuzz", "items"), [(fuzz_files, range(0, 12_000, 100)), (fuzz_overrides, range(0, 2000, 10))]
-)
+@pytest.mark.parametrize(("fuzz", "items"), FUZZ)
 def test_fuzz(tmp_path, fuzz, items):
     run_trials(fuzz, items, tmp_path)

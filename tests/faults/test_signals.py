@@ -95,17 +95,3 @@ def test_signal_handlers_are_restored():
     with signals.catching_signals():
         assert all(signal.getsignal(number) is signals.on_signal for number in signals.STOP_SIGNALS)
     assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
-
-
-def kills_at_call(number, cwd):
-    """SIGKILL in a forward pass of a step, an evaluation, a sample or a trial step."""
-    assert exit_code(child(cwd, overridden(), at_call(number, signal.SIGKILL))) in (-signal.SIGKILL, 0)
-    verified_steps(cwd / "runs/run")
-    assert train(cwd, overridden("resume=auto"))[0] == 0
-    equal(cwd / "runs/run")
-
-
-@pytest.mark.faults
-def test_killed_in_every_forward_pass(tmp_path):
-    n = run_trials(kills_at_call, range(1, CALLS), tmp_path)
-    print(f"{n} kills, one in every forward pass")
