@@ -28,7 +28,7 @@ from tests.faults.harness import (
     run_trials,
     train,
     verified_steps,
-)  # fmt: skip
+)
 from tests.training.runs import rows
 
 

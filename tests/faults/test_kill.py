@@ -16,7 +16,7 @@ from tests.faults.harness import (
     run_trials,
     train,
     verified_steps,
-)  # fmt: skip
+)
 from tests.faults.shim import Shim, kill, operations
 
 

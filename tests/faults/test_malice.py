@@ -28,7 +28,7 @@ from tests.faults.harness import (
     run_trials,
     train,
     write_manifest,
-)  # fmt: skip
+)
 from training.plan import check_parts
 
 
