@@ -2,6 +2,7 @@
 imported and run once before the forks, so that a trial costs little more than its steps."""
 
 import atexit
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
+from safetensors.torch import load_file, save_file
 
 import training.monitor
 from configs.compose import compose
@@ -24,17 +26,12 @@ from train import main
 from training.sweep import launch
 
 STEPS = 4
+NEWEST = "step-00000004"
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 TIMES = {"seconds", "tokens_per_second", "mfu"}
-OVERRIDES = [
-    "size=tiny",
-    "model.context_length=16",
-    "model.d_model=16",
-    "model.n_layers=1",
-    "model.n_heads=2",
-]
-OVERRIDES += ["model.n_heads=2", "model.dropout=0.1", "train.batch_size=4", "train.micro_batch_size=2"]
-OVERRIDES += ["eval.max_examples=4", "eval.every=2", "sample.every=3", "log.every=1", "checkpoint.every=1"]
-OVERRIDES += ["precision=bf16", f"train.steps={STEPS}", "name=run"]
+OVERRIDES = f"""size=tiny model.context_length=16 model.d_model=16 model.n_layers=1 model.n_heads=2
+model.dropout=0.1 train.steps={STEPS} train.batch_size=4 train.micro_batch_size=2 precision=bf16 name=run
+eval.max_examples=4 eval.every=2 sample.every=3 log.every=1 checkpoint.every=1""".split()
 
 
 @cache
@@ -58,6 +55,11 @@ def reference():
     return home()[0] / "runs/run"
 
 
+def copy_run(cwd):
+    """A copy of that run, for tests to damage."""
+    return Path(shutil.copytree(reference(), cwd / "runs/run"))
+
+
 def overridden(*overrides):
     """The usual overrides, with these."""
     replaced = {override.partition("=")[0] for override in overrides}
@@ -71,14 +73,14 @@ def fork():
         return os.fork()
 
 
-def child(folder, overrides, act=None):
-    """The id of a process that runs train.py with these overrides in `folder`, after act()."""
+def child(cwd, overrides, act=None):
+    """The id of a process that runs train.py with these overrides in `cwd`, after act()."""
     home()
     if pid := fork():
         return pid
     code = 99
     try:
-        os.chdir(folder)
+        os.chdir(cwd)
         handle = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
@@ -101,10 +103,10 @@ def exit_code(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def train(folder, overrides, act=None):
+def train(cwd, overrides, act=None):
     """(exit code, output)"""
-    code = exit_code(child(folder, overrides, act))
-    return code, (folder / "output.txt").read_text(errors="replace")
+    code = exit_code(child(cwd, overrides, act))
+    return code, (cwd / "output.txt").read_text(errors="replace")
 
 
 def run_trials(trial, items, folder):
@@ -115,23 +117,21 @@ def run_trials(trial, items, folder):
         if pid := fork():
             pids.append(pid)
             continue
-        code = 0
+        code, cwd = 1, folder / f"trial-{n}"
         try:
             for item in items[n::workers]:
-                with tempfile.TemporaryDirectory(dir=folder) as room:
-                    try:
-                        trial(item, Path(room))
-                    except BaseException:
-                        output = Path(room, "output.txt")
-                        tail = output.read_text(errors="replace")[-1500:] if output.exists() else ""
-                        report = f"{item}: {traceback.format_exc()}\n{tail}"
-                        Path(folder, f"failure-{n}.txt").write_text(report)
-                        code = 1
-                        break
+                cwd.mkdir()
+                trial(item, cwd)
+                shutil.rmtree(cwd)
+            code = 0
+        except BaseException:
+            output = cwd / "output.txt"
+            tail = output.read_text(errors="replace")[-1500:] if output.exists() else ""
+            (folder / f"failure-{n}.txt").write_text(f"{item}: {traceback.format_exc()}\n{tail}")
         finally:
             os._exit(code)
     codes = [exit_code(pid) for pid in pids]
-    assert not any(codes), "\n".join(path.read_text() for path in Path(folder).glob("failure-*.txt"))
+    assert not any(codes), "\n".join(path.read_text() for path in folder.glob("failure-*.txt"))
     return len(items)
 
 
@@ -154,7 +154,7 @@ def equal(folder, other=None):
     last = (other / "checkpoints/latest").read_text()
     for name in ("latest", "best"):
         assert (folder / "checkpoints" / name).read_text() == (other / "checkpoints" / name).read_text()
-    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+    for name in FILES:
         path = Path("checkpoints", last.strip(), name)
         assert (folder / path).read_bytes() == (other / path).read_bytes(), name
     for name in ("metrics.jsonl", "samples.jsonl"):
@@ -170,3 +170,18 @@ def verified_steps(folder):
     for checkpoint in checkpoints:
         verify(checkpoint)
     return [int(checkpoint.name[-8:]) for checkpoint in checkpoints]
+
+
+def write_manifest(checkpoint):
+    """One that fits the files as they are now, as an attacker would."""
+    files = {}
+    for name in FILES:
+        data = (checkpoint / name).read_bytes()
+        files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (checkpoint / "manifest.json").write_text(json.dumps(files))
+
+
+def edit_tensors(checkpoint, name, edit):
+    """Replace the tensors of a file by edit({name: tensor})."""
+    save_file(edit(load_file(checkpoint / name)), checkpoint / name)
+    write_manifest(checkpoint)

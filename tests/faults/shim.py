@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from tests.faults import harness
+from tests.faults.harness import train
 
 NAMED = ("mkdir", "rename", "replace", "unlink", "rmdir")
 HANDLES = ("write", "pwrite", "fsync", "ftruncate")
@@ -17,27 +17,24 @@ class Shim:
 
     def __init__(self, at, act, below="runs/", always=False):
         self.at, self.act, self.below, self.always = at, act, below, always
-        self.count, self.paths, self.alone = 0, {}, threading.Lock()
+        self.count, self.paths, self.lock = 0, {}, threading.Lock()
 
     def __call__(self):
         real_open = os.open
 
         def opened(path, flags, mode=0o777, **rest):
-            place = os.path.abspath(os.fspath(path)) if "dir_fd" not in rest else str(path)
-            if flags & os.O_CREAT and self.watched(place):
-                self.pass_by("open", lambda *_: None, (place,))
+            absolute = os.path.abspath(os.fspath(path)) if "dir_fd" not in rest else str(path)
+            if flags & os.O_CREAT:
+                self.operation("open", lambda *_: None, (absolute,))
             handle = real_open(path, flags, mode, **rest)
-            self.paths[handle] = place
+            self.paths[handle] = absolute
             return handle
 
         os.open = opened
         for name in (*NAMED, *HANDLES):
-            setattr(os, name, self.between(name, getattr(os, name)))
+            setattr(os, name, self.wrap(name, getattr(os, name)))
 
-    def watched(self, path):
-        return self.below in path
-
-    def between(self, name, real):
+    def wrap(self, name, real):
         def call(*args, **rest):
             if name in HANDLES:
                 path = self.paths.get(args[0]) or os.readlink(f"/proc/self/fd/{args[0]}")
@@ -45,14 +42,15 @@ class Shim:
                 path = os.path.join(os.readlink(f"/proc/self/fd/{rest['dir_fd']}"), str(args[0]))
             else:
                 path = os.path.abspath(os.fspath(args[0]))
-            if self.watched(path):
-                self.pass_by(name, real, (path, *args))
+            self.operation(name, real, (path, *args))
             return real(*args, **rest)
 
         return call
 
-    def pass_by(self, name, real, args):
-        with self.alone:
+    def operation(self, name, real, args):
+        if self.below not in args[0]:
+            return
+        with self.lock:
             self.count += 1
             now = self.count >= self.at if self.always else self.count == self.at
         if now:
@@ -68,14 +66,8 @@ def kill(name, real, args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def refuse(number):
-    def act(name, real, args):
-        raise OSError(number, os.strerror(number), args[0])
-
-    return act
-
-
-full = refuse(errno.ENOSPC)
+def full(name, real, args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), args[0])
 
 
 def log(path):
@@ -90,8 +82,8 @@ def log(path):
     return act
 
 
-def operations(room, overrides):
+def operations(cwd, overrides):
     """The disk operations of a run: [name, path, ...]."""
-    code, output = harness.train(room, overrides, Shim(1, log(room / "log.jsonl"), always=True))
+    code, output = train(cwd, overrides, Shim(1, log(cwd / "log.jsonl"), always=True))
     assert code == 0, output
-    return [json.loads(line) for line in (room / "log.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (cwd / "log.jsonl").read_text().splitlines()]

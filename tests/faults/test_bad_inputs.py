@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.configs.bad_overrides import BAD
-from tests.training.runs import TEXT
 
 FILES = {
     "zero.txt": b"",
@@ -33,11 +32,6 @@ def test_refused_in_one_sentence(start, overrides, code, sentence):
     errors = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert exit_code == code and len(errors) == 1 and re.search(sentence, errors[0]), stderr
     assert "Traceback" not in stderr and len(errors[0]) < 500 and not list(Path("runs").glob("*"))
-
-
-def test_the_text_may_begin_with_a_byte_order_mark(start):
-    Path("marked.txt").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
-    assert start("data.path=marked.txt")[0] == 0
 
 
 @pytest.mark.parametrize("place", ["none", "book.txt", "."])

@@ -15,8 +15,12 @@ from configs.errors import CheckpointError
 from model.checkpoint.files import read_state, verify
 from model.transformer import Decoder
 from tests.faults.harness import (
+    FILES,
+    NEWEST,
     STEPS,
     child,
+    copy_run,
+    edit_tensors,
     equal,
     exit_code,
     overridden,
@@ -25,85 +29,73 @@ from tests.faults.harness import (
     train,
     verified_steps,
 )
-from tests.faults.malice import rewritten
 from tests.training.runs import rows
 
-FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
-NEWEST = "step-00000004"
 
-
-def flipped(data, draw):
+def flip_bit(data, draw):
     at = draw.randrange(8 * len(data))
     return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
 
-def cut_off(data, draw):
+def truncate(data, draw):
     return data[: draw.randrange(len(data))]
 
 
-def hollow(data, draw):
+def zero_block(data, draw):
     """A block that the file system has lost reads as zeros."""
     begin = draw.randrange(len(data))
     end = min(len(data), begin + draw.choice((1, 64, 512, 4096)))
     return data[:begin] + bytes(end - begin) + data[end:]
 
 
-def longer(data, draw):
+def append(data, draw):
     return data + bytes(draw.randrange(1, 9))
 
 
-def damaged(seed, place):
+def damage(seed, checkpoint):
     """The name of the damaged file, or None if the bytes stayed the same."""
     draw = random.Random(seed)
-    name = draw.choice(FILES)
-    path, kind = place / name, draw.choice((flipped, flipped, cut_off, hollow, longer, "missing", "swapped"))
+    name = draw.choice((*FILES, "manifest.json"))
+    change = draw.choice((flip_bit, flip_bit, truncate, zero_block, append, "missing", "swapped"))
+    path = checkpoint / name
     before = path.read_bytes()
-    if kind == "missing":
+    if change == "missing":
         path.unlink()
-    elif kind == "swapped":
-        other = place.with_name("step-00000003") / name
-        path.write_bytes(other.read_bytes())
+    elif change == "swapped":
+        shutil.copyfile(checkpoint.with_name("step-00000003") / name, path)
     else:
-        path.write_bytes(kind(before, draw))
+        path.write_bytes(change(before, draw))
     return name if not path.exists() or path.read_bytes() != before else None
 
 
-def test_every_damage_is_detected(tmp_path):
-    seen = 0
+def test_every_damage_is_detected(folder):
+    checkpoint, seen = folder / "checkpoints" / NEWEST, 0
     for seed in range(300):
-        shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
-        shutil.copytree(reference() / "checkpoints", tmp_path / "checkpoints")
-        place = tmp_path / "checkpoints" / NEWEST
-        name = damaged(seed, place)
+        name = damage(seed, checkpoint)
         if name is None:
             continue
         with pytest.raises(CheckpointError) as error:
-            verify(place)
-            read_state(place)
-        assert str(place) in str(error.value) and (name == "manifest.json" or name in str(error.value))
+            verify(checkpoint)
+            read_state(checkpoint)
+        assert str(checkpoint) in str(error.value)
+        assert name == "manifest.json" or name in str(error.value)
+        shutil.copyfile(reference() / "checkpoints" / NEWEST / name, checkpoint / name)
         seen += 1
     assert seen >= 250
 
 
-def copied(room):
-    shutil.copytree(reference(), room / "runs/run")
-    return room / "runs/run/checkpoints"
-
-
-def goes_back(seed, room):
-    place = copied(room)
-    if damaged(seed, place / NEWEST) is None:
+def goes_back(seed, cwd):
+    folder = copy_run(cwd)
+    if damage(seed, folder / "checkpoints" / NEWEST) is None:
         return
-    code, output = train(room, overridden("resume=true"))
+    code, output = train(cwd, overridden("resume=true"))
     assert code == 0, output
-    assert (
-        f"{NEWEST}" in output
-        and "going back to step-00000003" in output
-        and "resuming runs/run from step 3" in output
-    )
-    assert place.joinpath(f"{NEWEST}.damaged").is_dir(), "set aside, not deleted"
-    shutil.rmtree(place / f"{NEWEST}.damaged")
-    equal(room / "runs/run")
+    assert NEWEST in output and "going back to step-00000003" in output
+    assert "resuming runs/run from step 3" in output
+    aside = folder / f"checkpoints/{NEWEST}.damaged"
+    assert aside.is_dir(), "set aside, not deleted"
+    shutil.rmtree(aside)
+    equal(folder)
 
 
 def test_the_previous_checkpoint_is_used(tmp_path):
@@ -115,23 +107,20 @@ def test_the_previous_checkpoint_is_used_whatever_the_damage(tmp_path):
     run_trials(goes_back, range(4, 60), tmp_path)
 
 
-def test_no_checkpoint_is_undamaged(tmp_path):
-    place = copied(tmp_path)
-    for path in place.glob("step-*"):
-        (path / "model.safetensors").write_bytes(b"nothing")
-    metrics = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
-    code, output = train(tmp_path, overridden("resume=true"))
+def test_no_checkpoint_is_undamaged(folder, resume):
+    for path in folder.glob("checkpoints/step-*/model.safetensors"):
+        path.write_bytes(b"nothing")
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    code, output = resume()
     assert code == 4 and "error: no checkpoint of runs/run is undamaged: " in output
-    assert all(f"step-0000000{n}/model.safetensors is damaged" in output for n in (3, 4)), (
-        "each with its reason"
-    )
-    assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == metrics, "nothing was touched"
+    assert all(f"step-0000000{n}/model.safetensors is damaged" in output for n in (3, 4)), output
+    assert (folder / "metrics.jsonl").read_bytes() == metrics, "nothing was touched"
 
 
-def test_weights_that_are_nan_are_refused(tmp_path):
-    place = copied(tmp_path) / NEWEST
-    rewritten(place, lambda name, t: t * torch.nan if name == "embedding.table.weight" else t)
-    code, output = train(tmp_path, overridden("resume=true"))
+def test_weights_that_are_nan_are_refused(folder, resume):
+    checkpoint = folder / "checkpoints" / NEWEST
+    edit_tensors(checkpoint, "model.safetensors", lambda named: {n: t * torch.nan for n, t in named.items()})
+    code, output = resume()
     assert code == 4 and "has values that are NaN or infinite" in output
 
 
@@ -150,37 +139,30 @@ def once_saved(spoil):
     return act
 
 
-def paused(room):
-    """A run that pauses in its second step until it is killed."""
-
+def test_one_writer(tmp_path):
     def pause(x):
         Path("ready").touch()
         signal.pause()
 
-    pid = child(room, overridden(), once_saved(pause))
+    pid = child(tmp_path, overridden(), once_saved(pause))
     until = time.monotonic() + 60
-    while not (room / "ready").exists() and time.monotonic() < until:
+    while not (tmp_path / "ready").exists() and time.monotonic() < until:
         os.sched_yield()
-    return pid
-
-
-def test_one_writer(tmp_path):
-    pid = paused(tmp_path)
-    before = (tmp_path / "runs/run/metrics.jsonl").read_bytes()
+    folder = tmp_path / "runs/run"
+    before = (folder / "metrics.jsonl").read_bytes()
     try:
         began = time.perf_counter()
         code, output = train(tmp_path, overridden("resume=true"))
         took = time.perf_counter() - began
-        owner = json.loads((tmp_path / "runs/run/owner.json").read_text())
+        owner = json.loads((folder / "owner.json").read_text())
         assert code == 8 and owner["pid"] == pid and took < 5, output
         assert f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}" in output
-        assert (tmp_path / "runs/run/metrics.jsonl").read_bytes() == before
+        assert (folder / "metrics.jsonl").read_bytes() == before
     finally:
         os.kill(pid, signal.SIGKILL)
         assert exit_code(pid) == -signal.SIGKILL
-    code, output = train(tmp_path, overridden("resume=true"))
-    assert code == 0, "kill -9 unlocks the folder"
-    equal(tmp_path / "runs/run")
+    assert train(tmp_path, overridden("resume=true"))[0] == 0, "kill -9 unlocks the folder"
+    equal(folder)
 
 
 def test_a_nan_is_never_saved(tmp_path):
@@ -188,9 +170,7 @@ def test_a_nan_is_never_saved(tmp_path):
     code, output = train(tmp_path, overridden(), once_saved(lambda x: x * torch.nan))
     folder = tmp_path / "runs/run"
     done = max(step for step, _ in rows(folder, "step", "loss"))
-    assert code == 5 and f"error: step {done + 1}: the loss is " in output and "Traceback" not in output, (
-        output
-    )
+    assert code == 5 and f"error: step {done + 1}: the loss is " in output, output
     assert verified_steps(folder)[-1] == done < STEPS
     assert train(tmp_path, overridden("resume=true"))[0] == 0
     equal(folder)
@@ -205,9 +185,10 @@ def test_out_of_memory_is_one_sentence(tmp_path):
     assert verified_steps(tmp_path / "runs/run")
 
 
-@pytest.mark.parametrize(
-    "setting", [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
-)
+SETTINGS = [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_time_zone_locale_and_umask_do_not_matter(tmp_path, setting):
     def act():
         if setting == "umask":
@@ -216,10 +197,10 @@ def test_time_zone_locale_and_umask_do_not_matter(tmp_path, setting):
             os.environ.update(setting)
             time.tzset()
 
+    folder = tmp_path / "runs/run"
     code, output = train(tmp_path, overridden(), act)
     assert code == 0, output
-    equal(tmp_path / "runs/run")
-    os.utime(tmp_path / f"runs/run/checkpoints/{NEWEST}", (0, 0))
-    shutil.rmtree(tmp_path / f"runs/run/checkpoints/{NEWEST}")
+    equal(folder)
+    shutil.rmtree(folder / "checkpoints" / NEWEST)
     assert train(tmp_path, overridden("resume=true"), act)[0] == 0
-    equal(tmp_path / "runs/run")
+    equal(folder)

@@ -22,7 +22,7 @@ LONG = ["train.steps=100000", "checkpoint.every=5", "eval.every=null", "sample.e
 def two(tmp_path):
     """Two processes in the middle of a run, and its folder."""
     (tmp_path / "book.txt").write_text(TEXT)
-    usual = [word for word in USUAL if not word.startswith("train.steps")]
+    usual = [override for override in USUAL if not override.startswith("train.steps")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [*TWO, str(ROOT / "train.py"), *usual, *LONG], cwd=tmp_path, stderr=subprocess.PIPE, text=True,

@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-import training.step
 from model.transformer import Decoder
 from tests.faults.harness import STEPS, child, equal, exit_code, overridden, run_trials, train, verified_steps
 from tests.faults.shim import Shim
@@ -36,22 +35,18 @@ def at_call(number, *kinds):
     return act
 
 
-def stops_and_resumes(item, room):
+def stops_and_resumes(item, cwd):
     number, kind = item
-    act = at_call(number, kind)
-    code, output = train(room, overridden(), act)
-    assert code in (0, 75, -kind, 130), (
-        code,
-        output,
-    )  # before the first step, a signal has its default effect
-    folder = room / "runs/run"
+    code, output = train(cwd, overridden(), at_call(number, kind))
+    assert code in (0, 75, -kind, 130), output  # before the first step, a signal has its default effect
+    folder = cwd / "runs/run"
     if code == 75:
         assert re.search(rf"stopped by {kind.name} (after step|before its first step)", output), output
         done = max((step for step, _ in rows(folder, "step", "loss")), default=0)
         assert max(verified_steps(folder), default=0) == done, "the checkpoint is of the last finished step"
-        with open(room.parent / "stopped.txt", "a") as file:
+        with open(cwd.parent / "stopped.txt", "a") as file:
             file.write(f"{kind.name}\n")
-    assert train(room, overridden("resume=auto"))[0] == 0
+    assert train(cwd, overridden("resume=auto"))[0] == 0
     equal(folder)
 
 
@@ -72,14 +67,14 @@ def test_at_many_moments(tmp_path):
     assert set(stopped) == {"SIGINT", "SIGTERM", "SIGUSR2"} and len(stopped) > 30
 
 
-def stops_while_saving(operation, room):
+def stops_while_saving(operation, cwd):
     def act(name, real, args):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    code, output = train(room, overridden(), Shim(operation, act, below="runs/run/checkpoints"))
+    code, output = train(cwd, overridden(), Shim(operation, act, below="runs/run/checkpoints"))
     assert code in (0, 75), output
-    assert train(room, overridden("resume=auto"))[0] == 0
-    equal(room / "runs/run")
+    assert train(cwd, overridden("resume=auto"))[0] == 0
+    equal(cwd / "runs/run")
 
 
 @pytest.mark.faults
@@ -100,18 +95,3 @@ def test_signal_handlers_are_restored():
     with signals.catching_signals():
         assert all(signal.getsignal(number) is signals.on_signal for number in signals.STOP_SIGNALS)
     assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
-
-
-def kills_at_call(number, room):
-    """SIGKILL in a forward pass of a step, an evaluation, a sample or a trial step."""
-    assert exit_code(child(room, overridden(), at_call(number, signal.SIGKILL))) in (-signal.SIGKILL, 0)
-    verified_steps(room / "runs/run")
-    assert train(room, overridden("resume=auto"))[0] == 0
-    equal(room / "runs/run")
-
-
-@pytest.mark.faults
-def test_killed_in_every_forward_pass(tmp_path):
-    assert training.step  # the same model in steps, evaluations and samples
-    n = run_trials(kills_at_call, range(1, CALLS), tmp_path)
-    print(f"{n} kills, one in every forward pass")
