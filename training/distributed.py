@@ -20,13 +20,12 @@ class Dist(NamedTuple):
 
     @property
     def is_main(self):
-        """Whether this is the process that writes and prints."""
-        return self.rank == 0
+        return self.rank == 0  # it writes and prints
 
     def wrap(self, module):
-        if self.world_size == 1:
-            return module
-        return DistributedDataParallel(module, gradient_as_bucket_view=True)
+        return (
+            DistributedDataParallel(module, gradient_as_bucket_view=True) if self.world_size > 1 else module
+        )
 
     def no_sync(self, module):
         """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
