@@ -23,9 +23,9 @@ class Dist(NamedTuple):
         return self.rank == 0  # it writes and prints
 
     def wrap(self, module):
-        return (
-            DistributedDataParallel(module, gradient_as_bucket_view=True) if self.world_size > 1 else module
-        )
+        if self.world_size == 1:
+            return module
+        return DistributedDataParallel(module, gradient_as_bucket_view=True)
 
     def no_sync(self, module):
         """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""

@@ -74,8 +74,7 @@ def profile_step(config, dist, precision, loaders, model, optimizer, stored=None
     model.load_state_dict(saved)
     optimizer.reset()
     cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, seconds)
-    module = trial.train_module
-    return TrainStep(model, optimizer, precision, dist, n, config.train.grad_clip, module), cost
+    return TrainStep(model, optimizer, precision, dist, n, trial.max_grad_norm, trial.train_module), cost
 
 
 def count_flops_and_activations(model, precision, row):
@@ -118,8 +117,7 @@ def find_micro_batch(config, dist, trial, batch, stored):
         torch.cuda.empty_cache()
         if dist.all_reduce_sum(fits, device=device) == [dist.world_size]:
             return n
-    advice = "choose a smaller size= or model.context_length"
-    raise MemoryError(f"not even one row of {config.model.context_length} tokens fits on the GPU; {advice}")
+    raise MemoryError("not even one row of a batch fits on the GPU; lower size= or model.context_length")
 
 
 def time_step(train_step, micro_batch, n_micro_batches, repeats):
