@@ -51,32 +51,34 @@ def prepare(config, overrides, runs_dir):
 
 def train(run, monitor):
     """The loop. Every weight is a function of (seed, step); logs, samples and evaluations only observe."""
-    config, dist, device = run.config, run.dist, run.precision.device
-    steps = range(run.state.step, run.steps)
-    batches = prefetch(lambda step: run.loaders.train.batch(step, *dist), steps, pin=device.type == "cuda")
+    config, state, device = run.config, run.state, run.precision.device
+    steps = range(state.step, run.steps)
+    batches = prefetch(
+        lambda step: run.loaders.train.batch(step, *run.dist), steps, pin=device.type == "cuda"
+    )
     for step, batch in zip(steps, batches, strict=False):
         log_sample(run, monitor)
-        if due(step, config.eval.every) or run.must_reevaluate_best(step):
+        if due(step, config.eval.every) or (step == steps.start and run.from_best):
             evaluate_subset(run, monitor)
-            if run.state.out_of(config.train.patience):
+            if state.out_of(config.train.patience):
                 break
-        seed_step(config.seed, step, dist.rank)
+        seed_step(config.seed, step, run.dist.rank)
         lr_factor = run.schedule(step)
         with run.error_context(step):
             metrics = run.train_step(batch.to(device), lr_factor)
         run.advance(metrics)
-        monitor.step(run.state.step, metrics)
+        monitor.step(state.step, metrics)
         if run.past_deadline():
             break
-        if due(run.state.step, config.checkpoint.every):
+        if due(state.step, config.checkpoint.every):
             run.save()
-    if run.state.step:
+    if state.step:
         run.save()
-    if 0 < run.state.step == run.steps:
+    if 0 < state.step == run.steps:
         log_sample(run, monitor)
         evaluate_subset(run, monitor)
     val_metrics = evaluate_run(run)
-    monitor.evaluation(run.state.step, val_metrics, full=True)
+    monitor.evaluation(state.step, val_metrics, full=True)
     return val_metrics
 
 

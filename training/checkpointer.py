@@ -76,7 +76,8 @@ class AsyncCheckpointer:
 
     def cost(self):
         fraction = self.seconds / (time.perf_counter() - self.start)
-        return f"{self.count} checkpoints; training blocked for {self.seconds:.2f} s ({fraction:.1%})"
+        plural = "" if self.count == 1 else "s"
+        return f"{self.count} checkpoint{plural}; training blocked for {self.seconds:.2f} s ({fraction:.1%})"
 
     def close(self):
         self.thread.shutdown()

@@ -20,8 +20,7 @@ class Dist(NamedTuple):
 
     @property
     def is_main(self):
-        """Whether this is the process that writes and prints."""
-        return self.rank == 0
+        return self.rank == 0  # it writes and prints
 
     def wrap(self, module):
         if self.world_size == 1:

@@ -18,26 +18,25 @@ def evaluate_run(run, limit=None):
     def batches():
         return stoppable(run.loaders.validation.evaluation(limit, *run.dist))
 
-    def rate(count_correct):
-        """The sum of count_correct's first number over that of its second."""
+    def accuracy(count_correct):
+        """count_correct(run, batch) is (the number of correct predictions, the number of predictions)."""
         run.model.eval()
         counts = [count_correct(run, batch) for batch in batches()]
         run.model.train()
-        correct, n = sum(correct for correct, _ in counts), sum(n for _, n in counts)
-        correct, n = run.dist.all_reduce_sum(correct, n, device=run.precision.device)
+        totals = sum(correct for correct, _ in counts), sum(n for _, n in counts)
+        correct, n = run.dist.all_reduce_sum(*totals, device=run.precision.device)
         return correct / n
 
-    objective, model_kind = run.config.objective["kind"], run.config.model.kind
+    objective, tokens = run.config.objective["kind"], run.loaders.validation.part
     loss, n_tokens = run.train_step.evaluate(batches())
     metrics = {"val_loss": loss, "val_tokens": n_tokens}
     if objective == "next_token":
-        tokens = run.loaders.validation.part
         metrics["val_bpb"] = loss / math.log(2) * tokens.n_tokens / tokens.n_bytes
     if objective == "masked":
-        metrics["val_accuracy"] = rate(masked_accuracy)
+        metrics["val_accuracy"] = accuracy(masked_accuracy)
     if objective == "pairs":
-        metrics["val_exact_match"] = rate(exact_match)
-    if model_kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
+        metrics["val_exact_match"] = accuracy(exact_match)
+    if run.config.model.kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
         # a model that ignores its source loses nothing when it gets another one
         several = (batch for batch in batches() if len(batch.targets) > 1)
         metrics["val_loss_shuffled_source"], _ = run.train_step.evaluate(map(shuffle_sources, several))
@@ -69,23 +68,20 @@ def sample_validation(run):
     """A prediction for the first validation example, {name: text}."""
     batch = next(run.loaders.validation.evaluation(1))
     model, tokenizer = run.model.eval(), run.loaders.tokenizer
-    text = tokenizer.decode_with_specials
     try:
-        if run.config.model.kind == "encoder":
-            batch = batch.to(run.precision.device)
-            target, predicted = batch.targets[0], model(**batch.inputs)[0].argmax(-1)
-            where = target != IGNORE_INDEX
-            ids = {
-                "masked": batch.inputs["tokens"][0],
-                "target": target[where],
-                "prediction": predicted[where],
-            }
-            return {name: text(tokens.tolist()) for name, tokens in ids.items()}
         if "source" in batch.inputs or run.config.objective["kind"] == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
-        [prompt] = batch.inputs["tokens"][:, :PROMPT_TOKENS].tolist()
-        [continuation] = generate_ids(model, tokenizer, [prompt], NEW_TOKENS)
-        return {"prompt": text(prompt), "continuation": text(continuation)}
+        if run.config.model.kind == "encoder":
+            batch = batch.to(run.precision.device)
+            is_target = batch.targets[0] != IGNORE_INDEX
+            target, predicted = batch.targets[0][is_target], model(**batch.inputs)[0].argmax(-1)[is_target]
+            ids = {"masked": batch.inputs["tokens"][0], "target": target, "prediction": predicted}
+            ids = {name: tensor.tolist() for name, tensor in ids.items()}
+        else:
+            [prompt] = batch.inputs["tokens"][:, :PROMPT_TOKENS].tolist()
+            [continuation] = generate_ids(model, tokenizer, [prompt], NEW_TOKENS)
+            ids = {"prompt": prompt, "continuation": continuation}
+        return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
     finally:
         model.train()
 

@@ -11,29 +11,24 @@ from model.precision import fast_bf16, processor
 
 
 class BatchedMuon(torch.optim.Muon):
-    """Muon (kellerjordan.github.io/posts/muon). torch updates one matrix after another, always in bfloat16;
-    here matrices of one shape are updated together, in a dtype that is fast on the device: up to a quarter
-    less time for a step of a small model."""
+    """Muon (kellerjordan.github.io/posts/muon) that updates matrices of one shape together, in a dtype that
+    is fast on the device: up to a quarter less time for a step of a small model than torch's."""
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             matrices = sorted((p for p in group["params"] if p.grad is not None), key=lambda p: p.shape)
-            for _, same_shape in groupby(matrices, key=lambda p: p.shape):
-                self.update(list(same_shape), group)
-
-    def update(self, matrices, group):
-        momentum, grads = group["momentum"], [matrix.grad for matrix in matrices]
-        for matrix in matrices:
-            if not self.state[matrix]:
-                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
-        buffers = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
-        torch._foreach_lerp_(buffers, grads, 1 - momentum)
-        updates = newton_schulz(torch.stack(torch._foreach_lerp(grads, buffers, momentum)), group)
-        rows, columns = matrices[0].shape
-        if group["weight_decay"]:
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(matrices, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
+            for (rows, columns), same_shape in groupby(matrices, key=lambda p: p.shape):
+                params, momentum = list(same_shape), group["momentum"]
+                for p in params:
+                    if not self.state[p]:
+                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                grads, buffers = [p.grad for p in params], [self.state[p]["momentum_buffer"] for p in params]
+                torch._foreach_lerp_(buffers, grads, 1 - momentum)
+                updates = newton_schulz(torch.stack(torch._foreach_lerp(grads, buffers, momentum)), group)
+                if group["weight_decay"]:
+                    torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(params, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
 
 
 def newton_schulz(x, group):
@@ -70,8 +65,7 @@ class Optimizer:
 
     @property
     def lr(self):
-        """The current value of optimizer.lr; AdamW beside Muon uses adamw_lr_ratio times it."""
-        return self.groups[0]["lr"]
+        return self.groups[0]["lr"]  # Muon's, where AdamW has adamw_lr_ratio times it
 
     def step(self, lr_factor, scaler, overflow=False):
         """After an overflow no parameter moves; the scaler alone would skip only one of the optimizers."""
@@ -107,17 +101,17 @@ class Optimizer:
     def load(self, tensors):
         """The state that tensors() returned; empty before the first step."""
         for name, optimizer, p, key in self.entries() if tensors else ():
-            on_device = (
-                key != "step" or optimizer.defaults["fused"]
-            )  # only a fused update reads the step there
-            optimizer.state[p][key] = tensors[name].to(p.device if on_device else "cpu")
+            on_cpu = (
+                key == "step" and not optimizer.defaults["fused"]
+            )  # only a fused update has it on the GPU
+            optimizer.state[p][key] = tensors[name].to("cpu" if on_cpu else p.device)
 
 
 def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
     """Weight decay is for matrices, not for gains and biases."""
     matrices, vectors = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    decays = (matrices, weight_decay), (vectors, 0.0)
+    groups = [{"params": params, "weight_decay": decay} for params, decay in decays if params]
     fused = all(p.device.type in ("cuda", "cpu") for p in parameters)
     return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused)
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -26,9 +27,7 @@ MICRO_BATCH_TOKENS = 1 << 14  # tokens in a micro-batch on a CPU, at most
 FIRST_STEPS = 128  # the widest batch of these is profiled
 
 
-class StepCost(NamedTuple):
-    """The cost of a step, for one process."""
-
+class StepCost(NamedTuple):  # of one process
     micro_batch_size: int
     flops: float
     optimizer_bytes: int
@@ -55,42 +54,27 @@ def profile_step(config, dist, precision, loaders, model, optimizer, stored=None
     """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
-    batch, compiled = loaders.train.batch(widest, *dist).to(device), None
+    batch = loaders.train.batch(widest, *dist).to(device)
     row, saved = batch.rows(0, 1), {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
-
-    def make_step(micro_batch_size, dist=None):
-        """Trial steps have no `dist`: a process that runs out of memory must not block the others."""
-        numbers = precision.scaler(), precision, dist or Dist(), micro_batch_size, config.train.grad_clip
-        return TrainStep(model, optimizer, *numbers, compiled)
-
-    def fits(micro_batch_size):
-        try:
-            for _ in range(2):  # the second step has the optimizer state in memory, too
-                make_step(micro_batch_size)(batch.rows(0, micro_batch_size), 0.0)
-            return True
-        except torch.OutOfMemoryError:
-            return False
-        finally:
-            optimizer.reset()
-            torch.cuda.empty_cache()
-
+    # alone: a process that runs out of memory must not block the others
+    trial = TrainStep(model, optimizer, precision, Dist(), rows, config.train.grad_clip)
     seed_step(config.seed, 0)
     flops, activation_bytes = count_flops_and_activations(model, precision, row)
     if config.compile is True or (config.compile == "auto" and device.type == "cuda"):
-        compiled = torch.compile(LossModule(model))
+        trial.train_module = torch.compile(trial.loss_module)
         try:
-            make_step(1).backward(row, row.count)
+            trial.backward(row, row.count)
         except Exception as error:  # whatever a compiler raises, training works without it
             [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
             print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
-            compiled = None
-    n = find_micro_batch(config, dist, device, rows, stored, fits)
-    seconds = time_step(make_step(n), batch.rows(0, n), rows // n, 5 if config.train.minutes else 1)
+            trial.train_module = trial.loss_module
+    n = find_micro_batch(config, dist, trial, batch, stored)
+    seconds = time_step(trial, batch.rows(0, n), rows // n, 5 if config.train.minutes else 1)
     optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
     model.load_state_dict(saved)
     optimizer.reset()
     cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, seconds)
-    return make_step(n, dist), cost
+    return TrainStep(model, optimizer, precision, dist, n, trial.max_grad_norm, trial.train_module), cost
 
 
 def count_flops_and_activations(model, precision, row):
@@ -103,7 +87,7 @@ def count_flops_and_activations(model, precision, row):
 
     with sdpa_kernel(SDPBackend.MATH), FlopCounter() as counter:
         with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), precision.autocast():
-            total = LossModule(model)(row.inputs, row.targets, row.count)
+            total = LossModule(model)(*row)
         total.backward()
     for parameter in model.parameters():
         storages.pop(parameter.untyped_storage().data_ptr(), None)
@@ -111,10 +95,11 @@ def count_flops_and_activations(model, precision, row):
     return counter.total, sum(storages.values())
 
 
-def find_micro_batch(config, dist, device, rows, stored, fits):
+def find_micro_batch(config, dist, trial, batch, stored):
     """The configured size; on a CPU the largest within MICRO_BATCH_TOKENS; on a GPU the largest that fits."""
-    if config.train.micro_batch_size != "auto":
-        return config.train.micro_batch_size
+    size, device, rows = config.train.micro_batch_size, trial.precision.device, len(batch.targets)
+    if size != "auto":
+        return size
     divisors = [n for n in range(rows, 0, -1) if rows % n == 0]
     if stored and stored.state.micro_batch_size in divisors:
         return stored.state.micro_batch_size
@@ -122,21 +107,27 @@ def find_micro_batch(config, dist, device, rows, stored, fits):
         most = max(1, MICRO_BATCH_TOKENS // config.model.context_length)
         return next(n for n in divisors if n <= most)
     for n in divisors:
-        if dist.all_reduce_sum(fits(n), device=device) == [dist.world_size]:
+        fits = True
+        try:
+            for _ in range(2):  # the second step has the optimizer state in memory, too
+                trial(batch.rows(0, n), 0.0)
+        except torch.OutOfMemoryError:
+            fits = False
+        trial.optimizer.reset()
+        torch.cuda.empty_cache()
+        if dist.all_reduce_sum(fits, device=device) == [dist.world_size]:
             return n
-    advice = "choose a smaller size= or model.context_length"
-    raise MemoryError(f"not even one row of {config.model.context_length} tokens fits on the GPU; {advice}")
+    raise MemoryError("not even one row of a batch fits on the GPU; lower size= or model.context_length")
 
 
 def time_step(train_step, micro_batch, n_micro_batches, repeats):
     """Seconds of a step: an update after one micro-batch, and the backward passes of the others."""
-    device = train_step.precision.device
 
     def seconds(function, *args):
         start = time.perf_counter()
         function(micro_batch, *args)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if train_step.precision.device.type == "cuda":
+            torch.cuda.synchronize()
         return time.perf_counter() - start
 
     seconds(train_step, 0.0)  # the first step is always slow
@@ -146,13 +137,13 @@ def time_step(train_step, micro_batch, n_micro_batches, repeats):
 
 def check_batch_size(train, world_size):
     """A batch is split evenly into processes and micro-batches."""
-    rows, rest = divmod(train.batch_size, world_size)
+    n, micro = train.batch_size, train.micro_batch_size
+    rows, rest = divmod(n, world_size)
     if rest:
-        of = f"a multiple of {world_size}, the number of processes"
-        raise ValueError(f"train.batch_size is {train.batch_size}; expected {of}")
-    if train.micro_batch_size != "auto" and rows % train.micro_batch_size:
-        of = f"a divisor of {rows}, the batch size of a process"
-        raise ValueError(f"train.micro_batch_size is {train.micro_batch_size}; expected {of}")
+        raise ValueError(f"train.batch_size is {n}; expected a multiple of the {world_size} processes")
+    if micro != "auto" and rows % micro:
+        expected = f"a divisor of {rows}, the batch size of a process"
+        raise ValueError(f"train.micro_batch_size is {micro}; expected {expected}")
 
 
 def check_parts(config):
@@ -166,47 +157,43 @@ def check_parts(config):
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        sizes = f"the weights need {filesize(size)} and the machine has {filesize(memory)} of memory"
-        raise MemoryError(f"{sizes}; {advice}")
+        needed, available = filesize(size), filesize(memory)
+        raise MemoryError(f"the weights need {needed} and the machine has {available} of memory; {advice}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     if config.train.steps:
         build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
 
 
-PARTS = ("norm", "cross-attention", "attention", "ffn", "embedding", "position", "head")
+PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 
 def plan(run):
     """The lines that are printed before a run, and all that dry_run=true prints."""
-    train, device, cost, world = run.loaders.train, run.precision.device, run.cost, run.dist.world_size
+    train, cost, world = run.loaders.train, run.cost, run.dist.world_size
     batch_size, vocab_size = run.config.train.batch_size, run.loaders.tokenizer.vocab_size
     parts = Counter()  # a tied embedding counts where it is first used
     for name, parameter in run.model.named_parameters():
-        words = [word for piece in reversed(name.split(".")[:-1]) for word in piece.split("_")]
-        part = next((part for part in PARTS if part.partition("-")[0] in words), "other")
-        parts[part] += parameter.numel()
-    weights = 8 * parts.total()
-    memory = filesize(weights + cost.optimizer_bytes + cost.activation_bytes)
+        part = next((part for part in PARTS if part in re.split("[._]", name)), "other")
+        parts["cross-attention" if part == "cross" else part] += parameter.numel()
+    needs = 8 * parts.total(), cost.optimizer_bytes, cost.activation_bytes
+    memory, weights, optimizer, activations = map(filesize, (sum(needs), *needs))
+    memory += " per process" if world > 1 else ""
     steps = f"{run.steps:,} steps of {batch_size:,} {run.examples}, {run.tokens_per_step:,} tokens"
     steps += f", on {world} processes" if world > 1 else ""
     if (n := batch_size // world // cost.micro_batch_size) > 1:
         steps += f", {n} micro-batches of {cost.micro_batch_size}"
     unigram, seconds = unigram_entropy(train.part.tokens), cost.seconds * run.steps
     total_time = f"{seconds:.0f} s" if seconds < 90 else clock(seconds)
-    lines = {
-        "device": f"{device}, {str(run.precision.dtype).removeprefix('torch.')}: {run.precision.reason}",
-        "model": f"{run.config.model.kind}, {parts.total():,} parameters: "
-        + ", ".join(f"{part} {size:,}" for part, size in parts.most_common()),
-        "data": f"{train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {run.examples}",
-        "baselines": f"uniform {math.log(vocab_size):.2f}, unigram {unigram:.2f} nats/token",
-        "training": f"{steps}; {run.epochs(run.steps):.2f} epochs",
-        "memory": f"about {memory}{' per process' if world > 1 else ''}: weights and gradients "
-        f"{filesize(weights)}, optimizer {filesize(cost.optimizer_bytes)}, "
-        f"activations {filesize(cost.activation_bytes)}",
-        "compute": f"{cost.flops * world:.2e} FLOPs/step, {cost.flops * world * run.steps:.2e} total",
-        "time": f"about {total_time}, {cost.seconds * 1000:,.0f} ms per step",
-    }
-    return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
+    sizes = ", ".join(f"{part} {size:,}" for part, size in parts.most_common())
+    return f"""\
+device      {run.precision.device}, {str(run.precision.dtype).removeprefix("torch.")}: {run.precision.reason}
+model       {run.config.model.kind}, {parts.total():,} parameters: {sizes}
+data        {train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {run.examples}
+baselines   uniform {math.log(vocab_size):.2f}, unigram {unigram:.2f} nats/token
+training    {steps}; {run.epochs(run.steps):.2f} epochs
+memory      about {memory}: weights and gradients {weights}, optimizer {optimizer}, activations {activations}
+compute     {cost.flops * world:.2e} FLOPs/step, {cost.flops * world * run.steps:.2e} total
+time        about {total_time}, {cost.seconds * 1000:,.0f} ms per step"""
 
 
 def clock(seconds):

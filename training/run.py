@@ -3,12 +3,14 @@
 import math
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
+import numpy as np
 import torch
 
 from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
+from data.disk import filesize
 from model.checkpoint.files import FORMAT, TrainState
 from model.checkpoint.save import model_tensors
 from training.checkpointer import AsyncCheckpointer
@@ -26,26 +28,28 @@ class Run:
         self.train_step, self.cost = train_step, cost
         self.model, self.optimizer, self.scaler = train_step.model, train_step.optimizer, train_step.scaler
         self.dist, self.precision = train_step.dist, train_step.precision
-        self.stored, self.state = stored, TrainState()  # the checkpoint to resume from; progress
+        self.stored = stored  # the checkpoint to resume from
+        self.from_best = stored is not None and stored.is_best  # its loss was measured after it was saved
         self.folder = self.checkpointer = None  # only in the main process, while the run is open
         train = config.train
+        self.examples = "pairs" if config.objective["kind"] == "pairs" else "sequences"
+        self.tokens_per_step = round(train.batch_size * loaders.train.tokens_per_example)
         self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
-        if stored:
-            self.state = TrainState(**{name: getattr(stored.state, name) for name in asdict(self.state)})
+        names = [field.name for field in fields(TrainState)] if stored else []
+        self.state = TrainState(**{name: getattr(stored.state, name) for name in names})
         if stored and stored.state.stop_criteria == self.stop_criteria:
             self.steps = stored.state.total_steps
         else:
             self.steps = self.total_steps()
         if self.steps < self.state.step:
-            reason = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
-            raise ValueError(f"the run has done {self.state.step} steps, but {reason}; raise or remove them")
+            limits = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
+            raise ValueError(f"the run has done {self.state.step} steps, but {limits}; raise or remove them")
         if self.steps:
             self.schedule = build("schedule", SCHEDULES, config.schedule, {"steps": self.steps})
 
     def total_steps(self):
         """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
-        train = self.config.train
-        seconds = self.cost.seconds if self.dist.is_main else 0.0  # the main process decides for all
+        train, seconds = self.config.train, self.cost.seconds * self.dist.is_main  # the main process decides
         [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
         limits = [
             train.steps,
@@ -55,24 +59,12 @@ class Run:
         ]
         return min(steps for steps in limits if steps is not None)
 
-    @property
-    def examples(self):
-        return "pairs" if self.config.objective["kind"] == "pairs" else "sequences"
-
-    @property
-    def tokens_per_step(self):
-        return round(self.config.train.batch_size * self.loaders.train.tokens_per_example)
-
     def epochs(self, step):
         return step * self.config.train.batch_size / self.loaders.train.n
 
     def elapsed(self):
         """Seconds of training, with those before a resume."""
         return time.perf_counter() - self.start
-
-    def must_reevaluate_best(self, step):
-        """Whether the run resumes from its best checkpoint, whose loss was measured after it was saved."""
-        return self.stored is not None and self.stored.is_best and step == self.stored.state.step
 
     @contextmanager
     def open(self, runs_dir):
@@ -115,22 +107,19 @@ class Run:
     @contextmanager
     def error_context(self, step):
         """Name the step and its examples in an error."""
-        where = f"step {step + 1}"
-        kept = f"earlier checkpoints are in {self.folder}"
+        saved = f"earlier checkpoints are in {self.folder}; " if self.folder else ""
         try:
             yield
         except NonFiniteError as error:
-            ids = ", ".join(map(str, self.loaders.train.example_ids(step)[:8].tolist()))
+            ids = np.array2string(self.loaders.train.example_ids(step), np.inf, threshold=64, separator=", ")
             raise NonFiniteError(
-                f"{where}: {error}, on training {self.examples} {ids} ...; the weights were not updated, and "
-                f"{kept}; try a lower optimizer.lr"
+                f"step {step + 1}: {error}, on training {self.examples} {ids}; the weights were not updated; "
+                f"{saved}try a lower optimizer.lr"
             ) from None
         except torch.OutOfMemoryError:
-            used, peak = torch.cuda.memory_allocated() / 2**30, torch.cuda.max_memory_allocated() / 2**30
-            raise MemoryError(
-                f"{where}: out of memory with micro-batches of {self.cost.micro_batch_size} ({used:.1f} GiB, "
-                f"peak {peak:.1f} GiB); {kept}; lower train.micro_batch_size, or choose a smaller size="
-            ) from None
+            n, peak = self.cost.micro_batch_size, filesize(torch.cuda.max_memory_allocated())
+            message = f"step {step + 1}: out of memory with micro-batches of {n} (peak {peak})"
+            raise MemoryError(f"{message}; {saved}lower train.micro_batch_size") from None
 
     def advance(self, metrics):
         """Count a finished step, and report checkpoints that failed meanwhile."""
@@ -140,8 +129,7 @@ class Run:
             self.checkpointer.poll()
 
     def past_deadline(self):
-        """Whether train.minutes have passed in any process; then the run ends here, in all of them. Raises
-        StopRequested after a signal."""
+        """Whether train.minutes have passed; then the run ends here. Raises StopRequested after a signal."""
         minutes = self.config.train.minutes
         late = self.dist.is_main and minutes is not None and self.elapsed() >= 60 * minutes
         if not check_stop(self.dist, self.precision.device, late):
@@ -153,11 +141,9 @@ class Run:
 
     def save(self, best=False):
         """Once per step, however often it is called."""
-        if self.checkpointer:
-            self.checkpointer.save(self.state_dict(), self.tensors, best)
-
-    def state_dict(self):
-        return {
+        if not self.checkpointer:
+            return
+        state = {
             "format": FORMAT,
             **asdict(self.state),
             "total_steps": self.steps,
@@ -166,6 +152,7 @@ class Run:
             "scaler": self.scaler.state_dict(),
             "dataset_key": self.loaders.name,
         }
+        self.checkpointer.save(state, self.tensors, best)
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}

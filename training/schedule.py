@@ -40,10 +40,8 @@ def linear(steps, warmup: NonNegative, min_lr_ratio: Fraction):
 
 def cosine(steps, warmup: NonNegative, min_lr_ratio: Fraction):
     """Half a cosine (arxiv.org/abs/1608.03983)."""
-    scale = 1 - min_lr_ratio
-    return Schedule(
-        steps, warmup, lambda progress: min_lr_ratio + scale * (1 + math.cos(math.pi * progress)) / 2
-    )
+    scale = (1 - min_lr_ratio) / 2
+    return Schedule(steps, warmup, lambda progress: min_lr_ratio + scale * (1 + math.cos(math.pi * progress)))
 
 
 def noam(steps, warmup: NonNegative):

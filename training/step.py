@@ -36,16 +36,14 @@ def seed_step(seed, step, rank=0):
 
 
 class TrainStep:
-    """A batch to one update of the weights. `compiled` is a compiled LossModule of the model."""
+    """A batch to one update of the weights. train_module: the compiled loss module, if it is compiled."""
 
-    def __init__(
-        self, model, optimizer, scaler, precision, dist, micro_batch_size, max_grad_norm, compiled=None
-    ):
-        self.model, self.optimizer, self.scaler = model, optimizer, scaler
+    def __init__(self, model, optimizer, precision, dist, micro_batch_size, max_grad_norm, train_module=None):
+        self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
         self.precision, self.dist = precision, dist
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
         self.loss_module = LossModule(model)  # evaluates
-        self.train_module = dist.wrap(compiled or self.loss_module)
+        self.train_module = dist.wrap(train_module or self.loss_module)
 
     def __call__(self, batch, lr_factor):
         """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights."""
@@ -72,7 +70,7 @@ class TrainStep:
             rows = batch.rows(start, start + self.micro_batch_size) if len(starts) > 1 else batch
             with self.dist.no_sync(self.train_module) if start != starts[-1] else nullcontext():
                 with self.precision.autocast():
-                    part = self.train_module(rows.inputs, rows.targets, rows.count)
+                    part = self.train_module(*rows)
                 # DDP averages gradients over the processes; the sum is needed
                 self.scaler.scale(part * (self.dist.world_size / count)).backward()
             total += part.detach()
@@ -86,7 +84,7 @@ class TrainStep:
         for batch in batches:
             batch = batch.to(self.precision.device)
             with self.precision.autocast():
-                total += self.loss_module(batch.inputs, batch.targets, batch.count).item()
+                total += self.loss_module(*batch).item()
             count += batch.count
         self.model.train()
         total, count = self.dist.all_reduce_sum(total, count, device=self.precision.device)

@@ -24,16 +24,14 @@ def prepare(room):
     return prepare
 
 
-@pytest.mark.parametrize(
-    "overrides", [["model=modern"], ["model=t5", "model.dropout=0.1"], ["precision=fp16"]]
-)
+@pytest.mark.parametrize("overrides", ["model=modern", "model=t5 model.dropout=0.1", "precision=fp16"])
 def test_trial_steps_change_nothing(prepare, overrides):
     """The first step is the same, bit for bit, for a model that made no trial steps."""
-    run = prepare(*overrides)
+    run = prepare(*overrides.split())
     assert not run.optimizer.tensors() and all(p.grad is None for p in run.model.parameters())
     fresh = build_model(run.config.model, run.loaders.tokenizer.vocab_size, run.config.seed)
     optimizer = build("optimizer", OPTIMIZERS, run.config.optimizer, {"model": fresh})
-    step = TrainStep(fresh, optimizer, run.precision.scaler(), run.precision, Dist(), 4, 1.0)
+    step = TrainStep(fresh, optimizer, run.precision, Dist(), 4, 1.0)
     for train_step in (run.train_step, step):
         seed_step(0, 0)
         train_step(run.loaders.train.batch(0), 1.0)
@@ -83,9 +81,7 @@ def test_the_plan(prepare):
     total, parts = lines["model"].removeprefix("encoder_decoder, ").split(" parameters: ")
     sizes = dict(part.rsplit(" ", 1) for part in parts.split(", "))
     assert total == f"{n:,}" and sum(int(size.replace(",", "")) for size in sizes.values()) == n
-    cross = sum(
-        p.numel() for name, p in run.model.named_parameters() if "cross" in name and "norm" not in name
-    )
+    cross = sum(p.numel() for name, p in run.model.named_parameters() if ".cross." in name)
     assert int(sizes["cross-attention"].replace(",", "")) == cross
     assert lines["training"].startswith("4 steps of 4 sequences, ")
     assert "tokens, 2 micro-batches of 2; " in lines["training"]
@@ -102,7 +98,7 @@ def test_clock():
 def test_a_batch_splits_evenly():
     train = compose(["train.batch_size=6", "train.micro_batch_size=2"]).train
     check_batch_size(train, 3)
-    with pytest.raises(ValueError, match="train.batch_size is 6; expected a multiple of 4, the number"):
+    with pytest.raises(ValueError, match="train.batch_size is 6; expected a multiple of the 4 processes"):
         check_batch_size(train, 4)
     with pytest.raises(ValueError, match="train.micro_batch_size is 2; expected a divisor of 3"):
         check_batch_size(train, 2)

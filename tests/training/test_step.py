@@ -19,10 +19,6 @@ from training.step import TrainStep, seed_step
 KINDS = ["decoder", "encoder", "encoder_decoder"]
 
 
-def precision(dtype=torch.float32):
-    return Precision(torch.device("cpu"), dtype, "for a test")
-
-
 def make_batch(kind="decoder", rows=6, length=9, seed=0):
     """Rows with different numbers of targets."""
     inputs, targets = {"tokens": tokens(rows, length, seed=seed)}, tokens(rows, length, seed=seed + 1)
@@ -41,8 +37,8 @@ def make_optimizer(name, model, **changes):
 
 
 def make_step(model, optimizer, dtype=torch.float32, micro_batch_size=6, max_grad_norm=0.0):
-    scaler = precision(dtype).scaler()
-    return TrainStep(model, optimizer, scaler, precision(dtype), Dist(), micro_batch_size, max_grad_norm)
+    precision = Precision(torch.device("cpu"), dtype, "for a test")
+    return TrainStep(model, optimizer, precision, Dist(), micro_batch_size, max_grad_norm)
 
 
 def copy_of(tensors):
@@ -73,30 +69,28 @@ def test_micro_batches_accumulate_the_gradient_of_the_batch(kind, micro_batch_si
 
 
 def test_the_loss_is_the_mean_over_targets():
-    model, batch = make_model().eval(), make_batch()
-    logits, targets = model(**batch.inputs).flatten(0, 1), batch.targets.flatten()
-    expected = torch.nn.functional.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX).item()
+    """In a step, and in an evaluation of several batches, which is without dropout."""
+    model, batches = make_model(dropout=0.5), [make_batch(), make_batch(rows=2, seed=5)]
     step = make_step(model, make_optimizer("adamw", model))
-    assert step.evaluate([batch]) == (pytest.approx(expected, rel=1e-5), batch.count)
-    assert step(batch, 1.0).loss == pytest.approx(expected, rel=1e-5)
 
+    def cross_entropy(batch):
+        logits, targets = model(**batch.inputs).flatten(0, 1), batch.targets.flatten()
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
 
-def test_evaluation_weighs_batches_by_their_targets():
-    model = make_model(dropout=0.5)
-    batches, step = [make_batch(), make_batch(rows=2, seed=5)], make_step(model, None)
-    losses = [step.evaluate([batch]) for batch in batches]
-    loss, count = step.evaluate(batches)
-    assert count == sum(n for _, n in losses)
-    assert loss == pytest.approx(sum(loss * n for loss, n in losses) / count)
+    model.eval()
+    first, second = map(cross_entropy, batches)
+    count = batches[0].count + batches[1].count
+    assert step(batches[0], 0.0).loss == pytest.approx(first / batches[0].count, rel=1e-5)
+    assert step.evaluate(batches) == (pytest.approx((first + second) / count, rel=1e-5), count)
     assert model.training and all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [("decoder", "muon"), ("encoder", "adamw"), ("encoder_decoder", "muon")]
-)
-def test_one_batch_overfits(kind, name):
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_batch_overfits(kind):
     model, batch = make_model(kind), make_batch(kind)
-    optimizer = make_optimizer(name, model, **({"lr": 3e-3} if name == "adamw" else {}))
+    optimizer = (
+        make_optimizer("adamw", model, lr=3e-3) if kind == "encoder" else make_optimizer("muon", model)
+    )
     step = make_step(model, optimizer, max_grad_norm=1.0)
     for _ in range(150):
         metrics = step(batch, 1.0)
@@ -129,27 +123,8 @@ def test_muon_updates_hidden_matrices_and_adamw_the_rest():
         assert (id(parameter) in muon) == expected != (id(parameter) in adamw), name
 
 
-def test_muon_follows_its_formula():
-    """For two steps, so that the momentum matters."""
-    model = make_model()
-    optimizer = make_optimizer("muon", model, lr=0.1)
-    matrix, momentum = model.stack.blocks[0].ffn.up.weight, 0.0
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(2):
-        before = matrix.detach().clone()
-        matrix.grad = gradient = torch.randn(matrix.shape, generator=generator)
-        momentum = 0.95 * momentum + 0.05 * gradient
-        x = 0.05 * gradient + 0.95 * momentum
-        x = x / x.norm()
-        for _ in range(5):  # Newton-Schulz
-            square = x.mT @ x
-            x = 3.4445 * x + x @ (-4.775 * square + 2.0315 * square @ square)
-        optimizer.step(1.0, precision().scaler())
-        scale = 0.1 * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
-        assert ((before - matrix.detach()) / scale - x).norm() < 0.02 * x.norm(), "bfloat16 is not exact"
-
-
-def test_batched_muon_agrees_with_that_of_torch():
+def test_batched_muon_agrees_with_torch():
+    """In the update, the momentum and the weight decay."""
     shapes, generator = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)], torch.Generator().manual_seed(0)
     batched, single = ([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes] for _ in range(2))
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
@@ -161,10 +136,9 @@ def test_batched_muon_agrees_with_that_of_torch():
             optimizer.step()
     for a, b in zip(batched, single, strict=True):
         assert (a - b).norm() < 0.02 * b.norm(), "bfloat16 is not exact"
-        buffers = [
-            optimizer.state[p]["momentum_buffer"] for optimizer, p in zip(optimizers, (a, b), strict=True)
-        ]
-        torch.testing.assert_close(*buffers)
+        assert torch.equal(
+            *(o.state[p]["momentum_buffer"] for o in optimizers for p in (a, b) if p in o.state)
+        )
 
 
 def test_the_factor_scales_every_learning_rate():
@@ -208,22 +182,16 @@ def test_a_nan_never_reaches_the_weights(what):
     assert_equal(*({name: t.nan_to_num(7) for name, t in tensors.items()} for tensors in (after, before)))
 
 
-def test_float16_is_scaled_and_an_overflow_skipped():
-    model, batch = make_model(), make_batch()
-    step = make_step(model, make_optimizer("adamw", model), torch.float16)
-    assert not step(batch, 1.0).skipped or step.scaler.get_scale() < 65536
-    before = copy_of(model.state_dict())
-    step.scaler.update(2.0**40)
-    assert step(batch, 1.0).skipped and step.scaler.get_scale() == 2.0**39
-    assert_equal(model.state_dict(), before)
-
-
-def test_an_overflow_in_one_matrix_skips_all_optimizers():
+def test_a_float16_overflow_skips_all_optimizers():
     model = make_model()
-    optimizer, before = make_optimizer("muon", model), copy_of(model.state_dict())
-    optimizer.groups[0]["params"][0].register_hook(lambda gradient: gradient * math.inf)
-    assert make_step(model, optimizer, torch.float16)(make_batch(), 1.0).skipped and not optimizer.tensors()
+    optimizer, before, overflows = make_optimizer("muon", model), copy_of(model.state_dict()), [True]
+    step = make_step(model, optimizer, torch.float16)
+    optimizer.groups[0]["params"][0].register_hook(lambda grad: grad * math.inf if overflows else grad)
+    assert step(make_batch(), 1.0).skipped and step.scaler.get_scale() == 2.0**15, "half of the default"
     assert_equal(model.state_dict(), before)
+    assert not optimizer.tensors()
+    overflows.clear()
+    assert not step(make_batch(), 1.0).skipped and optimizer.tensors()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -255,12 +223,8 @@ def test_dropout_follows_from_the_step():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("adamw", {"lr": 0.0}, r"lr is 0.0; expected a number above 0"),
         ("adamw", {"lr": math.inf}, "lr is inf; expected a number above 0"),
         ("adamw", {"beta2": 1.0}, "beta2 is 1.0; expected a number at least 0 and below 1"),
-        ("adamw", {"weight_decay": -0.1}, "weight_decay is -0.1; expected a number at least 0"),
-        ("muon", {"momentum": 1.0}, "momentum is 1.0"),
-        ("muon", {"adamw_lr_ratio": -1.0}, "adamw_lr_ratio is -1.0; expected a number above 0"),
     ],
 )
 def test_wrong_options_are_refused(name, changes, message):

@@ -1,63 +1,50 @@
-"""What wandb gets, read from the files of its offline mode, and a service that fails or hangs."""
+"""What wandb gets in its offline mode, and a service that fails or hangs."""
 
 import json
-import struct
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
+import wandb
+
+from configs.compose import compose
 from training.monitor import wandb_log
 from training.monitor.wandb_log import WandbLogger
 
-BLOCK = 1 << 15
 
+def test_offline_mode_gets_every_row(start, monkeypatch):
+    init, sent = wandb.init, []
 
-def records(path):
-    """The records of a .wandb file, in the log format of LevelDB (its doc/log_format.md)."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    def recorded(**options):
+        run = init(**options)
+        log = run.log
+        monkeypatch.setattr(
+            run, "log", lambda row, step: sent.append({"step": step, **row}) or log(row, step)
+        )
+        return run
 
-    data, at, complete, parts = path.read_bytes(), 7, [], []
-    while at + 7 <= len(data):
-        if BLOCK - at % BLOCK < 7:
-            at += BLOCK - at % BLOCK
-        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
-        parts.append(data[at + 7 : at + 7 + length])
-        at += 7 + length
-        if kind in (1, 4):  # complete, or the last part
-            complete.append(Record.FromString(b"".join(parts)))
-            parts = []
-    return complete
-
-
-def history(folder):
-    [path] = folder.glob("wandb/offline-run-*/*.wandb")
-    rows = []
-    for record in records(path):
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            rows.append(
-                {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
-            )
-    return rows
-
-
-def test_offline_mode_gets_every_row(run):
-    folder = run("wandb.mode=offline", "log.every=1", "sample.every=2", "eval.every=2")
-    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    sent = history(folder)
-    for name in ("loss", "val_loss", "val_bpb", "lr"):  # of several rows of a step, wandb keeps the last
-        expected = {row["step"]: row[name] for row in logged if name in row}
-        assert {row["_step"]: row[name] for row in sent if name in row} == expected
-    last = [row["samples.path"] for row in sent if "samples.path" in row][-1]
-    [table] = folder.glob(f"wandb/offline-run-*/files/{last}")
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    assert json.loads(table.read_text())["data"] == [list(sample.values()) for sample in samples]
+    monkeypatch.setattr("wandb.init", recorded)
+    code, _, errors = start(
+        "wandb.mode=offline", "log.every=1", "sample.every=2", "eval.every=2", "name=logged"
+    )
+    assert code == 0 and "wandb" not in errors
+    rows, samples = (
+        [json.loads(line) for line in Path(f"runs/logged/{name}.jsonl").read_text().splitlines()]
+        for name in ("metrics", "samples")
+    )
+    assert [row for row in sent if "samples" not in row] == rows
+    tables = [row["samples"] for row in sent if "samples" in row]
+    assert tables[-1].columns == list(samples[-1])
+    assert tables[-1].data == [list(sample.values()) for sample in samples]
+    [path] = Path("runs/logged").glob("wandb/offline-run-*/*.wandb")
+    assert all(name in path.read_bytes() for name in (b"val_bpb", b"grad_norm", b"table-file"))
 
 
 def test_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
     options = []
     monkeypatch.setattr("wandb.init", lambda **given: options.append(given) or SimpleNamespace(finish=int))
     for _ in range(2):
-        WandbLogger(SimpleNamespace(mode="online", project="x"), tmp_path, {}).close()
+        WandbLogger(compose(["wandb.mode=online"]), tmp_path).close()
     assert options[0]["id"] == options[1]["id"] and options[0]["resume"] == "allow"
 
 

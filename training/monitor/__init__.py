@@ -3,7 +3,7 @@
 import math
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from types import SimpleNamespace
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -15,20 +15,19 @@ from training.monitor.plot import draw_run
 from training.monitor.wandb_log import WandbLogger
 from training.plan import clock
 
-
-class NullMonitor:
-    """For processes other than the main one."""
-
-    def step(self, step, metrics, full=None):
-        pass
-
-    evaluation = sample = step
+EVALUATION = {
+    "val_loss": "val loss {:.3f}",
+    "val_bpb": "{:.3f} bits/byte",
+    "val_accuracy": "masked accuracy {:.1%}",
+    "val_exact_match": "exact match {:.1%}",
+    "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
+}
 
 
 @contextmanager
 def open_monitor(run):
     if not run.dist.is_main:
-        yield NullMonitor()
+        yield SimpleNamespace(**dict.fromkeys(("step", "evaluation", "sample"), lambda *args, **kwargs: None))
         return
     monitor = Monitor(run)
     try:
@@ -46,17 +45,16 @@ class Monitor:
 
     def __init__(self, run):
         self.run, self.console = run, Console(highlight=False, soft_wrap=True)
-        self.metrics, self.samples = map(
-            JsonlLog, (run.folder / "metrics.jsonl", run.folder / "samples.jsonl")
+        self.metrics, self.samples = (
+            JsonlLog(run.folder / f"{name}.jsonl") for name in ("metrics", "samples")
         )
-        enabled, config = run.config.wandb.mode != "disabled", run.config
-        self.wandb = WandbLogger(config.wandb, run.folder, asdict(config)) if enabled else None
+        self.wandb = None if run.config.wandb.mode == "disabled" else WandbLogger(run.config, run.folder)
         columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
         self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
         self.task = self.bar.add_task("", total=run.steps, completed=run.state.step)
         self.peak_flops = peak_flops(run.precision)
-        self.start = self.last = time.perf_counter()
-        self.first_step = self.last_step = run.state.step
+        self.start, self.first_step = time.perf_counter(), run.state.step
+        self.last, self.last_step = self.start, self.first_step  # where speed is measured from
 
     def log(self, step, **values):
         row = {"tokens": step * self.run.tokens_per_step, "seconds": self.run.elapsed(), **values}
@@ -87,15 +85,8 @@ class Monitor:
 
     def evaluation(self, step, metrics, full):
         self.log(step, **metrics, val_ppl=math.exp(min(metrics["val_loss"], 700)), full=full)
-        formats = {
-            "val_loss": "val loss {:.3f}",
-            "val_bpb": "{:.3f} bits/byte",
-            "val_accuracy": "masked accuracy {:.1%}",
-            "val_exact_match": "exact match {:.1%}",
-            "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
-        }
-        line = ", ".join(text.format(metrics[name]) for name, text in formats.items() if name in metrics)
-        self.console.print(f"step {step:>6}  {line}{' (full)' if full else ''}")
+        parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
+        self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
         with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
             draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
         self.last, self.last_step = time.perf_counter(), step  # so that it does not count as training time

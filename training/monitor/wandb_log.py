@@ -4,14 +4,15 @@ import queue
 import sys
 import threading
 import uuid
+from dataclasses import asdict
 
 FLUSH_TIMEOUT = 20.0  # seconds to wait for it at the end of a run
 
 
 class WandbLogger:
-    def __init__(self, settings, folder, config):
+    def __init__(self, config, folder):
         self.pending = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.worker, args=(settings, folder, config), daemon=True)
+        self.thread = threading.Thread(target=self.worker, args=(config, folder), daemon=True)
         self.thread.start()
 
     def log(self, step, row=None, sample=None):
@@ -23,19 +24,18 @@ class WandbLogger:
         if self.thread.is_alive():
             print("warning: wandb does not respond; metrics.jsonl is complete", file=sys.stderr)
 
-    def worker(self, settings, folder, config):
+    def worker(self, config, folder):
         id_file, samples = folder / "wandb-id", []
         try:
             import wandb
 
             if not id_file.exists():
                 id_file.write_text(uuid.uuid4().hex)
-            names = {"project": settings.project, "name": folder.name, "id": id_file.read_text()}
-            options = wandb.Settings(silent=True, console="off", init_timeout=15)
-            # its service may have another working directory; a resumed run continues under the same id
-            folder = folder.resolve()
-            run = wandb.init(**names, mode=settings.mode, dir=folder, resume="allow", reinit="create_new",
-                             config=config, settings=options)  # fmt: skip
+            settings = wandb.Settings(silent=True, console="off", init_timeout=15)
+            # a resumed run continues under the same id; the service may have another working directory
+            run = wandb.init(project=config.wandb.project, name=folder.name, id=id_file.read_text(),
+                             mode=config.wandb.mode, dir=folder.resolve(), resume="allow",
+                             reinit="create_new", config=asdict(config), settings=settings)  # fmt: skip
             while (entry := self.pending.get()) is not None:
                 step, row, sample = entry
                 if row:
