@@ -63,14 +63,11 @@ class AsyncCheckpointer:
             self.saved, self.failures = None, self.failures + 1
             _, reason = explain(error)
             if self.failures >= MAX_SAVE_FAILURES:
-                raise DiskError(
-                    f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason}); earlier ones "
-                    "are untouched, and resume=true continues from the newest"
-                ) from None
+                message = f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason})"
+                raise DiskError(f"{message}; resume=true continues from the newest before them") from None
             if self.failures == 1:
-                print(
-                    f"warning: a checkpoint could not be saved ({reason}); the run continues", file=sys.stderr
-                )
+                message = f"a checkpoint could not be saved ({reason}); the run continues"
+                print(f"warning: {message}", file=sys.stderr)
         else:
             self.failures = 0 if self.saved is not None else self.failures
 

@@ -91,9 +91,7 @@ def sweep(main, validate, args):
 def expand_jobs(validate, args):
     """{name: overrides} of each run; all are validated before the first begins."""
     if "RANK" in os.environ:
-        raise ValueError(
-            "-m trains one model after another in one process; with torchrun, start each run by itself"
-        )
+        raise ValueError("-m trains one model after another; with torchrun, start each run by itself")
     if fixed := [arg for arg in args if re.match(r"[+~]*(name|resume|resume_allow)\b", arg)]:
         raise ValueError(f"{fixed[0]}: each run of a sweep is new and has a name of its own; leave it out")
     jobs = {}
