@@ -91,8 +91,7 @@ def compose_cached(overrides, complete=True):
 def check_override(override):
     """Refuse what only Hydra accepts, such as its own settings and interpolations, and unknown options."""
     key, _, value = override.partition("=")
-    name = key.lstrip("+~")
-    group = name.partition("@")[0]
+    group = (name := key.lstrip("+~")).partition("@")[0]
     if re.match(r"hydra\b", name):
         raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
     if "/" in key or ".." in key:
@@ -113,9 +112,8 @@ def check_override(override):
 
 
 def groups():
-    """The config groups, {name: options}."""
-    folders = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
-    return {name: options for name in folders if (options := options_of(name))}
+    folders = {path.parent.name for path in CONFIGS.glob("*/*.yaml")}
+    return {name: options_of(name) for name in sorted(folders)}
 
 
 def options_of(group):

@@ -18,8 +18,10 @@ class AsyncCheckpointer:
     def __init__(self, folder, keep):
         self.folder, self.keep = folder, keep
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
-        self.saved = None  # step of the newest checkpoint, written or pending
-        self.failures = 0  # in a row
+        self.saved, self.failures = (
+            None,
+            0,
+        )  # step of the newest checkpoint, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 
@@ -30,12 +32,10 @@ class AsyncCheckpointer:
             self.poll()
         else:
             self.wait()
-            copies = {
-                part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
-                for part, named in tensors().items()
-            }
-            self.saved = state["step"]
-            self.count += 1
+            copies = tensors()
+            for part, named in copies.items():
+                copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
+            self.saved, self.count = state["step"], self.count + 1
             self.pending.append(self.thread.submit(checkpoint.save, self.folder, copies, state))
         self.pending.append(self.thread.submit(self.prune, state["step"] if best else None))
         self.seconds += time.perf_counter() - start
