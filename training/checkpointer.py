@@ -18,10 +18,7 @@ class AsyncCheckpointer:
     def __init__(self, folder, keep):
         self.folder, self.keep = folder, keep
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
-        self.saved, self.failures = (
-            None,
-            0,
-        )  # step of the newest checkpoint, even if pending; failures in a row
+        self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 

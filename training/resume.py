@@ -5,6 +5,7 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -118,10 +119,7 @@ def unflatten(flat):
     nested = {}
     for key, value in flat.items():
         *path, last = key.split(".")
-        node = nested
-        for name in path:
-            node = node.setdefault(name, {})
-        node[last] = value
+        reduce(lambda node, name: node.setdefault(name, {}), path, nested)[last] = value
     return nested
 
 
@@ -150,8 +148,6 @@ def check_changes(before, after, allowed):
 
 
 class StoredCheckpoint(NamedTuple):
-    """The undamaged checkpoint that a run continues from."""
-
     place: Path
     state: files.StoredState
     is_best: bool
@@ -173,9 +169,8 @@ def latest_whole(folder, dist, device):
     if step < 0:
         return None
     checkpoint = root / files.step_dir(int(step))
-    return StoredCheckpoint(
-        checkpoint, files.read_state(checkpoint), files.read_pointer(root, "best") == checkpoint.name
-    )
+    is_best = files.read_pointer(root, "best") == checkpoint.name
+    return StoredCheckpoint(checkpoint, files.read_state(checkpoint), is_best)
 
 
 def reload_data(config, stored, report=None):

@@ -39,20 +39,16 @@ class TrainState:
     skipped_steps: Steps = 0  # their gradients overflowed float16
 
     def judge(self, loss):
-        if self.last_eval_step == self.step:  # repeated after a resume, it counts once
-            return
-        better = loss < self.best_val_loss
-        self.evals_since_best = 0 if better else self.evals_since_best + 1
-        self.best_val_loss, self.last_eval_step = min(loss, self.best_val_loss), self.step
+        if self.last_eval_step != self.step:  # repeated after a resume, it counts once
+            self.evals_since_best = 0 if loss < self.best_val_loss else self.evals_since_best + 1
+            self.best_val_loss, self.last_eval_step = min(loss, self.best_val_loss), self.step
 
     def out_of(self, patience):
         return patience is not None and self.evals_since_best >= patience
 
 
 @dataclass(kw_only=True)
-class StoredState(TrainState):
-    """state.json"""
-
+class StoredState(TrainState):  # state.json
     format: int
     total_steps: Steps
     stop_criteria: list[Any]  # train.steps, tokens and minutes that total_steps follows from
@@ -62,9 +58,7 @@ class StoredState(TrainState):
 
 
 @dataclass
-class ScalerState:
-    """state_dict() of torch's GradScaler."""
-
+class ScalerState:  # of torch's GradScaler
     scale: Annotated[float, Bounds(least=1e-30, most=1e30)]
     growth_factor: Annotated[float, Bounds(least=1, most=1e3)]
     backoff_factor: Annotated[float, Bounds(least=1e-3, most=1)]
@@ -91,7 +85,6 @@ def step_dir(step):
 
 
 def step_of(checkpoint):
-    """The step of a checkpoint folder."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -128,7 +121,6 @@ def read_config(folder):
 
 
 def model_config(node):
-    """The model of a config, typed."""
     return from_dict(ModelConfig, node, "model.")
 
 
@@ -153,9 +145,8 @@ def find_checkpoint(folder, which):
     else:
         raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
     if name not in names:
-        raise CheckpointError(
-            f"{folder} has no checkpoint {(name or which)!r}; it has {', '.join(names) or 'none'}"
-        )
+        known = ", ".join(names) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint {(name or which)!r}; it has {known}")
     return root / name
 
 

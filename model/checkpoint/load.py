@@ -53,7 +53,6 @@ def iter_tensors(path):
 
 
 def load_weights(model, tensors):
-    """The model, with these tensors as its parameters."""
     model.load_state_dict(tensors, strict=False, assign=True)
     model.head.tie(model.embedding)
     return model.requires_grad_()
@@ -67,7 +66,6 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(folder, which="latest"):
-    """which: latest, best, or the step of a checkpoint."""
     folder = Path(folder)
     config, tokenizer = files.read_config(folder), files.read_tokenizer(folder)
     checkpoint = files.find_checkpoint(folder, which)

@@ -63,7 +63,6 @@ def model_tensors(model):
 
 
 def write_pointer(folder, name, step):
-    """latest and best are one-line files."""
     disk.atomic_write(folder / name, step_dir(step) + "\n")
 
 
