@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import traceback
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 
 from configs.errors import StopRequested
 
@@ -61,13 +61,8 @@ class SafeStream:
         self.stream = stream
 
     def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def write(self, text):
-        return self.attempt(self.stream.write, text)
-
-    def flush(self):
-        self.attempt(self.stream.flush)
+        attribute = getattr(self.stream, name)
+        return partial(self.attempt, attribute) if name in ("write", "flush") else attribute
 
     def attempt(self, function, *args):
         try:
@@ -76,12 +71,6 @@ class SafeStream:
             discard_output(self.stream)
             reason = error.strerror.lower()
             print(f"warning: cannot print any more ({reason}); the run continues", file=sys.stderr)
-
-
-@contextmanager
-def safe_streams():
-    with redirect_stdout(SafeStream(sys.stdout)), redirect_stderr(SafeStream(sys.stderr)):
-        yield
 
 
 def discard_output(stream):

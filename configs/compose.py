@@ -25,32 +25,23 @@ PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
-# what other projects call a setting
-SYNONYMS = {
-    "optimizer.lr": "learning_rate max_lr",
-    "schedule.min_lr_ratio": "min_lr",
-    "train.steps": "max_iters max_steps iterations num_train_steps",
-    "train.epochs": "num_train_epochs max_epochs",
-    "train.tokens": "max_tokens",
-    "train.micro_batch_size": "gradient_accumulation_steps",
-    "model.context_length": "block_size seq_len seq_length n_positions",
-    "model.d_model": "n_embd dim hidden_size",
-    "model.n_layers": "n_layer depth num_layers",
-    "model.n_heads": "n_head heads num_heads",
-    "precision": "dtype mixed_precision",
-    "wandb.mode": "wandb_log",
-}
-SYNONYMS = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
-RENAMED = """
-rate=lr adamw_rate=adamw_lr_ratio floor=min_lr_ratio decay=decay_ratio micro_batch=micro_batch_size
-validation=val_fraction document=split_on shortest=min_length longest=max_length share=mask_prob
-mean_length=mean_span_length windows=max_examples show=sample.every context=context_length expand=expansion
-width=d_ff group=queries_per_kv window=sliding_window softcap=logit_softcap out_bias=o_bias key_width=head_dim
-value_width=v_head_dim query_rank=q_lora_rank latent_width=kv_lora_rank plain_width=qk_nope_head_dim
-rotary_width=qk_rope_head_dim base=rope_theta fraction=rotary_fraction buckets=num_buckets tied=tie_weights
-transform=mlm_transform token_types=type_vocab_size muon_fast=muon_modern rmsnorm_plain=rmsnorm_no_weight
-"""  # older names in this project
-SYNONYMS |= dict(pair.split("=") for pair in RENAMED.split())
+# what other projects, and earlier versions of this one, call a setting
+SYNONYMS = """
+lr=learning_rate,max_lr,rate min_lr_ratio=min_lr,floor adamw_lr_ratio=adamw_rate decay_ratio=decay
+train.steps=max_iters,max_steps,iterations,num_train_steps train.epochs=num_train_epochs,max_epochs
+train.tokens=max_tokens micro_batch_size=gradient_accumulation_steps,micro_batch val_fraction=validation
+context_length=block_size,seq_len,seq_length,n_positions,context d_model=n_embd,dim,hidden_size
+n_layers=n_layer,depth,num_layers n_heads=n_head,heads,num_heads precision=dtype,mixed_precision
+wandb.mode=wandb_log sample.every=show max_examples=windows split_on=document min_length=shortest
+max_length=longest mask_prob=share mean_span_length=mean_length expansion=expand d_ff=width
+queries_per_kv=group sliding_window=window logit_softcap=softcap o_bias=out_bias head_dim=key_width
+v_head_dim=value_width q_lora_rank=query_rank kv_lora_rank=latent_width qk_nope_head_dim=plain_width
+qk_rope_head_dim=rotary_width rope_theta=base rotary_fraction=fraction num_buckets=buckets
+tie_weights=tied mlm_transform=transform type_vocab_size=token_types muon_modern=muon_fast
+rmsnorm_no_weight=rmsnorm_plain
+"""
+SYNONYMS = [line.split("=") for line in SYNONYMS.split()]
+SYNONYMS = {synonym: name for name, synonyms in SYNONYMS for synonym in synonyms.split(",")}
 
 
 def compose(overrides=(), init_config=None):
@@ -76,7 +67,7 @@ def with_init_from(raw, overrides, init_config):
         raise ValueError("only train.py takes init_from; see what it would train by dry_run=true")
     if conflicts := [o for o in overrides if re.match(FROM_INIT, o)]:
         raise ValueError(
-            f"{conflicts[0]} conflicts with init_from, which sets model and tokenizer; remove one"
+            f"{conflicts[0]} conflicts with init_from, which sets model and tokenizer; remove it"
         )
     return raw | init_config(raw["init_from"])
 
@@ -100,8 +91,7 @@ def compose_cached(overrides, complete=True):
 def check_override(override):
     """Refuse what only Hydra accepts, such as its own settings and interpolations, and unknown options."""
     key, _, value = override.partition("=")
-    name = key.lstrip("+~")
-    group = name.partition("@")[0]
+    group = (name := key.lstrip("+~")).partition("@")[0]
     if re.match(r"hydra\b", name):
         raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
     if "/" in key or ".." in key:
@@ -122,9 +112,8 @@ def check_override(override):
 
 
 def groups():
-    """The config groups, {name: options}."""
-    folders = sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
-    return {name: options for name in folders if (options := options_of(name))}
+    folders = {path.parent.name for path in CONFIGS.glob("*/*.yaml")}
+    return {name: options_of(name) for name in sorted(folders)}
 
 
 def options_of(group):
@@ -194,7 +183,8 @@ def unknown_setting(key, overrides):
     if having := [option for option, path in files.items() if last in (OmegaConf.load(path) or {})]:
         kind = known.get(f"{node}.kind")
         return f"{group}={kind} has no setting {last!r}; {group}={', '.join(having)} has it"
-    if hint := did_you_mean(key, [name for name in known if not key.startswith(f"{name}.")]):
+    names = [name for name in known if not key.startswith(f"{name}.")]
+    if hint := did_you_mean(key, names if node else [*names, *groups()]):
         return f"unknown setting {key}{hint}"
     siblings = [name for name in known if node and name.rpartition(".")[0] == node]
     return f"unknown setting {key}" + (f"; there are {', '.join(siblings)}" if siblings else "")
@@ -206,14 +196,17 @@ def did_you_mean(name, known):
 
 
 def nearest(name, known):
-    """The known name that ends alike, that stands for this one, or that looks alike; or None."""
-    last = name.rpartition(".")[2]
-    alike = [k for k in known if k.rpartition(".")[2] == last and ("." in k or "." not in name)]
-    if alike:
-        return min(alike, key=len)
-    if synonym := SYNONYMS.get(name) or SYNONYMS.get(last):
+    """The known name that ends alike, that a synonym stands for, or that looks alike; or None."""
+    node, _, last = name.rpartition(".")
+    if alike := [k for k in known if k.rpartition(".")[2] == last and ("." in k or not node)]:
+        return get_close_matches(name, alike, 1, 0)[0]
+    if synonym := SYNONYMS.get(last):
         return synonym if "." in synonym else nearest(synonym, known) or synonym
-    return next(iter(get_close_matches(name, known, 1, 0.7 if "." in name else 0.6)), None)
+    siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == node}
+    siblings |= {synonym: siblings[name] for synonym, name in SYNONYMS.items() if name in siblings}
+    if close := get_close_matches(last, siblings, 1):
+        return siblings[close[0]]
+    return next(iter(get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)
 
 
 def flatten(node, path=""):

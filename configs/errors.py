@@ -2,42 +2,28 @@
 
 
 class DataError(ValueError):
-    """The text or table cannot be used as it is."""
-
-    exit_code = 3
+    exit_code = 3  # the text or table cannot be used as it is
 
 
 class CheckpointError(Exception):
-    """A run folder, or a checkpoint in it, that is damaged or incomplete."""
-
-    exit_code = 4
+    exit_code = 4  # a run folder, or a checkpoint in it, is damaged or incomplete
 
 
 class HubError(ValueError):
-    """A folder or model that cannot be converted from or to the Hugging Face formats."""
-
-    exit_code = 4
+    exit_code = 4  # a folder or model cannot be converted from or to the Hugging Face formats
 
 
 class NonFiniteError(Exception):
-    """A loss or gradient that is NaN or infinite."""
-
-    exit_code = 5
+    exit_code = 5  # a loss or gradient is NaN or infinite
 
 
 class DiskError(Exception):
-    """A disk that is too full to keep what a run has to keep."""
-
-    exit_code = 6
+    exit_code = 6  # the disk is too full to keep what a run has to keep
 
 
 class RunLockedError(Exception):
-    """A run folder that another process is writing to."""
-
-    exit_code = 8
+    exit_code = 8  # another process is writing to the run folder
 
 
 class StopRequested(Exception):
-    """A signal asked the run to stop; it has been saved."""
-
-    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later
+    exit_code = 75  # a signal asked the run to stop; it has been saved (EX_TEMPFAIL: try again later)

@@ -18,8 +18,7 @@ class Bounds:
     below: float = math.inf
 
     def allow(self, value):
-        low = self.least <= value and (self.above < value or self.above == -math.inf)
-        return low and value <= self.most and (value < self.below or self.below == math.inf)
+        return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self):
         phrases = {"above": "above", "least": "at least", "below": "below", "most": "at most"}

@@ -14,9 +14,7 @@ Seed = Annotated[int, Bounds(least=0, most=2**64 - 1)]
 
 @dataclass
 class EncoderSizes:
-    """The encoder of an encoder-decoder, where it differs from the decoder."""
-
-    d_model: Size | None
+    d_model: Size | None  # null: as in the decoder
     n_layers: Layers | None
     n_heads: Size | None
 

@@ -18,8 +18,7 @@ class AsyncCheckpointer:
     def __init__(self, folder, keep):
         self.folder, self.keep = folder, keep
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
-        self.saved = None  # step of the newest checkpoint, written or pending
-        self.failures = 0  # in a row
+        self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 
@@ -30,12 +29,10 @@ class AsyncCheckpointer:
             self.poll()
         else:
             self.wait()
-            copies = {
-                part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
-                for part, named in tensors().items()
-            }
-            self.saved = state["step"]
-            self.count += 1
+            copies = tensors()
+            for part, named in copies.items():
+                copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
+            self.saved, self.count = state["step"], self.count + 1
             self.pending.append(self.thread.submit(checkpoint.save, self.folder, copies, state))
         self.pending.append(self.thread.submit(self.prune, state["step"] if best else None))
         self.seconds += time.perf_counter() - start
@@ -63,14 +60,11 @@ class AsyncCheckpointer:
             self.saved, self.failures = None, self.failures + 1
             _, reason = explain(error)
             if self.failures >= MAX_SAVE_FAILURES:
-                raise DiskError(
-                    f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason}); earlier ones "
-                    "are untouched, and resume=true continues from the newest"
-                ) from None
+                message = f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason})"
+                raise DiskError(f"{message}; resume=true continues from the newest before them") from None
             if self.failures == 1:
-                print(
-                    f"warning: a checkpoint could not be saved ({reason}); the run continues", file=sys.stderr
-                )
+                message = f"a checkpoint could not be saved ({reason}); the run continues"
+                print(f"warning: {message}", file=sys.stderr)
         else:
             self.failures = 0 if self.saved is not None else self.failures
 

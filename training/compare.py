@@ -30,8 +30,7 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 
 def compare(folders, home=None, failed=(), swept=()):
-    """Print the table, best first; save it and the curves in `home`, or the current folder. failed: {name:
-    exit code} of runs without a result; swept: settings that a sweep varied."""
+    """Print the table, best first, and save it with the curves. Of a sweep: failed {run: exit code}."""
     runs = {folder: read_run(folder) for folder in map(Path, folders)}
     home, ordered = Path(home or "."), sorted(runs, key=lambda f: runs[f][1].get("val_loss", float("inf")))
     several = {f.name for f in ordered if sum(other.name == f.name for other in ordered) > 1}
@@ -53,11 +52,9 @@ def read_run(folder):
         raise ValueError(f"there is no folder {folder}; give the folders of runs, such as runs/*")
     if not (folder / "config.yaml").exists() or not (folder / "metrics.jsonl").exists():
         raise ValueError(f"{folder} is not the folder of a run: it lacks config.yaml or metrics.jsonl")
-    config, last = flatten(read_config(folder)), {}
-    for row in rows(folder / "metrics.jsonl"):
-        last |= row
-    last["minutes"] = last.get("seconds", 0) / 60
-    return {key: value for key, value in config.items() if key not in ("name", "overrides")}, last
+    config = flatten(read_config(folder) | {"name": None, "overrides": None})
+    last = {name: value for row in rows(folder / "metrics.jsonl") for name, value in row.items()}
+    return config, last | {"minutes": last.get("seconds", 0) / 60}
 
 
 def table(runs):
@@ -102,8 +99,7 @@ def markdown_table(rows):
 
 
 def main(args):
-    description = "One table and one plot of several runs."
-    parser = argparse.ArgumentParser(prog="python -m training.compare", description=description)
+    parser = argparse.ArgumentParser("python -m training.compare", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="runs/name")
     compare(parser.parse_args(args).folders)
 

@@ -5,6 +5,7 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,28 +15,18 @@ from configs.compose import compose, compose_raw, did_you_mean, flatten, groups,
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value
 from data.corpus import load
-from model.checkpoint.files import (
-    StoredState,
-    list_checkpoints,
-    read_config,
-    read_pointer,
-    read_state,
-    read_tokenizer,
-    refuse_links,
-    step_dir,
-    step_of,
-    whole_checkpoints,
-)
+from model.checkpoint import files
 from model.checkpoint.load import check_specs, iter_tensors
 from model.checkpoint.save import model_tensors
 from training.run_folder import check_name
 
 # what a resumed run may change: freely, only if resume_allow names it, or never; the longest prefix decides
-FREE = "name resume resume_allow device dry_run debug data.cache log eval checkpoint sample wandb train.steps"
-FREE += " train.tokens train.epochs train.minutes train.patience"
-ALLOWABLE = "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip"
-FIXED = "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size"
-POLICIES = {"free": FREE, "allow": ALLOWABLE, "fixed": FIXED}
+POLICIES = {
+    "free": "name resume resume_allow device dry_run debug data.cache log eval checkpoint sample wandb "
+    "train.steps train.tokens train.epochs train.minutes train.patience",
+    "allow": "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip",
+    "fixed": "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size",
+}
 POLICIES = {name: policy for policy, names in POLICIES.items() for name in names.split()}
 MAX_OVERRIDES = 256
 
@@ -64,10 +55,10 @@ def resolve_config(overrides, runs_dir, init_config=None):
         raise ValueError(f"resume={str(resume).lower()} needs a name=...; {hint}")
     check_name(own["name"], runs_dir, resume)
     folder = runs_dir / own["name"]
-    refuse_links(folder)
+    files.refuse_links(folder)
     if (folder / "config.yaml").exists():
         return merge_overrides(folder, overrides)
-    if list_checkpoints(folder / "checkpoints"):
+    if files.list_checkpoints(folder / "checkpoints"):
         raise CheckpointError(f"{folder} has checkpoints but no config.yaml, so it cannot be resumed")
     if resume == "auto":
         return compose(overrides, init_config), without_resume(overrides)
@@ -78,7 +69,7 @@ def resolve_config(overrides, runs_dir, init_config=None):
 def merge_overrides(folder, overrides):
     """The stored config, with what the new overrides change in the composition of the stored ones. All other
     settings stay as stored, even where their defaults in configs/ have changed since."""
-    stored = read_config(folder)
+    stored = files.read_config(folder)
     old = stored.pop("overrides")
 
     def composed(overrides):
@@ -108,11 +99,13 @@ def merge_overrides(folder, overrides):
         kept = [o for o in kept if o.partition("=")[0] != key]
         new.append(override)
         nodes.append(node or key)
-    wanted = composed([*kept, *new])
-    taken = {k: v for k, v in wanted.items() if v != base.get(k, ...) or is_under(k, *nodes)}
-    after = {
-        k: v for k, v in (before | taken).items() if k in wanted or not (k in base or is_under(k, *nodes))
-    }
+    wanted, after = composed([*kept, *new]), {}
+    for key in {**before, **wanted}:
+        typed = is_under(key, *nodes)
+        if key in wanted and (typed or wanted[key] != base.get(key, ...)):
+            after[key] = wanted[key]
+        elif key in before and (key in wanted or not (typed or key in base)):
+            after[key] = before[key]
     config = to_config(unflatten(after))
     check_changes(before, flatten(asdict(config)), config.resume_allow)
     return config, without_resume([*kept, *new])
@@ -126,14 +119,12 @@ def unflatten(flat):
     nested = {}
     for key, value in flat.items():
         *path, last = key.split(".")
-        node = nested
-        for name in path:
-            node = node.setdefault(name, {})
-        node[last] = value
+        reduce(lambda node, name: node.setdefault(name, {}), path, nested)[last] = value
     return nested
 
 
 def check_changes(before, after, allowed):
+    """Refuse a change that needs resume_allow or that cannot be, and a resume_allow without effect."""
     for key in allowed:
         policies = {change_policy(known) for known in after if is_under(known, key)}
         if not policies:
@@ -152,15 +143,13 @@ def check_changes(before, after, allowed):
             raise ValueError(f"{message}; it cannot change in a resumed run: remove it, or start a new name=")
         group = key.partition(".")[0]
         several = group in POLICIES and sum(is_under(other, group) for other in changed) > 1
-        name = group if several else key
-        raise ValueError(f"{message}; remove it, or add resume_allow=[{name}] if you mean it")
+        allow = f"resume_allow=[{group if several else key}]"
+        raise ValueError(f"{message}; remove it, or add {allow} if you mean it")
 
 
 class StoredCheckpoint(NamedTuple):
-    """The undamaged checkpoint that a run continues from."""
-
     place: Path
-    state: StoredState
+    state: files.StoredState
     is_best: bool
 
 
@@ -169,9 +158,9 @@ def latest_whole(folder, dist, device):
     step, root = -1, folder / "checkpoints"
     if dist.is_main:
         errors = []
-        checkpoint = next(whole_checkpoints(root, errors), None)
+        checkpoint = next(files.whole_checkpoints(root, errors), None)
         if checkpoint:
-            step = step_of(checkpoint)
+            step = files.step_of(checkpoint)
         elif errors:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")
         for error in errors:
@@ -179,22 +168,21 @@ def latest_whole(folder, dist, device):
     [step] = dist.all_reduce_sum(step if dist.is_main else 0, device=device)
     if step < 0:
         return None
-    checkpoint = root / step_dir(int(step))
-    return StoredCheckpoint(checkpoint, read_state(checkpoint), read_pointer(root, "best") == checkpoint.name)
+    checkpoint = root / files.step_dir(int(step))
+    is_best = files.read_pointer(root, "best") == checkpoint.name
+    return StoredCheckpoint(checkpoint, files.read_state(checkpoint), is_best)
 
 
 def reload_data(config, stored, report=None):
     """The loaders of a resumed run: the same text, and its own tokenizer."""
     folder = stored.place.parent.parent
-    tokenizer = read_tokenizer(folder)
+    tokenizer = files.read_tokenizer(folder)
     loaders = load(config, tokenizer if config.init_from else None, report)
     if loaders.name == stored.state.dataset_key and loaders.tokenizer.state() == tokenizer.state():
         return loaders
     if not any(is_under(key, "data") for key in config.resume_allow):
-        raise DataError(
-            f"the text has changed since {folder} was trained on it; restore it, or continue with the new "
-            "one by resume_allow=[data]"
-        )
+        message = f"the text has changed since {folder} was trained on it; restore it"
+        raise DataError(f"{message}, or continue with the new one by resume_allow=[data]")
     return load(config, tokenizer, report)
 
 

@@ -9,8 +9,9 @@ import shutil
 import socket
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
+from itertools import count
 
 from configs.errors import CheckpointError, DiskError, RunLockedError
 from data import disk
@@ -31,7 +32,10 @@ def lock_run(folder):
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
-                owner = owner_of(folder)
+                owner = "another process"
+                with suppress(CheckpointError, KeyError, TypeError):
+                    stored = read_json(folder / "owner.json")
+                    owner = f"process {stored['pid']} on {stored['host']}, started {stored['start']}"
                 raise RunLockedError(f"{folder} is in use by {owner}; wait for it, or stop it") from None
             reason = f"{folder} cannot be locked ({error.strerror})"
             print(f"warning: {reason}; do not start a second run in it", file=sys.stderr)
@@ -43,14 +47,6 @@ def lock_run(folder):
         os.close(handle)
 
 
-def owner_of(folder):
-    try:
-        owner = read_json(folder / "owner.json")
-        return f"process {owner['pid']} on {owner['host']}, started {owner['start']}"
-    except (CheckpointError, KeyError, TypeError):
-        return "another process"
-
-
 def lock_if_resuming(config, runs_dir):
     """A resumed run is locked before anything in its folder is read."""
     resumes = config.resume and not config.dry_run and is_main_rank() and (runs_dir / config.name).is_dir()
@@ -60,10 +56,10 @@ def lock_if_resuming(config, runs_dir):
 def check_name(name, runs_dir, resume=False):
     if name is None:
         return
+    folder = runs_dir / name
     if not NAME.fullmatch(name):
         raise ValueError(f"name is {name!r}; use letters, digits, '.', '_' and '-'")
-    if (runs_dir / name).exists() and not resume:
-        folder = runs_dir / name
+    if folder.exists() and not resume:
         raise ValueError(f"{folder} already exists; add resume=true to continue it, or choose another name=")
 
 
@@ -83,9 +79,7 @@ def open_run_folder(run, runs_dir):
         return
     # lock_if_resuming has locked it
     checkpoint.clean_up(folder / "checkpoints", step)
-    truncate_rows(
-        folder / "metrics.jsonl", lambda row: row["step"] < step or ("loss" in row and row["step"] == step)
-    )
+    truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
     truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
     checkpoint.write_metadata(folder, *metadata)
     if not run.stored:
@@ -93,8 +87,8 @@ def open_run_folder(run, runs_dir):
     elif step < run.steps:
         print(f"resuming {folder} from step {step}")
     else:
-        limits = "train.steps, tokens or minutes"
-        print(f"{folder} is finished, all {run.steps} steps are done; raise {limits} to continue it")
+        message = f"{folder} is finished, all {run.steps} steps are done"
+        print(f"{message}; raise train.steps, tokens or minutes to continue it")
     yield folder
 
 
@@ -106,20 +100,18 @@ def check_disk_space(run, runs_dir):
     place = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     if needed > free:
-        raise DiskError(
-            f"the checkpoints of this run need {disk.filesize(needed)} and {place} has {disk.filesize(free)} "
-            "left; free some space, or lower checkpoint.keep"
-        )
+        sizes = f"need {disk.filesize(needed)} and {place} has {disk.filesize(free)} left"
+        raise DiskError(f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep")
 
 
 def new_folder(config, runs_dir):
     """Create the folder; without a name=, one of date, time and model that no other run has."""
     check_name(config.name, runs_dir, config.resume)
     stem = config.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
-    for name in (stem, *(f"{stem}_{n}" for n in range(2, 1000))):
+    for n in count(1):
+        folder = runs_dir / (stem if n == 1 else f"{stem}_{n}")
         try:
-            (runs_dir / name).mkdir(parents=True)
-            return runs_dir / name
+            folder.mkdir(parents=True)
+            return folder
         except FileExistsError:
             check_name(config.name, runs_dir, config.resume)
-    raise ValueError(f"{runs_dir / stem} and its numbered names exist; choose a name=")

@@ -3,19 +3,19 @@
 import os
 import re
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
 
 import hydra
 
-from configs.cli import run_command, safe_streams
+from configs.cli import SafeStream, run_command
 from configs.compose import CONFIGS, compose_raw, expand_sweep, flatten, groups, nearest, quote_value, resolve
 from configs.errors import StopRequested
 from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config
 from training.compare import compare
 
-SWEEP = {"-m", "--multirun"}
-HELP = {"-h", "--help"}
+SWEEP, HELP = {"-m", "--multirun"}, {"-h", "--help"}
 HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve", "--hydra-help", "--version"}
 USAGE = """Train a small language model.
 
@@ -34,12 +34,11 @@ USAGE = """Train a small language model.
 
 
 def launch(main, validate, args):
-    """Run train.py's command line and return its exit code; main(overrides, runs_dir) is one run, and
-    validate(overrides) refuses what cannot be trained."""
+    """The exit code of train.py's command line, which trains by main(overrides, runs_dir)."""
     flags = {arg.partition("=")[0] for arg in args if arg.startswith("-")}
     if flags - SWEEP or flags & HELP:
         return run_command(lambda args: show(validate, flags, args), args)
-    with safe_streams():
+    with redirect_stdout(SafeStream(sys.stdout)), redirect_stderr(SafeStream(sys.stderr)):
         if not flags:
             return run_command(lambda overrides: main(overrides, RUNS_DIR), args)
         return sweep(main, validate, [arg for arg in args if arg not in SWEEP])
@@ -48,9 +47,8 @@ def launch(main, validate, args):
 def show(validate, flags, args):
     """Help, or one of Hydra's listings."""
     if unknown := sorted(flags - SWEEP - HELP - HYDRA):
-        at = next(i for i, arg in enumerate(args) if arg.startswith(unknown[0]))
-        _, equals, value = args[at].partition("=")
-        value = value if equals else next(iter(args[at + 1 : at + 2]), "...")
+        words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
+        value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
         setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
         example = f"{setting}={value}" if setting else "train.steps=100"
         hint = f"settings are written key=value, for example {example} (see --cfg job)"
@@ -81,19 +79,16 @@ def sweep(main, validate, args):
         if codes[name] in (StopRequested.exit_code, 130):  # a stopped run stops the sweep
             return codes[name]
     failed = {name: code for name, code in codes.items() if code}
-    done = [folder / name for name in codes if name not in failed and (folder / name).exists()]
-    if done:
+    if done := [folder / name for name in codes if name not in failed and (folder / name).exists()]:
         swept = {o.partition("=")[0] for overrides in jobs.values() for o in overrides if o not in args}
         codes["comparison"] = run_command(lambda done: compare(done, folder, failed, swept), done)
-    return next((code for code in codes.values() if code), 0)
+    return next(filter(None, codes.values()), 0)
 
 
 def expand_jobs(validate, args):
     """{name: overrides} of each run; all are validated before the first begins."""
     if "RANK" in os.environ:
-        raise ValueError(
-            "-m trains one model after another in one process; with torchrun, start each run by itself"
-        )
+        raise ValueError("-m trains one model after another; with torchrun, start each run by itself")
     if fixed := [arg for arg in args if re.match(r"[+~]*(name|resume|resume_allow)\b", arg)]:
         raise ValueError(f"{fixed[0]}: each run of a sweep is new and has a name of its own; leave it out")
     jobs = {}

@@ -39,20 +39,16 @@ class TrainState:
     skipped_steps: Steps = 0  # their gradients overflowed float16
 
     def judge(self, loss):
-        if self.last_eval_step == self.step:  # repeated after a resume, it counts once
-            return
-        better = loss < self.best_val_loss
-        self.evals_since_best = 0 if better else self.evals_since_best + 1
-        self.best_val_loss, self.last_eval_step = min(loss, self.best_val_loss), self.step
+        if self.last_eval_step != self.step:  # repeated after a resume, it counts once
+            self.evals_since_best = 0 if loss < self.best_val_loss else self.evals_since_best + 1
+            self.best_val_loss, self.last_eval_step = min(loss, self.best_val_loss), self.step
 
     def out_of(self, patience):
         return patience is not None and self.evals_since_best >= patience
 
 
 @dataclass(kw_only=True)
-class StoredState(TrainState):
-    """state.json"""
-
+class StoredState(TrainState):  # state.json
     format: int
     total_steps: Steps
     stop_criteria: list[Any]  # train.steps, tokens and minutes that total_steps follows from
@@ -62,9 +58,7 @@ class StoredState(TrainState):
 
 
 @dataclass
-class ScalerState:
-    """state_dict() of torch's GradScaler."""
-
+class ScalerState:  # of torch's GradScaler
     scale: Annotated[float, Bounds(least=1e-30, most=1e30)]
     growth_factor: Annotated[float, Bounds(least=1, most=1e3)]
     backoff_factor: Annotated[float, Bounds(least=1e-3, most=1)]
@@ -91,7 +85,6 @@ def step_dir(step):
 
 
 def step_of(checkpoint):
-    """The step of a checkpoint folder."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -107,23 +100,16 @@ def refuse_links(folder):
             folders.remove("wandb")
 
 
-class PlainLoader(yaml.SafeLoader):
-    """YAML without aliases, anchors and tags."""
-
-    def compose_node(self, parent, index):
-        event = self.peek_event()
-        if event.anchor or getattr(event, "tag", None):
-            raise yaml.YAMLError("aliases, anchors and tags are not allowed")
-        return super().compose_node(parent, index)
-
-
 def read_config(folder):
-    path = folder / "config.yaml"
     refuse_links(folder)
+    path = folder / "config.yaml"
     if not path.exists():
         raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml")
     try:
-        config = yaml.load(read_text(path, MAX_CONFIG_BYTES), PlainLoader)
+        text = read_text(path, MAX_CONFIG_BYTES)
+        if any(getattr(event, "anchor", None) or getattr(event, "tag", None) for event in yaml.parse(text)):
+            raise yaml.YAMLError  # an alias may repeat a node without end
+        config = yaml.safe_load(text)
         plain = json.loads(json.dumps(config)) == config  # no dates, and no keys but strings
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
@@ -135,7 +121,6 @@ def read_config(folder):
 
 
 def model_config(node):
-    """The model of a config, typed."""
     return from_dict(ModelConfig, node, "model.")
 
 
@@ -154,14 +139,14 @@ def find_checkpoint(folder, which):
     if re.fullmatch("[0-9]{1,8}", str(which)):
         name = step_dir(int(which))
     elif which in ("latest", "best"):
-        # where a kill came between a checkpoint and its pointer, the newest is the latest
-        name = read_pointer(root, which) or (names[0] if which == "latest" and names else None)
-        if name is None:
-            raise CheckpointError(f"{folder} has no {which} checkpoint")
+        name = read_pointer(root, which)
+        if which == "latest" and names and name is None:  # a kill came between checkpoint and pointer
+            name = names[0]
     else:
         raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
-    if name not in names or not (root / name).is_dir():
-        raise CheckpointError(f"{folder} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint {(name or which)!r}; it has {known}")
     return root / name
 
 
@@ -180,10 +165,9 @@ def whole_checkpoints(folder, errors):
     for checkpoint in list_checkpoints(folder):
         try:
             verify(checkpoint)
+            yield checkpoint
         except CheckpointError as error:
             errors.append(str(error))
-        else:
-            yield checkpoint
 
 
 def verify(checkpoint):
@@ -193,9 +177,7 @@ def verify(checkpoint):
         raise CheckpointError(f"{checkpoint}: manifest.json does not list the files of a checkpoint")
     for name, entry in manifest.items():
         with open_file(checkpoint / name) as file:
-            size = os.fstat(file.fileno()).st_size
-            same_size = isinstance(entry, dict) and entry.get("bytes") == size
-            digest = hashlib.file_digest(file, "sha256").hexdigest() if same_size else None
+            size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
         if entry != {"bytes": size, "sha256": digest}:
             raise CheckpointError(f"{checkpoint / name} is damaged: it is not the file that was saved")
 
@@ -204,11 +186,9 @@ def read_state(checkpoint):
     path = checkpoint / "state.json"
     values = read_json(path)
     version = values.get("format") if isinstance(values, dict) else None
-    if type(version) is not int or version != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {version!r:.60} and this version reads {FORMAT}; continue the run with the "
-            "version that wrote it"
-        )
+    if version != FORMAT:
+        reads = f"this version reads {FORMAT}; continue the run with the version that wrote it"
+        raise CheckpointError(f"{path} has format {version!r:.60} and {reads}")
     if values.get("micro_batch_size", 0) is None:
         run = checkpoint.parents[1]
         raise CheckpointError(f"{run} was imported and not trained; init_from={run} trains from it")
@@ -228,19 +208,17 @@ def open_file(path):
     try:
         with open(path, "rb") as file:
             yield file
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(f"{path} cannot be read ({reason.lower()})") from None
 
 
 def read_text(path, max_bytes=MAX_BYTES):
     with open_file(path) as file:
         data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise CheckpointError(f"{path} is larger than {max_bytes:,} bytes, the most it may have")
-    try:
+        if len(data) > max_bytes:
+            raise CheckpointError(f"{path} is larger than {max_bytes:,} bytes, the most it may have")
         return data.decode()
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{path} cannot be read (it is not UTF-8)") from None
 
 
 def read_json(path, max_bytes=MAX_BYTES):

@@ -11,15 +11,7 @@ from safetensors import SafetensorError, safe_open
 from configs.errors import CheckpointError
 from data.tokenizers.tokenizer import Tokenizer
 from model import build_model
-from model.checkpoint.files import (
-    find_checkpoint,
-    model_config,
-    read_config,
-    read_tokenizer,
-    step_of,
-    verify,
-    whole_checkpoints,
-)
+from model.checkpoint import files
 from model.checkpoint.save import DTYPES, model_tensors
 
 
@@ -44,11 +36,10 @@ def check_specs(path, tensors, owner):
     stored = tensor_specs(path)
     expected = {name: f"{DTYPES[t.dtype]} {tuple(t.shape)}" for name, t in tensors.items()}
     for name in sorted(stored.keys() | expected.keys()):
-        if stored.get(name) != expected.get(name):
-            raise CheckpointError(
-                f"{path}: {name!r:.200} is {stored.get(name, 'missing')} and the {owner} of config.yaml has "
-                f"{expected.get(name, 'none')}"
-            )
+        found, wanted = stored.get(name, "missing"), expected.get(name, "none")
+        if found != wanted:
+            reason = f"is {found} and the {owner} of config.yaml has {wanted}"
+            raise CheckpointError(f"{path}: {name!r:.200} {reason}")
 
 
 def iter_tensors(path):
@@ -62,7 +53,6 @@ def iter_tensors(path):
 
 
 def load_weights(model, tensors):
-    """The model, with these tensors as its parameters."""
     model.load_state_dict(tensors, strict=False, assign=True)
     model.head.tie(model.embedding)
     return model.requires_grad_()
@@ -76,27 +66,25 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(folder, which="latest"):
-    """which: latest, best, or the step of a checkpoint."""
     folder = Path(folder)
-    config, tokenizer = read_config(folder), read_tokenizer(folder)
-    checkpoint = find_checkpoint(folder, which)
+    config, tokenizer = files.read_config(folder), files.read_tokenizer(folder)
+    checkpoint = files.find_checkpoint(folder, which)
     try:
-        verify(checkpoint)
+        files.verify(checkpoint)
     except CheckpointError as error:
-        steps = [str(step_of(other)) for other in whole_checkpoints(checkpoint.parent, [])]
+        steps = [str(files.step_of(other)) for other in files.whole_checkpoints(checkpoint.parent, [])]
         hint = f"undamaged: step {' and '.join(steps)}" if steps else "no other is undamaged"
         raise CheckpointError(f"{error}; {hint}") from None
     path = checkpoint / "model.safetensors"
     try:
-        wanted = model_config(config["model"])
-        if max(wanted.n_layers, wanted.encoder.n_layers or 0) > len(tensor_specs(path)):
-            raise ValueError(f"{wanted.n_layers} layers are more than {path} has tensors")
+        settings = files.model_config(config["model"])
+        if max(settings.n_layers, settings.encoder.n_layers or 0) > len(tensor_specs(path)):
+            raise ValueError(f"{settings.n_layers} layers are more than {path} has tensors")
         with torch.device("meta"):  # no memory for a large config before the file is known to match it
-            model = build_model(wanted, tokenizer.vocab_size)
+            model = build_model(settings, tokenizer.vocab_size)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{folder / 'config.yaml'} does not describe a model: {reason}") from None
     check_specs(path, model_tensors(model), "model")
-    return LoadedRun(
-        load_weights(model, dict(iter_tensors(path))).eval(), tokenizer, config, step_of(checkpoint)
-    )
+    model = load_weights(model, dict(iter_tensors(path))).eval()
+    return LoadedRun(model, tokenizer, config, files.step_of(checkpoint))

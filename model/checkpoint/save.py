@@ -1,5 +1,4 @@
-"""Save: a checkpoint is a folder with all that a run needs to resume. It is renamed into place once it is
-complete and on the disk."""
+"""Save: a checkpoint is a folder, renamed into place once it is complete and on the disk."""
 
 import json
 import os
@@ -64,7 +63,6 @@ def model_tensors(model):
 
 
 def write_pointer(folder, name, step):
-    """latest and best are one-line files."""
     disk.atomic_write(folder / name, step_dir(step) + "\n")
 
 
@@ -107,8 +105,7 @@ def versions():
 def environment(precision):
     lines = [versions(), platform.platform(), f"{precision.device}, {precision.dtype}: {precision.reason}"]
     git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40"]
-    with suppress(OSError):
-        done = subprocess.run(git, capture_output=True, text=True)
-        if done.returncode == 0:
-            lines.insert(1, f"commit {done.stdout.strip()}")
+    with suppress(OSError, subprocess.CalledProcessError):
+        commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout
+        lines.insert(1, f"commit {commit.strip()}")
     return lines
