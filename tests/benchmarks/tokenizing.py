@@ -14,8 +14,8 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from data.files import stdlib_files
 from data.prepare import prepare
+from data.readers import stdlib_files
 from tests.data.corpora import source, trainer
 
 CORES = 2

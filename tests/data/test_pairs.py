@@ -13,7 +13,7 @@ ROWS = [{"en": f"word {i}", "de": f"Wort {i}"} for i in range(30)]
 
 
 def texts(found):
-    return [(pair.source, pair.target) for pair in found.pairs()]
+    return [(source, target) for _, source, target in found.pairs()]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "parquet"])

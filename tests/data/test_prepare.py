@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from configs.errors import DataError
-from data import files, prepare, readers, store
-from data.files import stdlib_files
+from data import disk, prepare, readers, store
 from data.prepare import TRAIN, VALIDATION, split_chunks
 from tests.data.corpora import corpus, source, text_corpus
 from tests.parts import ROOT
@@ -151,14 +150,14 @@ def test_pairs_are_those_of_the_source(tmp_path):
     texts = [t for p, n in zip((made.train, made.validation), numbers, strict=True) for t in p.texts(n)]
     shown = [made.tokenizer.decode(text.tolist()) for text in texts]
     assert sorted(zip(shown[::2], shown[1::2], strict=True)) == sorted(
-        (p.source, p.target) for p in found.pairs()
+        (source, target) for _, source, target in found.pairs()
     )
     assert made.train.lengths().sum() == made.train.n_tokens
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "char"])
 def test_a_long_document_is_encoded_as_a_whole(tmp_path, monkeypatch, tokenizer):
-    text = "".join(path.read_text("utf-8") for path in stdlib_files()[::60])[:300_000]
+    text = "".join(path.read_text("utf-8") for path in readers.stdlib_files()[::60])[:300_000]
     monkeypatch.setattr(readers, "CHUNK_CHARS", 5000)
     monkeypatch.setattr(prepare, "JOB_CHARS", 9000)
     made = text_corpus(tmp_path, text, tokenizer=tokenizer)
@@ -210,19 +209,19 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
 
 
 def test_large_files_are_hashed_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGE", 10)
+    monkeypatch.setattr(disk, "LARGE", 10)
     path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
     path.write_text("a" * 20)
     os.utime(path, (1, 1))
-    fresh = files.HashCache(notes).get(path)
+    fresh = disk.HashCache(notes).get(path)
     assert not notes.exists(), "a file just written may change again within the same tick"
-    monkeypatch.setattr(files, "MTIME_GRACE", -1)
-    assert files.HashCache(notes).get(path) == fresh and notes.exists()
-    monkeypatch.setattr(files, "digest", lambda path: "read again")
-    assert files.HashCache(notes).get(path) == fresh
+    monkeypatch.setattr(disk, "MTIME_GRACE", -1)
+    assert disk.HashCache(notes).get(path) == fresh and notes.exists()
+    monkeypatch.setattr(disk, "digest", lambda path: "read again")
+    assert disk.HashCache(notes).get(path) == fresh
     path.write_text("b" * 20)
     os.utime(path, (1, 1))
-    assert files.HashCache(notes).get(path) == "read again"
+    assert disk.HashCache(notes).get(path) == "read again"
 
 
 @pytest.mark.parametrize("broken", ["train.tokens", "validation.tokens", "index.json", "tokenizer.json"])

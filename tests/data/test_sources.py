@@ -8,8 +8,8 @@ import pytest
 
 from configs.errors import DataError
 from data import readers
-from data.files import NOT_LIBRARY, HashCache, stdlib_files
-from data.readers import read_lines, rechunk
+from data.disk import HashCache
+from data.readers import NOT_LIBRARY, read_lines, rechunk, stdlib_files
 from data.sources import SHAKESPEARE_BYTES
 from tests.data.corpora import source
 

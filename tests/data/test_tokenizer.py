@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs.errors import DataError
-from data.files import stdlib_files
+from data.readers import stdlib_files
 from data.tokenizers.tokenizer import tokenizer_from_state
 from data.tokenizers.train import PATTERN, bytes_to_unicode, train_bpe
 from tests.data.corpora import trainer
