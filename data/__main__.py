@@ -32,8 +32,7 @@ def main(args):
     print(f"objective   {config.objective['kind']}")
     print(f"batch size  {size}, {train.n / size:,.1f} steps per epoch")
     if pairs and train.n_too_long:
-        action = config.objective["too_long"]
-        print(f"too long    {train.n_too_long:,} training pairs exceed the context ({action})")
+        print(f"too long    {train.n_too_long:,} training pairs ({config.objective['too_long']})")
     print(f"cached in   {train.part.path.parent}\n")
 
     batch = train.batch(0)

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -42,15 +41,14 @@ class Chunk(NamedTuple):
     end: bool  # whether an end token follows
 
 
-def split_chunks(source, val_fraction) -> Iterator[Chunk]:
-    """Everything in a source, assigned to train or validation."""
+def split_chunks(source, val_fraction):
+    """All text of a source as Chunks, assigned to train or validation."""
     chunks = text_chunks if source.input_kind == "text" else pair_chunks
     for split, name, texts, last, end in chunks(source, val_fraction):
         try:
             yield Chunk(split, name, texts, sum(len(text.encode()) for text in texts), last, end)
         except UnicodeEncodeError as error:
-            surrogate = error.object[error.start]
-            raise DataError(f"{name} contains an unpaired surrogate, {surrogate!r}") from None
+            raise DataError(f"{name} contains an unpaired surrogate, {error.object[error.start]!r}") from None
 
 
 def text_chunks(source, val_fraction):

@@ -159,11 +159,8 @@ class Shakespeare(FileSource):
         return [self.path]
 
 
-# Sources of pairs: pairs() yields (name for error messages, source, target).
-
-
 class PairTable(FileSource):
-    """Two fields of a table: jsonl, json, csv, tsv, parquet."""
+    """Two fields of a table. The pairs are (name for error messages, source, target)."""
 
     input_kind, files = "pairs", Table.files
 

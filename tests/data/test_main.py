@@ -6,7 +6,6 @@ import re
 import pytest
 
 from configs.cli import run_command
-from configs.compose import compose
 from data.__main__ import main
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
@@ -70,10 +69,6 @@ def test_every_objective(run, overrides, seen):
         ([*TEXTS, "~data.val_fraction"], 2, "data.val_fraction"),
         ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
         ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
-        ([*TEXTS, "model.context_length=0"], 2, "model.context_length is 0; expected an integer from 1 to"),
-        ([*TEXTS, "data.documents=line"], 2, "unknown setting data.documents"),
-        ([*TEXTS, "data.split_on=5"], 2, "split_on is 5; expected one of: file, line, paragraph"),
-        (["data=txt"], 2, r"unknown option data=txt \(did you mean text\?\)"),
         ([*TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=10"], 2, "vocab_size is 10; it must be at least"),
         ([*TEXTS, "model=bert", "objective=next_token"], 2, "whose kind is decoder, not encoder; use"),
         ([*TEXTS, "objective=masked"], 2, "a model whose kind is encoder, not decoder"),
@@ -88,20 +83,3 @@ def test_errors_are_one_line(run, overrides, code, message):
     assert exit_code == code, stderr
     assert re.search(message, stderr), stderr
     assert stderr.startswith("error: ") and stderr.count("\n") == 1
-
-
-def test_options_of_the_default_objective(run):
-    masked = compose([*TEXTS, "model=bert", "objective.mask_prob=0.3"]).objective
-    assert masked == {"kind": "masked", "mask_prob": 0.3}
-    assert compose([*TEXTS, "model=t5"]).objective["kind"] == "span"
-    assert compose([*PAIR_TABLE, "model=t5"]).objective["kind"] == "pairs"
-    assert compose([*TEXTS, "objective=auto"]).objective["kind"] == "next_token"
-
-
-NAMES = ["my book (1).txt", "${x}.txt", "${oc.env:HOME}", "a=b,c.txt", "書.txt", "it's \\.txt", "{x}[y].txt"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_paths_need_no_quotes(run, tmp_path, name):
-    (tmp_path / name).write_text(TEXT)
-    assert "next_token" in run("data=text", f"data.path={name}")

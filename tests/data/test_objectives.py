@@ -1,5 +1,7 @@
 """What each objective predicts, and that no token is lost."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -126,30 +128,27 @@ def test_truncated_pairs_fit(architecture):
     assert ((kept == lengths).all(1) == (before <= 12)).all(), "what fits is not truncated"
 
 
-@pytest.fixture(scope="module")
-def docstrings(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("docstrings"), source("docstrings"), tokenizer="bpe")
-
-
-@pytest.mark.parametrize("context_length", [128, 256, 512])
-@pytest.mark.parametrize("batch_size", [16, 64])
-def test_docstrings_need_little_padding(docstrings, context_length, batch_size):
+def test_docstrings_need_little_padding(tmp_path):
     """Of sources and targets together."""
-    sizes = {"architecture": "encoder_decoder", "context_length": context_length, "batch_size": batch_size}
-    pairs = loader(docstrings.train, docstrings.tokenizer, "pairs", **sizes)
-    batches = [pairs.batch(step) for step in range(SORT_GROUP)]
-    filled = sum(int(b.inputs["source_visible"].sum()) + b.count for b in batches)
-    given = sum(b.inputs["source"].numel() + b.targets.numel() for b in batches)
-    assert 1 - filled / given < 0.10
+    made = corpus(tmp_path, source("docstrings"), tokenizer="bpe")
+    for context_length, batch_size in itertools.product((128, 512), (16, 64)):
+        sizes = {
+            "context_length": context_length,
+            "batch_size": batch_size,
+            "architecture": "encoder_decoder",
+        }
+        pairs = loader(made.train, made.tokenizer, "pairs", **sizes)
+        batches = [pairs.batch(step) for step in range(SORT_GROUP)]
+        visible = sum(int(b.inputs["source_visible"].sum()) + b.count for b in batches)
+        assert visible > 0.9 * sum(b.inputs["source"].numel() + b.targets.numel() for b in batches)
+        widths = [b.targets.shape[1] for b in batches]
+        assert widths != sorted(widths), "but batches are in random order"
 
 
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
         ("masked", {"mask_prob": 0.0}, "mask_prob is 0.0; expected a number above 0 and below 1"),
-        ("masked", {"mask_prob": 1.5}, "mask_prob is 1.5; expected a number above 0"),
-        ("masked", {"mask_prob": "high"}, "mask_prob is 'high'; expected a number"),
-        ("span", {"noise_density": 1.0}, "noise_density is 1.0; expected a number above 0"),
         ("span", {"mean_span_length": 0.5}, "mean_span_length is 0.5; expected a number at least 1"),
         ("span", {"context_length": 2}, "context_length is 2: too short for a span"),
         ("pairs", {"context_length": 2}, "context_length is 2: too short for a pair"),

@@ -16,13 +16,6 @@ def texts(found):
     return [(source, target) for _, source, target in found.pairs()]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "parquet"])
-def test_a_table(tmp_path, kind):
-    path = write_table(tmp_path / f"pairs.{kind}", ROWS)
-    found = source("pairs", path=str(path), source="en", target="de")
-    assert texts(found) == [(row["en"], row["de"]) for row in ROWS]
-
-
 def test_numbers_in_csv_stay_text(tmp_path):
     (tmp_path / "sums.csv").write_text("source,target\n007+1,008\n1+1,2\n")
     assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [("007+1", "008"), ("1+1", "2")]

@@ -213,11 +213,8 @@ def test_damage_is_reported(tmp_path, broken):
     folder = text_corpus(tmp_path, TEXT).folder
     whole = (folder / broken).read_bytes()
     flipped = bytes([whole[0] ^ 1]) + whole[1:]
-    for damaged in (whole[:-1], None, flipped):
-        if damaged is None:
-            (folder / broken).unlink()
-        else:
-            (folder / broken).write_bytes(damaged)
+    for damaged in (whole[:-1], flipped, None):
+        (folder / broken).write_bytes(damaged) if damaged else (folder / broken).unlink()
         with pytest.raises(DataError, match=f"{broken} .*; remove .* and run again to rebuild it"):
             text_corpus(tmp_path, TEXT)
     (folder / broken).write_bytes(whole)
@@ -330,9 +327,10 @@ path = folder / "text.txt"
 path.write_text("".join(f"line {i}\\n" for i in range(15_000)))
 prepare.JOB_CHARS = 30_000
 
-def build(cache):
+def build(cache, report=None):
     (folder / cache).mkdir(exist_ok=True)
-    return corpus(folder / cache, source("text", path=str(path), split_on="line"), val_fraction=0.4)
+    lines = source("text", path=str(path), split_on="line")
+    return corpus(folder / cache, lines, val_fraction=0.4, report=report)
 
 def folders(cache):
     return sorted(p.name for p in (folder / cache / "cache").glob("text-*") if p.suffix != ".lock")
@@ -384,17 +382,14 @@ def child(work):
         work()
         os._exit(0)
     return pid
-def build(report):
-    corpus(folder / "two", source("text", path=str(path), split_on="line"), report=report, val_fraction=0.4)
 def hold(done, total):
     os.write(ready[1], b"b")
     os.read(go[0], 1)
 def wait():
     os.write(ready[1], b"w")
-    build(lambda done, total: os._exit(9))  # it would build a second time
-(folder / "two").mkdir()
+    build("two", lambda done, total: os._exit(9))  # it would build a second time
 prepare.JOB_CHARS = 1 << 30
-first = child(lambda: build(hold))
+first = child(lambda: build("two", hold))
 assert os.read(ready[0], 1) == b"b"
 second = child(wait)
 assert os.read(ready[0], 1) == b"w"
