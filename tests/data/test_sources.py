@@ -166,7 +166,7 @@ def test_a_missing_field_lists_the_fields(table):
         ('{"text": "a"}\n\n["b"]\n', r"rows\.jsonl:3: expected an object"),
         ('{"text": "a"}\n{"body": "b"}\n', r"rows\.jsonl has no field 'text'; its fields are: body"),
         ("[" * 100_000, r"rows\.jsonl.*: not JSON"),
-        ('{"text": "a"}\n{"text": null}\n', r"rows\.jsonl:2: text is null; expected text"),
+        ('{"text": null}\n', r"rows\.jsonl:1: text is null; expected text"),
         ('{"text": "a"}\n{"text": 5}\n', r"rows\.jsonl:2: text is 5; expected text"),
         ("", r"rows\.jsonl is empty"),
     ],
