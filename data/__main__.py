@@ -14,7 +14,10 @@ from data.corpus import load, tokenizing_progress
 MAX_ROWS = 4  # of the first batch
 
 
-def preview(config):
+def main(args):
+    parser = argparse.ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
+    config = compose(parser.parse_args(args).overrides)
     with tokenizing_progress() as report:
         loaders = load(config, report=report)
     train, tokenizer, size = loaders.train, loaders.tokenizer, config.train.batch_size
@@ -29,8 +32,7 @@ def preview(config):
     print(f"objective   {config.objective['kind']}")
     print(f"batch size  {size}, {train.n / size:,.1f} steps per epoch")
     if pairs and train.n_too_long:
-        action = config.objective["too_long"]
-        print(f"too long    {train.n_too_long:,} training pairs exceed the context ({action})")
+        print(f"too long    {train.n_too_long:,} training pairs ({config.objective['too_long']})")
     print(f"cached in   {train.part.path.parent}\n")
 
     batch = train.batch(0)
@@ -42,13 +44,6 @@ def preview(config):
             if not name.endswith("visible"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
                 print(f"{name:<12}{tokenizer.decode_with_specials(ids)!r}")
-
-
-def main(args):
-    description = "Preview the training data: how much text there is, and the first batch, decoded."
-    parser = argparse.ArgumentParser(prog="python -m data", description=description)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
-    preview(compose(parser.parse_args(args).overrides))
 
 
 if __name__ == "__main__":

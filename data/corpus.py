@@ -13,8 +13,7 @@ from configs.registry import Ratio, build, check_value
 from data import OBJECTIVES, SOURCES, TOKENIZERS
 from data.loader import PairLoader, TokenLoader
 from data.prepare import prepare
-from data.tokenizers.tokenizer import Tokenizer
-from data.tokenizers.train import FromState
+from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
 
 class Loaders(NamedTuple):
@@ -30,38 +29,44 @@ class Loaders(NamedTuple):
 
 def load(config, tokenizer=None, report=None):
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
-    options = dict(config.data)
+    options, architecture = dict(config.data), config.model.kind
     cache = check_value("data.cache", options.pop("cache", None), str)
     val_fraction = check_value("data.val_fraction", options.pop("val_fraction", None), Ratio)
     source = build("data", SOURCES, options, {"cache": cache})
-    check_objective(config.objective["kind"], source, config)
-    shared = {"context_length": config.model.context_length, "architecture": config.model.kind}
+    shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
+    name = f"objective={config.objective['kind']}"
+    if objective.input_kind != source.input_kind:
+        text = f"data={options['kind']} gives {source.input_kind}"
+        raise ValueError(f"{name} needs {objective.input_kind}, and {text}; use objective=auto")
+    if architecture not in objective.architectures:
+        # every architecture has an objective for text
+        hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
+        kinds = " or ".join(objective.architectures)
+        raise ValueError(f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}")
     if tokenizer:
         trainer = FromState(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
-    keep = {"cache": cache, "val_fraction": val_fraction, "report": report}
-    corpus = prepare(source, trainer, objective.specials, **keep)
+    corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
     make = PairLoader if objective.input_kind == "pairs" else TokenLoader
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
     splits = corpus.train, corpus.validation
     return Loaders(corpus.tokenizer, *(make(s, objective, corpus.tokenizer, **sizes) for s in splits))
 
 
-def check_objective(kind, source, config):
-    """Refuses an objective that does not fit the source or the model; build() refuses unknown ones."""
-    architecture, objective = config.model.kind, OBJECTIVES.get(kind) if isinstance(kind, str) else None
-    if objective is None:
-        return
-    if objective.input_kind != source.input_kind:
-        gives = f"data={config.data['kind']} gives {source.input_kind}"
-        raise ValueError(f"objective={kind} needs {objective.input_kind}, and {gives}; use objective=auto")
-    if architecture not in objective.architectures:
-        text = source.input_kind == "text"  # every architecture has an objective for text
-        hint = "objective=auto" if text else "plain text, such as data=text"
-        kinds = f"{' or '.join(objective.architectures)}, not {architecture}"
-        raise ValueError(f"objective={kind} needs a model whose kind is {kinds}; use {hint}")
+class FromState:
+    """A trainer that gives the tokenizer of a pretrained model."""
+
+    def __init__(self, state):
+        self.state = state  # which a corpus in the cache depends on
+
+    def train(self, texts, specials):
+        tokenizer = tokenizer_from_state(self.state)
+        if missing := [name for name in specials if name not in tokenizer.specials]:
+            known = ", ".join(tokenizer.specials)
+            raise ValueError(f"this objective needs the special token {missing[0]!r}; the model has {known}")
+        return tokenizer
 
 
 @contextmanager

@@ -1,14 +1,18 @@
-"""Disk: writes that survive a power failure; a file or folder is complete or absent."""
+"""Disk: writes that survive a power failure, so that a file is complete or absent, and hashes of files."""
 
 import errno
 import hashlib
+import json
 import os
 import shutil
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 
 from configs.errors import DataError
 
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
+LARGE = 1 << 24  # bytes
+MTIME_GRACE = 2.0  # seconds after which another write would change a file's times
 FULL = "; free some space, or choose another disk with data.cache=FOLDER"
 HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
 HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a writable data.cache=FOLDER")
@@ -76,3 +80,40 @@ def disk_errors(action):
         name = f" {error.filename}" if error.filename else ""
         hint = HINTS.get(error.errno, "")
         raise DataError(f"{action}{name}: {error.strerror.lower()}{hint}") from None
+
+
+class HashCache:
+    """sha256 of files; those of large files are kept in a JSON file, by name, size and times."""
+
+    def __init__(self, path):
+        self.path = path
+        try:
+            self.known = json.loads(path.read_text())
+        except (OSError, ValueError):
+            self.known = {}
+
+    def get(self, path):
+        stat, name = os.stat(path), os.path.abspath(path)
+        known = self.known.get(name)
+        if stat.st_size >= LARGE and isinstance(known, list) and known[:-1] == stat_key(stat):
+            return known[-1]
+        sha256 = digest(path)
+        if stat.st_size >= LARGE and time.time() - max(stat.st_mtime, stat.st_ctime) > MTIME_GRACE:
+            self.put(name, [*stat_key(stat), sha256])
+        return sha256
+
+    def put(self, name, value):
+        self.known[name] = value
+        draft = self.path.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):  # it only saves time
+            draft.write_text(json.dumps(self.known))
+            draft.replace(self.path)
+
+
+def stat_key(stat):
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

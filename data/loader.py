@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -42,14 +43,11 @@ class TokenLoader:
 
     def batch(self, step, rank=0, world_size=1):
         rows = rank_slice(self.batch_size, rank, world_size)
-        return self.make(self.example_ids(step)[rows], row_rng(self.seed, self.positions(step)[rows]))
-
-    def positions(self, step):
-        """Where the rows of a batch are in the endless stream of examples."""
-        return step * self.batch_size + np.arange(self.batch_size)
+        positions = step * self.batch_size + np.arange(self.batch_size)[rows]
+        return self.make(self.example_ids(step)[rows], row_rng(self.seed, positions))
 
     def example_ids(self, step):
-        return shuffled_ids(self.positions(step), self.n, self.seed)
+        return shuffled_ids(step * self.batch_size + np.arange(self.batch_size), self.n, self.seed)
 
     def seq_len(self, step):
         """Tokens per row of a batch."""
@@ -80,21 +78,20 @@ class PairLoader:
     def __init__(self, part, objective, tokenizer, *, batch_size, seed):
         self.part, self.objective, self.tokenizer = part, objective, tokenizer
         self.batch_size, self.seed = batch_size, seed
-        lengths, context = part.lengths(), objective.context_length
+        lengths = part.lengths()
         truncated = np.stack(objective.truncated_lengths(*lengths.T), 1)
         too_long = (truncated < lengths).any(1)
         self.n_too_long = int(too_long.sum())
-        if self.n_too_long and objective.too_long == "error":
-            source, target = lengths[lengths.sum(1).argmax()]
-            pair = f"a pair of {source} and {target} tokens is too long for a context of {context}"
-            raise DataError(f"{pair}; raise model.context_length or choose objective.too_long=truncate")
         self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
+        self.n = len(self.pairs)
+        if not self.n or (self.n_too_long and objective.too_long == "error"):
+            source, target = lengths[lengths.sum(1).argmax()]
+            n, context = f"{self.n_too_long} of {len(lengths)}", objective.context_length
+            pairs = f"{n} pairs of {part.path.stem} are too long for a context of {context}"
+            hint = "raise model.context_length or choose objective.too_long=truncate"
+            raise DataError(f"{pairs}, the longest {source} + {target} tokens; {hint}")
         self.lengths = truncated[self.pairs]
         self.widths = objective.widths(*self.lengths.T)
-        self.n = len(self.pairs)
-        if not self.n:
-            pairs = f"all {len(lengths)} pairs of {part.path.stem} are too long for a context of {context}"
-            raise DataError(f"{pairs}; raise model.context_length or choose objective.too_long=truncate")
         self.tokens_per_example = self.lengths.sum(1).mean()
         self.group_ids = lru_cache(2)(self.group_ids)  # consecutive steps share a group
 
@@ -138,16 +135,8 @@ class PairLoader:
 
 def prefetch(batch, steps, pin=False):
     """batch(step) for each step, one step ahead in a thread; `pin` for fast copies to a GPU."""
-
-    def make(step):
-        return batch(step).pinned() if pin else batch(step)
-
+    make = (lambda step: batch(step).pinned()) if pin else batch
     with ThreadPoolExecutor(1, "prefetch") as thread:
-        current = None
-        for step in steps:
-            following = thread.submit(make, step)
-            if current:
-                yield current.result()
-            current = following
-        if current:
+        futures = (thread.submit(make, step) for step in steps)
+        for current, _ in pairwise(chain(futures, [None])):
             yield current.result()

@@ -13,7 +13,7 @@ import torch
 from configs.registry import Bounds, Ratio
 from configs.schema import IGNORE_INDEX
 
-SpanLength = Annotated[float, Bounds(least=1)]
+MeanLength = Annotated[float, Bounds(least=1)]
 
 
 class Batch(NamedTuple):
@@ -90,7 +90,7 @@ class Span:
 
     input_kind, architectures, lookahead = "text", ("encoder_decoder",), 0
 
-    def __init__(self, context_length, noise_density: Ratio, mean_span_length: SpanLength):
+    def __init__(self, context_length, noise_density: Ratio, mean_span_length: MeanLength):
         self.noise_density, self.mean_span_length = noise_density, mean_span_length
         # as much text as fits once its spans are removed, if the target fits, too
         lengths = range(2, 2 * context_length + 2)

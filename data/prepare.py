@@ -12,21 +12,19 @@ import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from configs.errors import DataError
-from data.disk import disk_errors, sync
-from data.files import HashCache
+from data.disk import HashCache, disk_errors, sync, write_synced
 from data.readers import CHUNK_CHARS, rechunk
-from data.store import FORMAT, Corpus, EncodedChunk, TokenWriter, write_index
+from data.store import Corpus, TokenWriter
 
+FORMAT = 1  # of a corpus in the cache
 TRAIN, VALIDATION = "train", "validation"
 LOOKAHEAD = 256  # texts; of fewer, at least one goes to validation
 JOB_CHARS = 1 << 19  # encoded at a time by a thread
@@ -37,53 +35,53 @@ class Chunk(NamedTuple):
 
     split: str
     name: str
-    texts: tuple[str, ...]
+    texts: list[str]
     n_bytes: int
     last: bool  # of its document or pair
     end: bool  # whether an end token follows
 
 
-def split_chunks(source, val_fraction) -> Iterator[Chunk]:
-    """Everything in a source, assigned to train or validation."""
+def split_chunks(source, val_fraction):
+    """All text of a source as Chunks, assigned to train or validation."""
     chunks = text_chunks if source.input_kind == "text" else pair_chunks
     for split, name, texts, last, end in chunks(source, val_fraction):
         try:
             yield Chunk(split, name, texts, sum(len(text.encode()) for text in texts), last, end)
         except UnicodeEncodeError as error:
-            surrogate = error.object[error.start]
-            raise DataError(f"{name} contains an unpaired surrogate, {surrogate!r}") from None
+            raise DataError(f"{name} contains an unpaired surrogate, {error.object[error.start]!r}") from None
 
 
 def text_chunks(source, val_fraction):
-    documents = ((next(document.chunks(), ""), document) for document in source.documents())
-    documents = ((first_chunk, document) for first_chunk, document in documents if first_chunk)
+    documents = ((text, doc) for doc in source.documents() if (text := next(doc.chunks(), "")))
     first = list(islice(documents, 2))
     if not first:
         raise DataError("there is no text: what was found is empty")
-    single = len(first) == 1
-    if single:
-        cuts = tail_split(first[0][1], val_fraction)
+    if single := len(first) == 1:  # its end is for validation
+        [(_, document)] = first
+        length = sum(map(len, document.chunks()))
+        cut = int(length * (1 - val_fraction))
+        if not 0 < cut < length:
+            raise DataError(f"{document.name} has {length} characters: too few to split off validation text")
+        cuts = (TRAIN, document, 0, cut), (VALIDATION, document, cut, length)
     else:
         cuts = ((*both, 0, sys.maxsize) for both in assign_split(chain(first, documents), val_fraction))
     for split, document, start, stop in cuts:
         chunks = rechunk(slice_chunks(document.chunks(), start, stop))
-        chunk = next(chunks)
-        for following in chunks:
-            yield split, document.name, (chunk,), False, False
-            chunk = following
-        yield split, document.name, (chunk,), True, not single  # a single document has no end to learn
+        for chunk, following in pairwise(chain(chunks, [None])):
+            last = following is None
+            yield split, document.name, [chunk], last, last and not single  # which has no end to learn
 
 
 def pair_chunks(source, val_fraction):
-    pairs = ((pair.source, pair) for pair in source.pairs())
+    pairs = ((pair[1], pair) for pair in source.pairs())
     first = list(islice(pairs, 2))
     if len(first) < 2:
         raise DataError(f"at least two pairs are needed, to train and to validate; found {len(first)}")
-    for split, pair in assign_split(chain(first, pairs), val_fraction):
-        for role in ("source", "target"):
-            if not getattr(pair, role).strip():
-                raise DataError(f"{pair.name}: the {role} is empty")
-        yield split, pair.name, (pair.source, pair.target), True, False
+    for split, (name, *texts) in assign_split(chain(first, pairs), val_fraction):
+        for role, text in zip(("source", "target"), texts, strict=True):
+            if not text.strip():
+                raise DataError(f"{name}: the {role} is empty")
+        yield split, name, texts, True, False
 
 
 def assign_split(items, val_fraction):
@@ -101,15 +99,6 @@ def assign_split(items, val_fraction):
         yield VALIDATION if x < val_fraction else TRAIN, item
 
 
-def tail_split(document, val_fraction):
-    """The end of a single document is for validation."""
-    length = sum(len(chunk) for chunk in document.chunks())
-    cut = int(length * (1 - val_fraction))
-    if not 0 < cut < length:
-        raise DataError(f"{document.name} holds {length} characters: too few to split off validation text")
-    return (TRAIN, document, 0, cut), (VALIDATION, document, cut, length)
-
-
 def slice_chunks(chunks, start, stop):
     offset = 0
     for chunk in chunks:
@@ -118,7 +107,7 @@ def slice_chunks(chunks, start, stop):
         offset += len(chunk)
 
 
-def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
+def prepare(source, trainer, specials, cache, val_fraction, report=None):
     """The corpus of a source, from the cache or built now, with calls of report(bytes, total or None)."""
     cache = Path(cache).expanduser()
     with disk_errors("cannot use"):
@@ -129,41 +118,34 @@ def prepare(source, trainer, specials, *, cache, val_fraction, report=None):
         values = {name: str(value) for name, value in sorted(vars(part).items()) if name != "cache"}
         options.append([type(part).__name__, values])
     stat_key, content_hash = source.stat_key(), source.digest(hashes)
-    key = hashlib.sha256(
-        json.dumps([FORMAT, content_hash, *options, specials, val_fraction]).encode()
-    ).hexdigest()[:16]
-    folder = cache / f"{type(source).__name__.lower()}-{key}"
-    if not folder.exists():
-        with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "w") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX)  # other processes wait; it is released even by a kill
-            if not folder.exists():
-                with atomic_dir(folder) as draft:
+    key = json.dumps([FORMAT, content_hash, *options, specials, val_fraction]).encode()
+    folder = cache / f"{type(source).__name__.lower()}-{hashlib.sha256(key).hexdigest()[:16]}"
+    if folder.exists():
+        return Corpus(folder, hashes)
+    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)  # other processes wait; it is released even by a kill
+        if not folder.exists():
+            draft = folder.with_suffix(".draft")
+            with disk_errors("cannot write"):
+                shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
+                draft.mkdir()
+                try:
                     tokenize_into(draft, source, trainer, specials, val_fraction, report)
                     if source.stat_key() != stat_key:
                         raise DataError("the text changed while it was read; run again")
+                    sync(draft)
+                    os.rename(draft, folder)
+                    sync(cache)
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
     return Corpus(folder, hashes)
 
 
-@contextmanager
-def atomic_dir(folder):
-    """A draft that is renamed to the folder when complete."""
-    draft = folder.with_suffix(".draft")
-    with disk_errors("cannot write"):
-        shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
-        draft.mkdir()
-        try:
-            yield draft
-            sync(draft)
-            os.rename(draft, folder)
-            sync(folder.parent)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-
-
 def tokenize_into(draft, source, trainer, specials, val_fraction, report):
+    limit = math.inf if source.max_tokens is None else source.max_tokens
+
     def texts(include_val):
-        left = math.inf if source.max_tokens is None else source.max_tokens + JOB_CHARS + 2 * CHUNK_CHARS
+        left = limit + JOB_CHARS + 2 * CHUNK_CHARS
         for chunk in split_chunks(source, val_fraction):
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts
@@ -179,21 +161,24 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
         total, done = source.n_bytes(), 0
         jobs = job_batches(split_chunks(source, val_fraction))
         for encoded in ordered_map(lambda job: encode(job, tokenizer), jobs):
-            for split, chunk in encoded.items():
-                if source.max_tokens is not None and split == TRAIN:
-                    ids = chunk.ids[: source.max_tokens - train.n_tokens]
-                    n_bytes = round(chunk.n_bytes * len(ids) / len(chunk.ids))
-                    chunk = chunk._replace(ids=ids, n_bytes=n_bytes)
-                writers[split].write(chunk)
-                done += chunk.n_bytes
+            for split, (ids, lengths, n_bytes, n_items) in encoded.items():
+                if split == TRAIN and (left := limit - train.n_tokens) < len(ids):
+                    n_bytes = round(n_bytes * left / len(ids))
+                    ids = ids[:left]
+                writers[split].write(ids, lengths, n_bytes, n_items)
+                done += n_bytes
             if report:
                 report(done, total)
-            if source.max_tokens is not None and train.n_tokens >= source.max_tokens:
+            if train.n_tokens >= limit:
                 break
     for split, hint in ((VALIDATION, "raise it"), (TRAIN, "lower it, or give texts that differ")):
         if not writers[split].n_tokens:
             raise DataError(f"the {split} split is empty with data.val_fraction={val_fraction}; {hint}")
-    write_index(draft, tokenizer, dtype, source.input_kind, writers)
+    file = write_synced(draft / "tokenizer.json", [json.dumps(tokenizer.state()).encode()])
+    index = {"format": FORMAT, "input_kind": source.input_kind, "dtype": dtype}
+    index |= {"vocab_size": tokenizer.vocab_size, "tokenizer": file}
+    index |= {"parts": {split: writer.entry() for split, writer in writers.items()}}
+    write_synced(draft / "index.json", [json.dumps(index).encode()])
 
 
 def job_batches(chunks):
@@ -210,7 +195,7 @@ def job_batches(chunks):
 
 
 def encode(job, tokenizer):
-    """{split: EncodedChunk}"""
+    """{split: (the concatenated ids of its texts, the length of each text, n_bytes, n_items)}"""
     end, encoded = np.array([tokenizer.specials["end"]]), {}
     for split in {chunk.split for chunk in job}:
         chunks, ids, lengths = [chunk for chunk in job if chunk.split == split], [], []
@@ -222,13 +207,12 @@ def encode(job, tokenizer):
             lengths += map(len, texts)
             ids += [*texts, end] if chunk.end else texts
         n_bytes, n_items = sum(chunk.n_bytes for chunk in chunks), sum(chunk.last for chunk in chunks)
-        encoded[split] = EncodedChunk(np.concatenate(ids), lengths, n_bytes, n_items)
+        encoded[split] = np.concatenate(ids), lengths, n_bytes, n_items
     return encoded
 
 
 def ordered_map(function, jobs):
-    """map(function, jobs) on all cores, with few jobs in flight. tiktoken releases the GIL while encoding, so
-    threads are as fast as processes and copy no text."""
+    """map(function, jobs), a few at once in threads: tiktoken releases the GIL while it encodes."""
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
         running = deque()

@@ -1,4 +1,4 @@
-"""Readers of documents and table rows. Texts of any length are read in chunks, so none need fit in memory."""
+"""Readers of files, documents and table rows. A text is read in chunks, so it need not fit in memory."""
 
 import codecs
 import csv
@@ -6,19 +6,56 @@ import glob
 import json
 import os
 import re
+import sysconfig
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import DataError
 from data.disk import disk_errors
-from data.files import resolve_paths
 
 CHUNK_CHARS = 1 << 19  # or bytes of a file
 # Every pre-tokenizer splits between a letter or digit and white space, so a cut there changes no token.
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 HINT = "; convert it, use data=table for a table, or select files with a glob such as 'folder/**/*.txt'"
 FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+# parts of the standard library that teach little: tests, tools, copies of other packages, character tables
+NOT_LIBRARY = {"test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3", "encodings"}
+NOT_LIBRARY |= {"site-packages", "dist-packages", "__pycache__"}
+
+
+def walk_files(folder, exclude=()):
+    """All files below a folder, except hidden ones."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in exclude]
+        yield from (os.path.join(root, name) for name in files if not name.startswith("."))
+
+
+def stdlib_files():
+    """The source files of the running Python's standard library."""
+    root = sysconfig.get_path("stdlib")
+    files = [Path(name) for name in walk_files(root, exclude=NOT_LIBRARY) if name.endswith(".py")]
+    if not files:
+        raise DataError(f"this Python has no source files in {root}; use data=text data.path=FOLDER")
+    return sorted(files, key=Path.as_posix)
+
+
+def resolve_paths(path, cache):
+    """The files that a name, folder or glob stands for, except the cache; hidden ones only by name."""
+    if not path:
+        raise ValueError("data.path is empty; give a file, a folder or a glob")
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    names = walk_files(place) if place.is_dir() else glob.glob(str(place), recursive=True)
+    ours = os.path.join(os.path.abspath(os.path.expanduser(cache or os.devnull)), "")
+    files = [name for name in names if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)]
+    if files:
+        return [Path(name) for name in sorted(files)]
+    if place.is_dir():
+        raise DataError(f"there is no text in the folder {path}: it holds no files")
+    what = "file that matches" if glob.has_magic(path) else "file or folder"
+    raise DataError(f"there is no {what} {path} (in {Path.cwd()})")
 
 
 class Document(NamedTuple):
@@ -173,34 +210,33 @@ def text_fields(rows, fields, name):
 
 def hub_rows(dataset, name, split, revision, streaming, fields):
     """Rows of a dataset on the Hugging Face Hub, or in a folder."""
+    import datasets
+
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     with reader_errors(dataset):
-        table = open_dataset(dataset, name, split, revision, streaming)
+        if not os.path.isdir(dataset):
+            try:
+                options = {"split": split, "revision": revision, "streaming": streaming}
+                table = datasets.load_dataset(dataset, name, **options)
+            except Exception as error:  # of the network, of many libraries
+                raise download_error(dataset, error) from None
+        elif not any(os.path.exists(os.path.join(dataset, f)) for f in ("dataset_dict.json", "state.json")):
+            # streaming, because a cached copy could be stale
+            table = datasets.load_dataset(dataset, name, split=split, streaming=True)
+        elif name or revision:
+            raise DataError(f"{dataset} was saved to disk: data.name and data.revision do not apply")
+        else:
+            loaded = datasets.load_from_disk(dataset)
+            splits = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
+            if split not in splits:
+                raise DataError(f"{dataset} has no split {split!r}; its splits are: {', '.join(splits)}")
+            table = splits[split]
+        if isinstance(table, datasets.Dataset):
+            table = table.to_iterable_dataset()
         if set(fields) <= set(table.column_names or ()):
             table = table.select_columns(fields)  # do not decode images and the like
         rows = ((f"{dataset}, row {number}", row) for number, row in enumerate(table, 1))
         yield from text_fields(rows, fields, dataset)
-
-
-def open_dataset(dataset, name, split, revision, streaming):
-    import datasets
-
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    if not os.path.isdir(dataset):
-        try:
-            table = datasets.load_dataset(dataset, name, split=split, revision=revision, streaming=streaming)
-        except Exception as error:  # of the network, of many libraries
-            raise download_error(dataset, error) from None
-        return table if streaming else table.to_iterable_dataset()
-    if not any(os.path.exists(os.path.join(dataset, f)) for f in ("dataset_dict.json", "state.json")):
-        # streaming, because a cached copy could be stale
-        return datasets.load_dataset(dataset, name, split=split, streaming=True)
-    if name or revision:
-        raise DataError(f"{dataset} was saved to disk: data.name and data.revision do not apply")
-    loaded = datasets.load_from_disk(dataset)
-    splits = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
-    if split not in splits:
-        raise DataError(f"{dataset} has no split {split!r}; its splits are: {', '.join(splits)}")
-    return splits[split].to_iterable_dataset()
 
 
 def download_error(dataset, error):

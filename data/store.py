@@ -3,25 +3,13 @@
 import hashlib
 import json
 import os
-from typing import NamedTuple
 
 import numpy as np
 
 from configs.errors import DataError
-from data.disk import write_synced
 from data.tokenizers.tokenizer import tokenizer_from_state
 
-FORMAT = 1
 ENTROPY_SAMPLE = 10_000_000  # tokens
-
-
-class EncodedChunk(NamedTuple):
-    """The concatenated ids of some texts, and the length of each."""
-
-    ids: np.ndarray
-    lengths: list[int]
-    n_bytes: int
-    n_items: int
 
 
 class TokenWriter:
@@ -34,13 +22,14 @@ class TokenWriter:
         self.hashes = {name: hashlib.sha256() for name in names}
         self.n_tokens = self.n_bytes = self.n_items = 0
 
-    def write(self, encoded):
+    def write(self, ids, lengths, n_bytes, n_items):
+        """The concatenated ids of some texts, and the length of each."""
         if self.offsets in self.files:
-            self.append(self.offsets, self.n_tokens + np.cumsum(encoded.lengths, dtype=np.int64))
-        self.append(self.tokens, encoded.ids.astype(self.dtype))
-        self.n_tokens += len(encoded.ids)
-        self.n_bytes += encoded.n_bytes
-        self.n_items += encoded.n_items
+            self.append(self.offsets, self.n_tokens + np.cumsum(lengths, dtype=np.int64))
+        self.append(self.tokens, ids.astype(self.dtype))
+        self.n_tokens += len(ids)
+        self.n_bytes += n_bytes
+        self.n_items += n_items
 
     def append(self, name, array):
         data = array.tobytes()
@@ -58,7 +47,7 @@ class TokenWriter:
                     os.fsync(file.fileno())
 
     def entry(self):
-        """What the index says about this split."""
+        """The split in the index."""
         sizes = {name: os.path.getsize(file.name) for name, file in self.files.items()}
         files = {name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()}
         return {"tokens": self.n_tokens, "bytes": self.n_bytes, "items": self.n_items, "files": files}
@@ -102,20 +91,12 @@ def unigram_entropy(tokens):
     return float(-(p * np.log(p)).sum())
 
 
-def write_index(folder, tokenizer, dtype, input_kind, writers):
-    """The tokenizer and the index, which is written last."""
-    file = write_synced(folder / "tokenizer.json", [json.dumps(tokenizer.state()).encode()])
-    index = {"format": FORMAT, "input_kind": input_kind, "dtype": dtype, "vocab_size": tokenizer.vocab_size}
-    index |= {"tokenizer": file, "parts": {name: writer.entry() for name, writer in writers.items()}}
-    write_synced(folder / "index.json", [json.dumps(index).encode()])
-
-
 class Corpus:
     """A verified store: the tokenizer, and the train and validation splits."""
 
     def __init__(self, folder, hashes):
-        index = read_json(folder / "index.json")
         try:
+            index = json.loads((folder / "index.json").read_text(errors="replace"))
             files = {name: f for entry in index["parts"].values() for name, f in entry["files"].items()}
             for name, expected in (files | {"tokenizer.json": index["tokenizer"]}).items():
                 path = folder / name
@@ -124,18 +105,18 @@ class Corpus:
                     raise corrupt_error(path, f"has {size} bytes instead of {expected['bytes']}")
                 if hashes.get(path) != expected["sha256"]:
                     raise corrupt_error(path, "is not what was written")
-            self.tokenizer = tokenizer_from_state(read_json(folder / "tokenizer.json"))
+            self.tokenizer = tokenizer_from_state(json.loads((folder / "tokenizer.json").read_text()))
             self.train, self.validation = (TokenFile(folder, name, index) for name in index["parts"])
-        except (KeyError, TypeError, AttributeError):
+        except (
+            FileNotFoundError,
+            UnicodeDecodeError,
+            json.JSONDecodeError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):
             raise corrupt_error(folder / "index.json", "is not a valid index") from None
         self.folder = folder
-
-
-def read_json(path):
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise corrupt_error(path, f"cannot be read ({error})") from None
 
 
 def corrupt_error(path, what):

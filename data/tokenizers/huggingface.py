@@ -89,35 +89,31 @@ def template_of(processor):
 
 
 def from_hf(text, specials, vocab_size):
-    """A native tokenizer if one has the same ids, else the library's own, wrapped."""
-    wrapped = HubTokenizer(text, specials, vocab_size, template_of(json.loads(text).get("post_processor")))
-    return as_byte_bpe(wrapped) or wrapped
-
-
-def as_byte_bpe(wrapped):
-    """A byte-level BPE such as GPT-2's, merged in the order of its ids, special tokens last; or None."""
-    spec = json.loads(wrapped.text)
+    """A BytePairTokenizer for a byte-level BPE such as GPT-2's, merged in the order of its ids, with special
+    tokens last, if both give the same ids; else the library's own tokenizer, wrapped."""
+    spec = json.loads(text)
+    wrapped = HubTokenizer(text, specials, vocab_size, template_of(spec.get("post_processor")))
     model, pattern = spec["model"], split_regex(spec.get("pre_tokenizer"))
-    unsupported = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if model.get("type") != "BPE" or pattern is None or spec.get("normalizer"):
-        return None
+        return wrapped
+    unsupported = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     added = spec.get("added_tokens", [])
     if any(map(model.get, unsupported)) or not all(token["special"] for token in added):
-        return None
+        return wrapped
     ids = {token: i for token, i in model["vocab"].items() if token not in {t["content"] for t in added}}
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
     tokens = sorted(ids, key=ids.get)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or set("".join(tokens)) != set(byte_of):
-        return None
-    if not set(byte_of) <= ids.keys() or min(wrapped.specials.values()) < len(tokens):
-        return None
+        return wrapped
+    if not set(byte_of) <= ids.keys() or min(specials.values()) < len(tokens):
+        return wrapped
     ranks = [bytes(byte_of[char] for char in token) for token in tokens]
     try:
-        native = BytePairTokenizer(pattern, ranks, wrapped.specials, wrapped.vocab_size, wrapped.template)
+        native = BytePairTokenizer(pattern, ranks, specials, vocab_size, wrapped.template)
     except ValueError:  # a pattern that tiktoken cannot compile
-        return None
+        return wrapped
     everything = SAMPLE + wrapped.decode(range(len(ranks)))
-    return native if same_ids(native, wrapped.backend, everything) else None
+    return native if same_ids(native, wrapped.backend, everything) else wrapped
 
 
 def split_regex(pre_tokenizer):

@@ -7,6 +7,7 @@ Text is always text: `<|endoftext|>` in a document is thirteen characters. The i
 import base64
 import codecs
 import re
+from itertools import groupby
 
 import numpy as np
 import tiktoken
@@ -15,7 +16,8 @@ from configs.registry import Count, build
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
-NO_TEMPLATE = [[], []]
+Ids, Template = dict[str, int], list[list[int]]
+NO_TEMPLATE = [[], []]  # ids before and after a prompt
 SPECIAL_NAME = re.compile(r"[a-z]+(_\d+)?")
 
 
@@ -36,7 +38,7 @@ class Tokenizer:
         stop = vocab_size or n_ordinary + MAX_SPECIALS
         if "end" not in specials or not all(SPECIAL_NAME.fullmatch(name) for name in specials):
             raise ValueError("special tokens have plain names, one of which is 'end'")
-        if not all(type(i) is int and first <= i < stop for i in ids):
+        if not all(first <= i < stop for i in ids):
             raise ValueError(f"special tokens need ids from {first} to {stop - 1}")
         if len(set(ids)) < len(ids) and vocab_size is None:
             raise ValueError("special tokens need different ids")
@@ -44,8 +46,7 @@ class Tokenizer:
         self.vocab_size = vocab_size or max(n_ordinary - 1, *ids) + 1
         self.names = {i: name for name, i in specials.items()}
         self.template = template
-        sides = template if all(isinstance(side, list) for side in template) else ()
-        if len(sides) != 2 or not all(type(i) is int and 0 <= i < self.vocab_size for s in sides for i in s):
+        if len(template) != 2 or not all(0 <= i < self.vocab_size for side in template for i in side):
             raise ValueError(f"template must be two lists of ids below {self.vocab_size}")
 
     def decode(self, ids):
@@ -54,14 +55,11 @@ class Tokenizer:
 
     def decode_with_specials(self, ids):
         """The text, with special tokens by name, for printing only."""
-        shown, ordinary = "", []
-        for i in ids:
-            if i in self.names:
-                shown += f"{self.decode(ordinary)}<{self.names[i]}>"
-                ordinary = []
-            else:
-                ordinary.append(i)
-        return shown + self.decode(ordinary)
+        text = ""
+        for special, run in groupby(ids, key=self.names.__contains__):
+            ids = list(run)
+            text += "".join(f"<{self.names[i]}>" for i in ids) if special else self.decode(ids)
+        return text
 
     def incremental_decoder(self, before=()):
         """A function from the next ids to the text that is certain by now, never half a character. `before`
@@ -82,7 +80,7 @@ class Tokenizer:
 class ByteTokenizer(Tokenizer):
     kind = "byte"
 
-    def __init__(self, specials: dict):
+    def __init__(self, specials: Ids):
         super().__init__(256, specials)
 
     def encode(self, text):
@@ -97,7 +95,7 @@ class CharTokenizer(Tokenizer):
 
     kind, state_fields = "char", ("characters",)
 
-    def __init__(self, characters: str, specials: dict):
+    def __init__(self, characters: str, specials: Ids):
         if sorted(set(characters)) != list(characters):
             raise ValueError("characters must be sorted and different")
         super().__init__(len(characters), specials)
@@ -108,10 +106,8 @@ class CharTokenizer(Tokenizer):
     def encode(self, text):
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
         if len(ids) and ids.min() < 0:
-            unknown = f"the character {text[int(np.argmax(ids < 0))]!r}"
-            raise ValueError(
-                f"{unknown} is not among the {len(self.characters)} of this tokenizer; try tokenizer=bpe"
-            )
+            unknown, n = text[int(np.argmax(ids < 0))], len(self.characters)
+            raise ValueError(f"the character {unknown!r} is not among the tokenizer's {n}; try tokenizer=bpe")
         return ids
 
     def decode_bytes(self, ids):
@@ -124,8 +120,6 @@ class BytePairTokenizer(Tokenizer):
     kind, state_fields = "bpe", ("pattern",)
 
     def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE):
-        if vocab_size is not None and vocab_size < len(ranks):
-            raise ValueError(f"vocab_size is {vocab_size}, but there are {len(ranks)} ranks")
         super().__init__(len(ranks), specials, vocab_size, template)
         self.pattern, self.ranks, self.explicit_vocab_size = pattern, ranks, vocab_size
         ids = {token: i for i, token in enumerate(ranks)}
@@ -134,8 +128,8 @@ class BytePairTokenizer(Tokenizer):
         self.encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special)
 
     @classmethod
-    def from_state(cls, pattern: str, ranks: list[str], specials: dict, vocab_size: Count | None = None,
-                   template: list = NO_TEMPLATE):  # fmt: skip
+    def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
+                   template: Template = NO_TEMPLATE):  # fmt: skip
         tokens = [base64.b64decode(token, validate=True) for token in ranks]
         if len({b"", *tokens}) <= len(tokens) or not {bytes([b]) for b in range(256)} <= set(tokens):
             raise ValueError("ranks must hold every single byte, no token twice and none empty")
@@ -158,7 +152,7 @@ class HubTokenizer(Tokenizer):
 
     kind, state_fields = "hub", ("text", "vocab_size")
 
-    def __init__(self, text: str, specials: dict, vocab_size: Count, template: list = NO_TEMPLATE):
+    def __init__(self, text: str, specials: Ids, vocab_size: Count, template: Template = NO_TEMPLATE):
         super().__init__(vocab_size, specials, vocab_size, template)
         self.text, self.backend = text, load_hf_tokenizer(text)
         if (highest := max(self.backend.get_vocab().values(), default=0)) >= vocab_size:

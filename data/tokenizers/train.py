@@ -8,13 +8,7 @@ import tiktoken_ext.openai_public as openai
 
 from configs.errors import DataError
 from configs.registry import Bounds, Count
-from data.tokenizers.tokenizer import (
-    BytePairTokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    assign_ids,
-    tokenizer_from_state,
-)
+from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, assign_ids
 
 # GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -86,20 +80,6 @@ def bytes_to_unicode():
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-class FromState:
-    """The tokenizer of a trained model."""
-
-    def __init__(self, state):
-        self.state = state
-
-    def train(self, texts, specials):
-        tokenizer = tokenizer_from_state(self.state)
-        if missing := [name for name in specials if name not in tokenizer.specials]:
-            known = ", ".join(tokenizer.specials)
-            raise ValueError(f"this objective needs the special token {missing[0]!r}; the model has {known}")
-        return tokenizer
-
-
 class TiktokenPretrained:
     """The encodings of GPT-2 and its successors; <|endoftext|>, our `end`, keeps its id."""
 
@@ -112,10 +92,9 @@ class TiktokenPretrained:
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
         except (requests.RequestException, OSError) as error:
-            raise DataError(
-                f"cannot download the ranks of tokenizer={self.kind} ({type(error).__name__}): connect once, "
-                "set TIKTOKEN_CACHE_DIR to a folder that holds them, or choose tokenizer=bpe"
-            ) from None
+            ranks = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
+            hint = "connect once, set TIKTOKEN_CACHE_DIR to their folder or use tokenizer=bpe"
+            raise DataError(f"cannot download {ranks}; {hint}") from None
         ranks = sorted(published["mergeable_ranks"], key=published["mergeable_ranks"].get)
         end = published["special_tokens"]["<|endoftext|>"]
         others = [name for name in specials if name != "end"]

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import datasets
 import numpy as np
 
-from data.files import stdlib_files
 from data.prepare import prepare
+from data.readers import stdlib_files
 from tests.data.corpora import source, trainer
 
 CORES = 2

@@ -7,16 +7,10 @@ from data.prepare import prepare
 from tests.parts import part
 
 
-def options_of(group, name):
-    """What a yaml sets, with what it inherits from its neighbor."""
-    options = part(group, name)
-    bases = [base for base in options.pop("defaults", []) if base != "_self_"]
-    options.pop("val_fraction", None)  # an option of the split, not of a source
-    return {k: v for base in bases for k, v in options_of(group, base).items()} | options
-
-
 def source(name, /, cache="", **changes):
-    return build("data", SOURCES, options_of("data", name) | changes, {"cache": cache})
+    options = part("data", name, **changes)
+    options.pop("val_fraction", None)  # an option of the split, not of a source
+    return build("data", SOURCES, options, {"cache": cache})
 
 
 def trainer(name="byte", **changes):

@@ -27,33 +27,22 @@ def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normaliz
     tokenizer.decoder = decoders.ByteLevel()
     if normalizer:
         tokenizer.normalizer = normalizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    before = list(special) if first else []
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=alphabet, special_tokens=before, show_progress=False
-    )
+    alphabet, before = pre_tokenizers.ByteLevel.alphabet(), list(special) if first else []
+    options = {"initial_alphabet": alphabet, "special_tokens": before, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=400, **options)
     tokenizer.train_from_iterator([python_text(50_000)], trainer)
     tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
 def others():
-    pieces = models.WordPiece(
-        {"[UNK]": 0, "[SEP]": 1, "the": 2, "cat": 3, "##s": 4, "hat": 5}, unk_token="[UNK]"
-    )
-    bert = Tokenizer(pieces)
+    vocab = {"[UNK]": 0, "[SEP]": 1, "the": 2, "cat": 3, "##s": 4, "hat": 5}
+    bert = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     bert.normalizer, bert.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
     bert.decoder = decoders.WordPiece()
     bert.add_special_tokens(["[UNK]", "[SEP]"])
-    words = [
-        ("</s>", 0.0),
-        ("<unk>", -1.0),
-        ("\u2581", -2.0),
-        ("\u2581the", -2.0),
-        ("\u2581cat", -3.0),
-        ("s", -3.0),
-    ]
-    t5 = Tokenizer(models.Unigram(words, unk_id=1))
+    words = {"</s>": 0.0, "<unk>": -1.0, "\u2581": -2.0, "\u2581the": -2.0, "\u2581cat": -3.0, "s": -3.0}
+    t5 = Tokenizer(models.Unigram(list(words.items()), unk_id=1))
     t5.pre_tokenizer, t5.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     t5.add_special_tokens(["</s>"])
     return {"bert": bert, "t5": t5}
@@ -79,11 +68,9 @@ def test_exported_tokenizers_give_the_same_ids(name):
 @pytest.mark.parametrize("pattern", [PATTERN, CL100K])
 def test_patterns_are_translated(pattern):
     ours = BytePairTokenizer(pattern, train_bpe(iter([python_text(60_000)]), 500), {"end": 600})
-    text, _ = to_hf(ours)
-    for words in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
-        assert (
-            load_hf_tokenizer(text).encode(words, add_special_tokens=False).ids == ours.encode(words).tolist()
-        )
+    theirs = load_hf_tokenizer(to_hf(ours)[0])
+    for text in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
+        assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text).tolist()
 
 
 @pytest.mark.parametrize("pattern", [None, CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}")])
@@ -124,9 +111,8 @@ def test_other_tokenizers_are_wrapped(name):
     assert ours.kind == "hub" and ours.specials == {"end": 1, "start": 1} and ours.n_ordinary == 512
     ids = ours.encode(TEXT).tolist()
     assert ids == theirs.encode(TEXT, add_special_tokens=False).ids
-    assert 1 not in ours.encode("<eos></s>[SEP]").tolist() or name in ("bert", "t5"), (
-        "special tokens are not parsed"
-    )
+    if name not in ("bert", "t5"):
+        assert 1 not in ours.encode("<eos></s>[SEP]"), "special tokens are not parsed"
     assert ours.decode(ids) == theirs.decode(ids)
     again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
     assert again.state() == ours.state() and again.encode(TEXT).tolist() == ids
@@ -151,16 +137,10 @@ def test_incremental_decoding_equals_decoding(name):
     [
         ({"text": "{}"}, "not a valid tokenizer.json"),
         ({"text": 1}, "text is 1; expected a string"),
-        ({"vocab_size": 300}, "special tokens need ids from 0 to 299"),
-        ({"vocab_size": "512"}, "vocab_size is '512'; expected an integer at least 1"),
         ({"specials": {"end": 600}}, "special tokens need ids from 0 to 511"),
-        ({"specials": {"end": -1}}, "special tokens need ids from 0 to 511"),
-        ({"specials": {"end": "x"}}, "special tokens need ids"),
-        ({"specials": {"end": [1]}}, "special tokens need ids"),
+        ({"specials": {"end": "x"}}, "specials is {'end': 'x'}; expected"),
         ({"template": [[512], []]}, "template must be two lists of ids below 512"),
-        ({"template": [1]}, "template must be two lists of ids below 512"),
-        ({"template": {}}, "template is {}; expected list"),
-        ({"specials": {}}, "special tokens have plain names"),
+        ({"template": [1]}, r"template is \[1\]; expected a list"),
         ({"specials": {"end": 1, "../x": 2}}, "special tokens have plain names"),
         ({"code": "print()"}, "has no option 'code'"),
     ],
@@ -169,12 +149,6 @@ def test_invalid_states(changes, sentence):
     whole = HubTokenizer(train_hf_bpe().to_str(), {"end": 400}, 512).state()
     with pytest.raises(ValueError, match=sentence):
         tokenizer_from_state(whole | changes)
-
-
-def test_a_vocab_size_smaller_than_its_ids():
-    state = from_hf(train_hf_bpe().to_str(), {"end": 400}, 512).state()
-    with pytest.raises(ValueError, match="special tokens need ids from 400 to 399"):
-        tokenizer_from_state(state | {"vocab_size": 400})
 
 
 def test_a_text_that_cannot_be_encoded():
@@ -186,23 +160,20 @@ def test_a_text_that_cannot_be_encoded():
 
 
 CLS, SEP = ("<eos>", 400), ("<pad>", 401)
-TEMPLATE = {"special_tokens": [CLS, SEP]}
+
+
+def template(single):
+    return processors.TemplateProcessing(single, special_tokens=[CLS, SEP])
+
+
 TEMPLATES = {
     "bert": (processors.BertProcessing(SEP, CLS), [[400], [401]]),
     "roberta": (processors.RobertaProcessing(SEP, CLS), [[400], [401]]),
-    "t5": (processors.TemplateProcessing("$A <pad>", **TEMPLATE), [[], [401]]),
-    "llama": (processors.TemplateProcessing("<eos> $A", **TEMPLATE), [[400], []]),
-    "several": (
-        processors.TemplateProcessing("<eos> <pad> $A <pad> <eos>", **TEMPLATE),
-        [[400, 401], [401, 400]],
-    ),
+    "t5": (template("$A <pad>"), [[], [401]]),
+    "llama": (template("<eos> $A"), [[400], []]),
+    "several": (template("<eos> <pad> $A <pad> <eos>"), [[400, 401], [401, 400]]),
     "behind another": (
-        processors.Sequence(
-            [
-                processors.ByteLevel(trim_offsets=False),
-                processors.TemplateProcessing("<eos> $A <eos>", **TEMPLATE),
-            ]
-        ),
+        processors.Sequence([processors.ByteLevel(), template("<eos> $A <eos>")]),
         [[400], [400]],
     ),
     "bytes": (processors.ByteLevel(), [[], []]),
@@ -213,14 +184,13 @@ TEMPLATES = {
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_are_kept(name, first):
     theirs = train_hf_bpe(first=first)
-    theirs.post_processor, template = TEMPLATES[name]
-    before, after = template
+    theirs.post_processor, (before, after) = TEMPLATES[name]
     plain, whole = (theirs.encode("the cat", add_special_tokens=add).ids for add in (False, True))
     assert whole == [*before, *plain, *after]
     ours = from_hf(theirs.to_str(), {"end": 400}, 512)
-    assert ours.kind == ("hub" if first else "bpe") and ours.template == template
+    assert ours.kind == ("hub" if first else "bpe") and ours.template == [before, after]
     assert ours.encode("the cat").tolist() == plain, "batches have no template"
-    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).template == template
+    assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).template == ours.template
     back, _ = to_hf(ours)
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
     assert from_hf(back, ours.specials, 512).state() == ours.state()
@@ -232,50 +202,30 @@ def test_unsupported_post_processors():
     whole = json.loads(theirs.to_str())
     for changes in ({"single": []}, {"special_tokens": {}}, {"single": whole["post_processor"]["pair"]}):
         changed = whole | {"post_processor": whole["post_processor"] | changes}
-        with pytest.raises(
-            ValueError,
-            match="post-processor (names an unknown token|does not put special tokens around one text)",
-        ):
+        with pytest.raises(ValueError, match="post-processor (names an unknown token|does not put special)"):
             from_hf(json.dumps(changed), {"end": 400}, 512)
 
 
 @pytest.mark.parametrize("decoder", ["metaspace", "bytes"])
 def test_incremental_decoding_continues_a_prompt(decoder):
     """Spaces that belong to a token are kept, and bytes are decoded together."""
-    words = [
-        ("<unk>", 0.0),
-        ("</s>", 0.0),
-        ("\u2581the", -2.0),
-        ("\u2581cat", -2.0),
-        ("s", -3.0),
-        ("\u2581", -4.0),
-    ]
-    words += [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
-    theirs = Tokenizer(models.Unigram(words, unk_id=0, byte_fallback=True))
+    words = {"<unk>": 0.0, "</s>": 0.0, "\u2581the": -2.0, "\u2581cat": -2.0, "s": -3.0, "\u2581": -4.0}
+    words |= {f"<0x{byte:02X}>": -9.0 for byte in range(256)}
+    theirs = Tokenizer(models.Unigram(list(words.items()), unk_id=0, byte_fallback=True))
     theirs.pre_tokenizer = pre_tokenizers.Metaspace()
-    theirs.decoder = (
-        decoders.Metaspace()
-        if decoder == "metaspace"
-        else decoders.Sequence(
-            [
-                decoders.Replace("\u2581", " "),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(" ", 1, 0),
-            ]
-        )
-    )
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    by_bytes = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    theirs.decoder = by_bytes if decoder == "bytes" else decoders.Metaspace()
     theirs.add_special_tokens(["</s>"])
     ours = from_hf(theirs.to_str(), {"end": 1}, 300)
     text = "the cats" if decoder == "metaspace" else "the cats \u2603\U0001f642\u2603\U0001f642 the cat"
     ids = [*ours.encode(f"{text} the").tolist(), *[1] * 9, *ours.encode("the cat").tolist()]
     for cut in range(len(ids)):
         stream, before = ours.incremental_decoder(ids[:cut]), ours.decode(ids[:cut])
-        said = "".join(stream([i]) for i in ids[cut:]) + stream([], final=True)
-        assert "\ufffd" in before or before + said == ours.decode(ids), cut
-        assert "\ufffd" in before or before + ours.incremental_decoder(ids[:cut])(
-            ids[cut:], final=True
-        ) == ours.decode(ids)
+        if "\ufffd" not in before:
+            one_by_one = "".join(stream([i]) for i in ids[cut:]) + stream([], final=True)
+            at_once = ours.incremental_decoder(ids[:cut])(ids[cut:], final=True)
+            assert before + one_by_one == before + at_once == ours.decode(ids), cut
 
 
 def test_incremental_decoding_decodes_few_ids_at_a_time(monkeypatch):

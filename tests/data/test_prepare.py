@@ -1,6 +1,5 @@
 """The split depends on content alone, and a cached corpus is complete, unchanged, and never stale."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 
 from configs.errors import DataError
-from data import files, prepare, readers, store
-from data.files import stdlib_files
+from data import disk, prepare, readers, store
 from data.prepare import TRAIN, VALIDATION, split_chunks
 from tests.data.corpora import corpus, source, text_corpus
+from tests.data.test_sources import write_table
 from tests.parts import ROOT
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
@@ -67,19 +66,6 @@ def test_the_tail_of_a_single_document_is_for_validation(tmp_path):
     assert [chunk.n_bytes for chunk in chunks] == [1800, 201]
 
 
-def test_a_single_document_may_be_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "CHUNK_CHARS", 64)
-    text = " ".join(str(i) for i in range(5000))
-    (tmp_path / "t.txt").write_text(text)
-    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt")), 0.25))
-    for split, expected in (
-        (TRAIN, text[: int(len(text) * 0.75)]),
-        (VALIDATION, text[int(len(text) * 0.75) :]),
-    ):
-        assert "".join(chunk.texts[0] for chunk in chunks if chunk.split == split) == expected
-    assert max(len(chunk.texts[0]) for chunk in chunks) <= 128
-
-
 def test_a_long_document_ends_once(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "CHUNK_CHARS", 64)
     for name in "ab":
@@ -98,32 +84,35 @@ def test_no_text(tmp_path, rows):
 
 
 def test_a_document_too_short_to_split(tmp_path):
-    with pytest.raises(DataError, match="holds 1 characters: too few to split off validation text"):
+    with pytest.raises(DataError, match="has 1 characters: too few to split off validation text"):
         lines(tmp_path, ["x"], split_on="file")
 
 
 def test_an_unpaired_surrogate_is_located(tmp_path):
-    (tmp_path / "t.jsonl").write_text(json.dumps({"text": "a\ud83d"}) + '\n{"text": "b"}\n')
+    path = write_table(tmp_path / "t.jsonl", [{"text": "a\ud83d"}, {"text": "b"}])
     with pytest.raises(DataError, match=r"t.jsonl:1 contains an unpaired surrogate"):
-        list(split_chunks(source("table", path=str(tmp_path / "t.jsonl")), 0.5))
+        list(split_chunks(source("table", path=str(path)), 0.5))
 
 
-def test_identical_texts(tmp_path):
-    (tmp_path / "t.txt").write_text("same\n" * 9)
-    source_ = source("text", path=str(tmp_path / "t.txt"), split_on="line")
-    with pytest.raises(
-        DataError, match="the train split is empty with .*; lower it, or give texts that differ"
-    ):
-        corpus(tmp_path, source_)
+@pytest.mark.parametrize(
+    ("rows", "val_fraction", "sentence"),
+    [
+        (["same"] * 9, 0.05, "the train split is empty with .*; lower it, or give texts that differ"),
+        (ROWS[:600], 1e-6, "the validation split is empty with data.val_fraction=1e-06; raise it"),
+    ],
+)
+def test_an_empty_split(tmp_path, rows, val_fraction, sentence):
+    (tmp_path / "t.txt").write_text("\n".join(rows))
+    found = source("text", path=str(tmp_path / "t.txt"), split_on="line")
+    with pytest.raises(DataError, match=sentence):
+        corpus(tmp_path, found, val_fraction=val_fraction)
 
 
 def test_pairs_of_one_source_stay_together(tmp_path):
     rows = [{"source": f"s{i % 50}", "target": f"t{i}"} for i in range(400)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    chunks = list(split_chunks(source("pairs", path=str(tmp_path / "t.jsonl")), 0.3))
-    sides = {
-        split: {chunk.texts[0] for chunk in chunks if chunk.split == split} for split in (TRAIN, VALIDATION)
-    }
+    path = write_table(tmp_path / "t.jsonl", rows)
+    chunks = list(split_chunks(source("pairs", path=str(path)), 0.3))
+    sides = {split: {c.texts[0] for c in chunks if c.split == split} for split in (TRAIN, VALIDATION)}
     assert len(chunks) == 400 and all(sides.values()) and not sides[TRAIN] & sides[VALIDATION]
 
 
@@ -147,18 +136,17 @@ def test_tokens_are_those_of_the_text(tmp_path):
 def test_pairs_are_those_of_the_source(tmp_path):
     found = source("synthetic", size=500)
     made = corpus(tmp_path, found, val_fraction=0.2)
-    numbers = [np.arange(2 * part.n_items) for part in (made.train, made.validation)]
-    texts = [t for p, n in zip((made.train, made.validation), numbers, strict=True) for t in p.texts(n)]
-    shown = [made.tokenizer.decode(text.tolist()) for text in texts]
-    assert sorted(zip(shown[::2], shown[1::2], strict=True)) == sorted(
-        (p.source, p.target) for p in found.pairs()
-    )
+    shown = []
+    for part in (made.train, made.validation):
+        texts = [made.tokenizer.decode(text.tolist()) for text in part.texts(np.arange(2 * part.n_items))]
+        shown += zip(texts[::2], texts[1::2], strict=True)
+    assert sorted(shown) == sorted((source, target) for _, source, target in found.pairs())
     assert made.train.lengths().sum() == made.train.n_tokens
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "char"])
 def test_a_long_document_is_encoded_as_a_whole(tmp_path, monkeypatch, tokenizer):
-    text = "".join(path.read_text("utf-8") for path in stdlib_files()[::60])[:300_000]
+    text = "".join(path.read_text("utf-8") for path in readers.stdlib_files()[::60])[:300_000]
     monkeypatch.setattr(readers, "CHUNK_CHARS", 5000)
     monkeypatch.setattr(prepare, "JOB_CHARS", 9000)
     made = text_corpus(tmp_path, text, tokenizer=tokenizer)
@@ -193,13 +181,8 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
     def folder(changes=None, **options):
         return corpus(tmp_path, source("text", path=str(path), **changes or {}), **options).folder
 
-    folders = [
-        folder(),
-        folder({"split_on": "line"}),
-        folder(val_fraction=0.2),
-        folder(tokenizer="char"),
-        folder(specials=("end",)),
-    ]
+    folders = [folder(), folder({"split_on": "line"}), folder(val_fraction=0.2), folder(tokenizer="char")]
+    folders.append(folder(specials=("end",)))
     stat = path.stat()
     path.write_text(TEXT.replace("12", "13"))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same time
@@ -210,34 +193,29 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
 
 
 def test_large_files_are_hashed_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGE", 10)
+    monkeypatch.setattr(disk, "LARGE", 10)
     path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
     path.write_text("a" * 20)
     os.utime(path, (1, 1))
-    fresh = files.HashCache(notes).get(path)
+    fresh = disk.HashCache(notes).get(path)
     assert not notes.exists(), "a file just written may change again within the same tick"
-    monkeypatch.setattr(files, "MTIME_GRACE", -1)
-    assert files.HashCache(notes).get(path) == fresh and notes.exists()
-    monkeypatch.setattr(files, "digest", lambda path: "read again")
-    assert files.HashCache(notes).get(path) == fresh
+    monkeypatch.setattr(disk, "MTIME_GRACE", -1)
+    assert disk.HashCache(notes).get(path) == fresh and notes.exists()
+    monkeypatch.setattr(disk, "digest", lambda path: "read again")
+    assert disk.HashCache(notes).get(path) == fresh
     path.write_text("b" * 20)
     os.utime(path, (1, 1))
-    assert files.HashCache(notes).get(path) == "read again"
+    assert disk.HashCache(notes).get(path) == "read again"
 
 
 @pytest.mark.parametrize("broken", ["train.tokens", "validation.tokens", "index.json", "tokenizer.json"])
 def test_damage_is_reported(tmp_path, broken):
     folder = text_corpus(tmp_path, TEXT).folder
     whole = (folder / broken).read_bytes()
-    (folder / broken).write_bytes(whole[:-1])
-    with pytest.raises(DataError, match=f"{broken} .*; remove .* and run again to rebuild it"):
-        text_corpus(tmp_path, TEXT)
-    (folder / broken).unlink()
-    with pytest.raises(DataError, match=f"{broken} .*; remove"):
-        text_corpus(tmp_path, TEXT)
-    if broken.endswith("tokens"):
-        (folder / broken).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-        with pytest.raises(DataError, match="tokens is not what was written; remove"):
+    flipped = bytes([whole[0] ^ 1]) + whole[1:]
+    for damaged in (whole[:-1], flipped, None):
+        (folder / broken).write_bytes(damaged) if damaged else (folder / broken).unlink()
+        with pytest.raises(DataError, match=f"{broken} .*; remove .* and run again to rebuild it"):
             text_corpus(tmp_path, TEXT)
     (folder / broken).write_bytes(whole)
     assert text_corpus(tmp_path, TEXT).train.n_tokens > 0
@@ -251,15 +229,6 @@ def test_an_invalid_index(tmp_path, content):
         text_corpus(tmp_path, TEXT)
 
 
-def test_a_changed_tokenizer_is_detected(tmp_path):
-    folder = text_corpus(tmp_path, TEXT, tokenizer="char").folder
-    state = json.loads((folder / "tokenizer.json").read_text())
-    state["specials"] = {name: i + 1 for name, i in state["specials"].items()}
-    (folder / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(DataError, match="tokenizer.json is not what was written"):
-        text_corpus(tmp_path, TEXT, tokenizer="char")
-
-
 def test_text_that_changes_while_it_is_read(tmp_path):
     def change(done, total):
         with open(tmp_path / "text.txt", "a") as file:
@@ -270,19 +239,9 @@ def test_text_that_changes_while_it_is_read(tmp_path):
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
 
 
-def test_an_empty_validation_split(tmp_path):
-    rows = "\n".join(f"line {i}" for i in range(600))
-    (tmp_path / "t.txt").write_text(rows)
-    with pytest.raises(
-        DataError, match="the validation split is empty with data.val_fraction=1e-06; raise it"
-    ):
-        corpus(tmp_path, source("text", path=str(tmp_path / "t.txt"), split_on="line"), val_fraction=1e-6)
-
-
 def test_max_tokens(tmp_path):
-    rows = [{"text": f"row {i} " * 20} for i in range(4000)]
     (tmp_path / "set").mkdir()
-    (tmp_path / "set/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_table(tmp_path / "set/train.jsonl", [{"text": f"row {i} " * 20} for i in range(4000)])
     part = {"id": str(tmp_path / "set"), "streaming": True}
     some = corpus(tmp_path, source("hub", max_tokens=100_001, **part)).train
     every = corpus(tmp_path, source("hub", **part)).train
@@ -295,9 +254,8 @@ def test_max_tokens(tmp_path):
 def test_char_reads_no_more_than_max_tokens(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "JOB_CHARS", 100)
     monkeypatch.setattr(prepare, "CHUNK_CHARS", 100)
-    rows = [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)]
     (tmp_path / "set").mkdir()
-    (tmp_path / "set/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_table(tmp_path / "set/train.jsonl", [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)])
     found = source("hub", id=str(tmp_path / "set"), max_tokens=2000)
     made = corpus(tmp_path, found, tokenizer="char")
     assert made.train.n_tokens == 2000 and len(made.tokenizer.characters) < 70
@@ -322,15 +280,11 @@ def test_a_replaced_dataset_is_read_again(tmp_path):
 
 
 def test_a_renamed_table_is_read_again(tmp_path):
-    found, folders = source("table", path=str(tmp_path / "set")), []
-    for old, new in ((None, "a.csv"), ("a.csv", "a.tsv")):
-        (tmp_path / "set").mkdir(exist_ok=True)
-        if old:
-            (tmp_path / "set" / old).rename(tmp_path / "set" / new)
-        else:
-            (tmp_path / "set" / new).write_text('text\n"one"\n"two"\n"three"\n')
-        folders.append(corpus(tmp_path, found).folder)
-    assert folders[0] != folders[1]
+    found = source("table", path=str(tmp_path / "*.?sv"))
+    (tmp_path / "a.csv").write_text('text\n"one"\n"two"\n"three"\n')
+    before = corpus(tmp_path, found).folder
+    (tmp_path / "a.csv").rename(tmp_path / "a.tsv")
+    assert corpus(tmp_path, found).folder != before
 
 
 def test_a_file_instead_of_the_cache_folder(tmp_path):
@@ -373,9 +327,10 @@ path = folder / "text.txt"
 path.write_text("".join(f"line {i}\\n" for i in range(15_000)))
 prepare.JOB_CHARS = 30_000
 
-def build(cache):
+def build(cache, report=None):
     (folder / cache).mkdir(exist_ok=True)
-    return corpus(folder / cache, source("text", path=str(path), split_on="line"), val_fraction=0.4)
+    lines = source("text", path=str(path), split_on="line")
+    return corpus(folder / cache, lines, val_fraction=0.4, report=report)
 
 def folders(cache):
     return sorted(p.name for p in (folder / cache / "cache").glob("text-*") if p.suffix != ".lock")
@@ -427,19 +382,14 @@ def child(work):
         work()
         os._exit(0)
     return pid
-def build():
-    def report(done, total):
-        os.write(ready[1], b"b")
-        os.read(go[0], 1)
-    corpus(folder / "two", source("text", path=str(path), split_on="line"), report=report, val_fraction=0.4)
+def hold(done, total):
+    os.write(ready[1], b"b")
+    os.read(go[0], 1)
 def wait():
-    def report(done, total):
-        os._exit(9)  # would build a second time
     os.write(ready[1], b"w")
-    corpus(folder / "two", source("text", path=str(path), split_on="line"), report=report, val_fraction=0.4)
-(folder / "two").mkdir()
+    build("two", lambda done, total: os._exit(9))  # it would build a second time
 prepare.JOB_CHARS = 1 << 30
-first = child(build)
+first = child(lambda: build("two", hold))
 assert os.read(ready[0], 1) == b"b"
 second = child(wait)
 assert os.read(ready[0], 1) == b"w"
@@ -460,11 +410,9 @@ except DataError as error:
     print(error)
 print(folders("full"))
 """
-    said, left = run_python(code, tmp_path).strip().split("\n")
-    assert (
-        said == "cannot write: file too large; free some space, or choose another disk with data.cache=FOLDER"
-    )
-    assert left == "[]"
+    message, left = run_python(code, tmp_path).strip().split("\n")
+    hint = "free some space, or choose another disk with data.cache=FOLDER"
+    assert message == f"cannot write: file too large; {hint}" and left == "[]"
 
 
 def test_unigram_entropy():

@@ -4,12 +4,13 @@ import gc
 import json
 from itertools import pairwise
 
+import pandas
 import pytest
 
 from configs.errors import DataError
 from data import readers
-from data.files import NOT_LIBRARY, HashCache, stdlib_files
-from data.readers import read_lines, rechunk
+from data.disk import HashCache
+from data.readers import NOT_LIBRARY, read_lines, rechunk, stdlib_files
 from data.sources import SHAKESPEARE_BYTES
 from tests.data.corpora import source
 
@@ -88,10 +89,7 @@ def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
         (b"good\xffbad", "not UTF-8: byte 0xff at offset 4; convert it"),
         ("é".encode() * 600_000 + b"\xe6\x9d", "not UTF-8: byte 0xe6 at offset 1200000"),
         ("ü".encode("latin-1"), "not UTF-8: byte 0xfc at offset 0"),
-        (
-            b"text\0more",
-            "is not text: there is a NUL byte at offset 4; convert it, use data=table for a table",
-        ),
+        (b"text\0more", "not text: there is a NUL byte at offset 4; convert it, use data=table for a table"),
     ],
 )
 def test_not_text(tmp_path, content, sentence):
@@ -122,27 +120,19 @@ def test_the_digest_is_of_the_contents(tmp_path):
     assert digest(text(tmp_path), tmp_path) != before
 
 
-ROWS = [
-    {"text": "one"},
-    {"text": "007"},
-    {"text": "NA"},
-    {"text": 'a "quoted", line\nand another'},
-    {"text": "東京"},
-]
+TEXTS = ["one", "007", "NA", 'a "quoted", line\nand another', "東京"]
+ROWS = [{"text": text} for text in TEXTS]
 
 
 def write_table(path, rows):
-    import pandas
-
-    table = pandas.DataFrame(rows)
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     elif path.suffix == ".parquet":
-        table.to_parquet(path)
+        pandas.DataFrame(rows).to_parquet(path)
     else:
-        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+        pandas.DataFrame(rows).to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
     return path
 
 
@@ -153,14 +143,13 @@ def table(request, tmp_path):
 
 
 def test_tables_of_all_formats(table):
-    expected = ROWS[:3] if table.suffix == ".tsv" else ROWS
-    assert read(source("table", path=str(table))) == [row["text"] for row in expected]
+    assert read(source("table", path=str(table))) == (TEXTS[:3] if table.suffix == ".tsv" else TEXTS)
 
 
 def test_several_tables_in_order(tmp_path):
     write_table(tmp_path / "b.jsonl", ROWS[3:])
     write_table(tmp_path / "a.csv", ROWS[:3])
-    assert read(source("table", path=str(tmp_path))) == [row["text"] for row in ROWS]
+    assert read(source("table", path=str(tmp_path))) == TEXTS
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -177,8 +166,7 @@ def test_a_missing_field_lists_the_fields(table):
         ('{"text": "a"}\n\n["b"]\n', r"rows\.jsonl:3: expected an object"),
         ('{"text": "a"}\n{"body": "b"}\n', r"rows\.jsonl has no field 'text'; its fields are: body"),
         ("[" * 100_000, r"rows\.jsonl.*: not JSON"),
-        ('{"text": "a"}\n{"text": null}\n', r"rows\.jsonl:2: text is null; expected text"),
-        ('{"text": 5}\n', r"rows\.jsonl:1: text is 5; expected text"),
+        ('{"text": null}\n', r"rows\.jsonl:1: text is null; expected text"),
         ('{"text": "a"}\n{"text": 5}\n', r"rows\.jsonl:2: text is 5; expected text"),
         ("", r"rows\.jsonl is empty"),
     ],
@@ -220,7 +208,7 @@ def test_a_dataset_in_a_folder(tmp_path, streaming, monkeypatch):
     folder.mkdir()
     write_table(folder / "train.parquet", ROWS)
     found = source("hub", id=str(folder), streaming=streaming)
-    assert read(found) == [row["text"] for row in ROWS]
+    assert read(found) == TEXTS
     assert len(digest(found, tmp_path)) == 64 and found.n_bytes() > 0
     with pytest.raises(DataError, match="cannot read .*split"):
         read(source("hub", id=str(folder), streaming=streaming, split="middle"))
@@ -232,7 +220,7 @@ def test_a_dataset_saved_to_disk(tmp_path, streaming):
 
     rows = datasets.Dataset.from_list(ROWS)
     rows.save_to_disk(tmp_path / "one")
-    assert read(source("hub", id=str(tmp_path / "one"), streaming=streaming)) == [row["text"] for row in ROWS]
+    assert read(source("hub", id=str(tmp_path / "one"), streaming=streaming)) == TEXTS
     with pytest.raises(DataError, match="has no split 'test'; its splits are: train"):
         read(source("hub", id=str(tmp_path / "one"), split="test"))
     with pytest.raises(DataError, match="was saved to disk: data.name and data.revision do not apply"):
@@ -256,9 +244,7 @@ def test_shakespeare_offline(tmp_path, monkeypatch):
     for proxy in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     found = source("shakespeare", cache=tmp_path)
-    with pytest.raises(
-        DataError, match="cannot download https://.*put a copy of that file at .*tinyshakespeare.txt"
-    ):
+    with pytest.raises(DataError, match="cannot download https://.*; put a copy of that file at .*txt"):
         found.files()
     (tmp_path / "tinyshakespeare.txt").write_bytes(b"x" * SHAKESPEARE_BYTES)
     with pytest.raises(DataError, match="is not the expected file; remove it"):
