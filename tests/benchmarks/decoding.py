@@ -18,7 +18,7 @@ from model import build_model
 from model.generate.decode import generate
 from model.hub import best_match
 from model.hub.spec import spec_from_config
-from tests.model.test_parity import IDS, copied
+from tests.model.test_parity import IDS, copy_weights
 
 # layers, heads, width, context length, vocabulary
 SIZES = {"10m": (6, 6, 384, 256, 65), "124m": (12, 12, 768, 1024, 50257)}
@@ -39,7 +39,8 @@ def build_both(size):
     config = compose(["model=gpt2", *overrides]).model
     model = build_model(config, vocab_size).eval()
     match = best_match(spec_from_config(config, model), IDS, "gpt2")
-    return copied(model, hf_model, match.family.tensors(match.spec, match.hf_config)), hf_model
+    copy_weights(model, hf_model, match.family.tensors(match.spec, match.hf_config))
+    return model, hf_model
 
 
 def decode(model, prompts, new):

@@ -37,6 +37,13 @@ PRESETS = [  # overrides, the family, and the tolerance
 ]
 
 
+def copy_weights(model, hf_model, rules):
+    weights = hf_model.state_dict()
+    for hf_name, (rule, names, _) in resolve(rules, dict(model.named_parameters())).items():
+        for name, tensor in zip(names, rule.to_ours(weights[hf_name]), strict=True):
+            model.get_parameter(name).data = tensor.clone()
+
+
 @pytest.mark.parametrize(("overrides", "name", "tolerance"), PRESETS)
 @torch.no_grad()
 def test_logits(overrides, name, tolerance):
@@ -49,11 +56,7 @@ def test_logits(overrides, name, tolerance):
     hf_model = randomize(architecture(options), 0.1).double()
     assert family.model_type == name and hf_model.config.model_type == name
     model = build_model(config_from_spec(spec, family.init), VOCABULARY).double().eval()
-    weights = hf_model.state_dict()
-    resolved = resolve(family.tensors(spec, hf_config), dict(model.named_parameters()))
-    for hf_name, (rule, names, _) in resolved.items():
-        for name_here, tensor in zip(names, rule.to_ours(weights[hf_name]), strict=True):
-            model.get_parameter(name_here).data = tensor.clone()
+    copy_weights(model, hf_model, family.tensors(spec, hf_config))
     text, visible = tokens(3, 21), torch.arange(21) < torch.tensor([[21], [15], [9]])
     if model.kind == "decoder":
         difference = model(text) - hf_model(text).logits
