@@ -53,20 +53,21 @@ def make_cross_mask(visible):
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
 
 
-def group_queries(heads, shared):
+def group_queries(q, kv):
     """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
-    return heads.unflatten(1, (shared.shape[1], -1)).flatten(2, 3)
+    return q.unflatten(1, (kv.shape[1], -1)).flatten(2, 3)
 
 
-def ungroup_queries(rows, heads):
+def ungroup_queries(grouped, q):
     """(B, G, J, D) -> (B, H, T, D)"""
-    return rows.unflatten(2, (-1, heads.shape[2])).flatten(1, 2)
+    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
 
 
 def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
     """Whether explicit matmuls beat the fused kernel. On a CPU they do, by up to 5x, for short sequences in
     anything but full float32; beyond 512 tokens the fused kernel wins, and in bfloat16 also for a single
-    query, as in decoding (tests/benchmarks/attention.py). It needs keys and values of one width."""
+    query, as in decoding (tests/benchmarks/attention.py). The fused kernel
+    needs keys and values of one width."""
     if q_BHTD.device.type != "cpu":
         return False
     if k_BGSD.shape[-1] != v_BGSE.shape[-1]:

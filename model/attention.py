@@ -61,8 +61,8 @@ class Attention(nn.Module):
 class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query heads (None:
     all) share one head of keys and values (arxiv.org/abs/2305.13245). All widths are independent: d_model of
-    x, `memory` of the tensors behind keys and values, and in a head, head_dim (queries, keys) and v_head_dim
-    (values)."""
+    x, `memory` (input widths of the key and value projections, for cross-attention), and per head head_dim
+    (queries and keys) and v_head_dim (values)."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class MultiHeadAttention(Attention):
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
         if keys is not None and cache is not None and cache.length:
-            k_BGSD, v_BGSE = cache.read()  # a memory never changes
+            k_BGSD, v_BGSE = cache.read()  # the encoder's keys and values are computed once
         else:
             new = self.keys_and_values(x if keys is None else keys, values, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
@@ -171,21 +171,21 @@ class MultiHeadLatentAttention(Attention):
             q_BHTR, k_B1TR = rotate(q_BHTR), rotate(k_B1TR)
         # the latent and the rotary key of a token, side by side, are all that is cached of it
         new_B1TK = torch.cat([split(self.latent_norm(self.kv_down(x)), 1), k_B1TR], -1)
-        [latents_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
-        form = self.absorbed if self.absorbing_is_cheaper(x, latents_B1SK) else self.expanded
-        merged_BTW = merge(form(q_BHTP, q_BHTR, latents_B1SK, mask))
+        [cached_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
+        form = self.absorbed if self.absorbing_is_cheaper(x, cached_B1SK) else self.expanded
+        merged_BTW = merge(form(q_BHTP, q_BHTR, cached_B1SK, mask))
         return self.out(merged_BTW)
 
-    def expanded(self, q_BHTP, q_BHTR, latents_B1SK, mask):
+    def expanded(self, q_BHTP, q_BHTR, cached_B1SK, mask):
         """Multi-head attention over keys and values that are expanded from the latents."""
-        latent_B1SL, k_B1SR = latents_B1SK.split([self.kv_lora_rank, self.qk_rope_head_dim], -1)
+        latent_B1SL, k_B1SR = cached_B1SK.split([self.kv_lora_rank, self.qk_rope_head_dim], -1)
         k_BHSP = split(self.key(latent_B1SL[:, 0]), self.n_heads)
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
         k_BHSD = torch.cat([k_BHSP, k_B1SR.expand(-1, self.n_heads, -1, -1)], -1)
         return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
 
-    def absorbed(self, q_BHTP, q_BHTR, latents_B1SK, mask):
+    def absorbed(self, q_BHTP, q_BHTR, cached_B1SK, mask):
         """The same result without expansion: q (W c) = (q W) c, so W, which expands a latent c to a key,
         moves to the query, and its counterpart for values to the output. All heads share the latents as keys
         (D is K) and as values (E is L)."""
@@ -193,12 +193,12 @@ class MultiHeadLatentAttention(Attention):
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
-        y_BHTL = self.attend(q_BHTK, latents_B1SK, latents_B1SK[..., : self.kv_lora_rank], mask)
+        y_BHTL = self.attend(q_BHTK, cached_B1SK, cached_B1SK[..., : self.kv_lora_rank], mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
-    def absorbing_is_cheaper(self, x, latents_B1SK):
+    def absorbing_is_cheaper(self, x, cached_B1SK):
         """Compare multiplications per head: per cached token, per new token, and per pair of them."""
-        T, S = x.shape[1], latents_B1SK.shape[2]
+        T, S = x.shape[1], cached_B1SK.shape[2]
         P, R, E, L = self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim, self.kv_lora_rank
         expanded = S * L * (P + E) + T * S * (P + R + E)
         absorbed = T * L * (P + E) + T * S * (2 * L + R)

@@ -28,7 +28,7 @@ def record(module, records, q_BHTD, k_BGSD, v_BGSE, mask):
 
 @torch.inference_mode()
 def attention_maps(model, inputs):
-    """The map of every layer. `inputs` has lists of token ids by the names of the model's arguments."""
+    """The map of every layer. `inputs` maps the model's argument names to token ids."""
     device, records = next(model.parameters()).device, []
     # an attention that overrides `attend` computes weights of its own, which cannot be recorded
     modules = [m for m in model.modules() if getattr(type(m), "attend", None) is Attention.attend]

@@ -10,7 +10,7 @@ from configs.registry import Count, Positive
 
 class MLP(nn.Module):
     """out(activation(up(x))) or, if gated, out(activation(gate(x)) * up(x)) (arxiv.org/abs/2002.05202). The
-    width between is d_ff, or expansion * d_model rounded to a multiple of multiple_of, because kernels are
+    hidden width is d_ff, or expansion * d_model rounded to a multiple of multiple_of, because kernels are
     faster at round widths."""
 
     def __init__(

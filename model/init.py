@@ -33,7 +33,7 @@ def std_rule(name, matrix, model, stds):
     """The standard deviation of a matrix, or the name of its rule."""
     if name == "head.map":
         return stds["head"]
-    # a head that scales its input can share an embedding of any size
+    # a head that scales its input can share an embedding of any std
     if matrix.weight is model.head.map.weight and model.head.scale is None:
         return stds["tied"]
     if name.endswith("embedding.table"):

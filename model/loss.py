@@ -50,7 +50,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def loss(hidden, head, targets, count=None):
-    """The sum over all targets, and their number. Pass `count` where it is known, to avoid a synchronization
+    """The summed cross-entropy over all targets, and how many there are. Pass `count` where it is known, to avoid a synchronization
     on a GPU; it must be exact, because only that many targets are read."""
     if hidden.shape[:-1] != targets.shape:
         raise ValueError(f"targets must be {tuple(hidden.shape[:-1])}, as hidden, not {tuple(targets.shape)}")

@@ -71,7 +71,7 @@ class Sinusoidal(Position):
 
 # RoPE scaling: (inv_freq, theta) -> new inv_freq, and mscale, a factor on rotated queries and keys
 @dataclass
-class Linear:
+class LinearScaling:
     """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
 
     factor: Factor
@@ -81,7 +81,7 @@ class Linear:
 
 
 @dataclass
-class Llama3:
+class Llama3Scaling:
     """Keeps high frequencies, divides low ones by the factor (arxiv.org/abs/2407.21783)."""
 
     factor: Factor
@@ -100,7 +100,7 @@ class Llama3:
 
 
 @dataclass
-class Yarn:
+class YarnScaling:
     """Keeps pairs that turn more than beta_fast times within the original context, divides those that turn
     less than beta_slow times by the factor, with a linear ramp in between (arxiv.org/abs/2309.00071)."""
 
@@ -128,13 +128,18 @@ class Yarn:
         return torch.lerp(inv_freq, inv_freq / self.factor, ramp), mscale
 
 
-SCALINGS = {"none": partial(Linear, factor=1.0), "linear": Linear, "llama3": Llama3, "yarn": Yarn}
+SCALINGS = {
+    "none": partial(LinearScaling, factor=1.0),
+    "linear": LinearScaling,
+    "llama3": Llama3Scaling,
+    "yarn": YarnScaling,
+}
 
 
 class Rope(Position):
     """Rotates pairs of query and key channels by an angle proportional to the position, so that a score
-    depends only on the distance (arxiv.org/abs/2104.09864). Of D rotated channels, i and i + D/2 are a pair,
-    as in Hugging Face's Llama; the paper pairs 2i and 2i + 1."""
+    depends only on the distance (arxiv.org/abs/2104.09864). Channels i and i + D/2 are a pair, where
+    D counts the rotated channels, as in Hugging Face's Llama; the paper pairs 2i and 2i + 1."""
 
     def __init__(
         self,
@@ -172,7 +177,7 @@ class Alibi(Position):
         self.n_heads = n_heads
 
     def bias(self, q_pos, k_pos):
-        # 2^(-8/n), 2^(-16/n), ... for n heads; beyond a power of two, every other slope of 2n heads
+        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; further heads take every other slope of 2p
         power, device = 2 ** int(math.log2(self.n_heads)), q_pos.device
         steps = torch.arange(1, power + 1, device=device) * 8 / power
         between = torch.arange(1, 1 + 2 * (self.n_heads - power), 2, device=device) * 4 / power

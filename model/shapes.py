@@ -49,7 +49,7 @@ def axes_of(name):
 
 
 class Tracer:
-    """Records, while entered, every tensor of such a name in the functions of this folder."""
+    """Records, while entered, every tensor whose name ends in axes, in the functions of this folder."""
 
     def __init__(self, model):
         self.modules = {id(module): name for name, module in model.named_modules()}
@@ -114,7 +114,7 @@ def main(args):
         for s in records:
             where, axes = f"{s.file}:{s.line}", f"({', '.join(s.axes)})"
             print(f"  {where:<20} {s.name:<14} {axes:<14} {s.shape!s:<15} {s.code}")
-    print(f"\nOnly the first of {config.n_layers} layers is shown; the others are identical.\n")
+    print("\nOnly the first layer of each stack is shown; the others are identical.\n")
     for axis, meaning in LEGEND.items():
         if any(axis in s.axes for s in steps):
             print(f"{axis}  {meaning}")

@@ -78,7 +78,8 @@ class Stack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: forward gives the logits for `hidden`. `visible` is false at padding."""
+    """Base of the architectures: hidden() gives the last hidden states, forward() their logits. `visible` is
+    false at padding."""
 
     def __init__(self, config, vocab_size):
         super().__init__()
@@ -94,7 +95,8 @@ class Transformer(nn.Module):
 
 
 class Decoder(Transformer):
-    """tokens, visible: (B, T). Pass caches from new_caches to continue from earlier tokens."""
+    """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S), covers
+    them, too."""
 
     kind = "decoder"
 

@@ -75,7 +75,7 @@ def home(tmp_path_factory):
                 assert Path("runs", name, "checkpoints/latest").read_text() == "step-00000002\n"
         for run in {run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)}:
             if not Path(run).exists():
-                shutil.copytree("runs/small", run)
+                shutil.copytree("runs/tiny", run)
     return folder
 
 
