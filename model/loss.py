@@ -50,8 +50,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def loss(hidden, head, targets, count=None):
-    """The summed cross-entropy over all targets, and how many there are. Pass `count` where it is known, to avoid a synchronization
-    on a GPU; it must be exact, because only that many targets are read."""
+    """The summed cross-entropy over all targets, and how many there are. Pass `count` where it is known, to
+    avoid a synchronization on a GPU; it must be exact, because only that many targets are read."""
     if hidden.shape[:-1] != targets.shape:
         raise ValueError(f"targets must be {tuple(hidden.shape[:-1])}, as hidden, not {tuple(targets.shape)}")
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
