@@ -300,7 +300,7 @@ def test_missing_checkpoints(tmp_path, run, monkeypatch):
     code, error = run("--prompt", "a", "--checkpoint", "7")
     assert code == 4 and "has no checkpoint 'step-00000007'; it has step-0" in error
     code, error = run("--prompt", "a", name="none")
-    assert code == 4 and "runs/none is not the folder of a run" in error
+    assert code == 4 and "no such run: runs/none" in error
     monkeypatch.setattr(sample, "RUNS_DIR", tmp_path)
     code, error = run("--prompt", "a", name=None)
     assert code == 4 and "has no run with a checkpoint" in error

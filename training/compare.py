@@ -1,7 +1,4 @@
-"""Compare: several runs in one table and one plot.
-
-python -m training.compare runs/a runs/b
-"""
+"""Compare: several runs in one table and one plot: python -m training.compare runs/a runs/b"""
 
 import argparse
 import sys
@@ -25,22 +22,20 @@ COLUMNS = (
     ("masked accuracy", "val_accuracy", "{:.1%}"),
     ("exact match", "val_exact_match", "{:.1%}"),
 )
-NONE = "-"
 MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are left out
 
 
 def compare(folders, home=None, failed=(), swept=()):
     """Print the table, best first, and save it with the curves. Of a sweep: failed {run: exit code}."""
-    runs = {folder: read_run(folder) for folder in map(Path, folders)}
-    home, ordered = Path(home or "."), sorted(runs, key=lambda f: runs[f][1].get("val_loss", float("inf")))
-    several = {f.name for f in ordered if sum(other.name == f.name for other in ordered) > 1}
-    names = {folder: str(folder) if folder.name in several else folder.name for folder in ordered}
-    text = markdown_table(table({names[folder]: runs[folder] for folder in ordered}))
-    for hint in edge_hints([runs[folder][0] for folder in ordered], swept):
-        text += f"\n\n{hint}"
+    home, runs = Path(home or "."), {folder: read_run(folder) for folder in map(Path, folders)}
+    runs = dict(sorted(runs.items(), key=lambda item: item[1][1].get("val_loss", float("inf"))))
+    basenames = [folder.name for folder in runs]
+    names = {folder: folder.name if basenames.count(folder.name) == 1 else str(folder) for folder in runs}
+    table = markdown_table({names[folder]: run for folder, run in runs.items()})
+    text = "\n\n".join([table, *edge_hints([config for config, _ in runs.values()], swept)])
     if failed:
         text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
-    curves = [(names[folder], "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in ordered]
+    curves = [(names[folder], "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in runs]
     draw(curves, home / "comparison.png")
     (home / "comparison.md").write_text(f"{text}\n\n![validation loss](comparison.png)\n", encoding="utf-8")
     print(f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png")
@@ -57,26 +52,26 @@ def read_run(folder):
     return config, last | {"minutes": last.get("seconds", 0) / 60}
 
 
-def table(runs):
-    """The header and a row per run: the settings that differ, then the metrics that any run has."""
-    settings = differing_keys([config for config, _ in runs.values()])
-    columns = [column for column in COLUMNS if any(column[1] in last for _, last in runs.values())]
-    yield ["run", *settings, *(title for title, _, _ in columns)]
-    for name, (config, last) in runs.items():
-        values = [str(config.get(key, NONE)) for key in settings]
-        yield [name, *values, *(form.format(last[f]) if f in last else NONE for _, f, form in columns)]
-
-
-def differing_keys(configs):
-    """The keys whose values differ; where the kind of a part differs, only the kind."""
+def markdown_table(runs):
+    """A row per run: the settings that differ (of other kinds only the kind), and the metrics."""
+    configs = [config for config, _ in runs.values()]
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
     kinds = [key for key in differing if key.endswith(".kind")]
     parts = tuple(key.removesuffix("kind") for key in kinds if key != "model.kind")
-    shown = [key for key in differing if key in kinds or not key.startswith(parts)]
-    if len(shown) > MAX_SETTINGS:
-        shown = [key for key in shown if key in kinds or not key.startswith("model.")]
-    return shown
+    settings = [key for key in differing if key in kinds or not key.startswith(parts)]
+    if len(settings) > MAX_SETTINGS:
+        settings = [key for key in settings if key in kinds or not key.startswith("model.")]
+    columns = [column for column in COLUMNS if any(column[1] in last for _, last in runs.values())]
+    lines = [["run", *settings, *(title for title, _, _ in columns)]]
+    for name, (config, last) in runs.items():
+        values = [str(config.get(key, "-")) for key in settings]
+        lines += [[name, *values, *(form.format(last[f]) if f in last else "-" for _, f, form in columns)]]
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
 
 
 def edge_hints(configs, swept):
@@ -89,17 +84,8 @@ def edge_hints(configs, swept):
             yield f"{key}={values[0]} is best, at the edge of the values tried; {side} ones may be better"
 
 
-def markdown_table(rows):
-    """Aligned, so that it reads well in a terminal, too."""
-    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    lines = [head, ["-" * width for width in widths], *body]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
-
-
 def main(args):
-    parser = argparse.ArgumentParser("python -m training.compare", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="runs/name")
     compare(parser.parse_args(args).folders)
 

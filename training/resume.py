@@ -9,8 +9,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import torch
-
 from configs.compose import compose, compose_raw, did_you_mean, flatten, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value
@@ -49,9 +47,9 @@ def resolve_config(overrides, runs_dir, init_config=None):
         if config.resume_allow:
             raise ValueError("resume_allow has an effect only with resume=true; remove it")
         return config, without_resume(overrides)
-    runs = sorted(runs_dir.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
+    runs = [p.parent.name for p in sorted(runs_dir.glob("*/config.yaml"), key=lambda p: p.stat().st_mtime)]
     if own["name"] is None:
-        hint = f"the newest run is name={runs[-1].parent.name}" if runs else f"{runs_dir} has no run yet"
+        hint = f"the newest run is name={runs[-1]}" if runs else f"{runs_dir} has no run yet"
         raise ValueError(f"resume={str(resume).lower()} needs a name=...; {hint}")
     check_name(own["name"], runs_dir, resume)
     folder = runs_dir / own["name"]
@@ -62,13 +60,11 @@ def resolve_config(overrides, runs_dir, init_config=None):
         raise CheckpointError(f"{folder} has checkpoints but no config.yaml, so it cannot be resumed")
     if resume == "auto":
         return compose(overrides, init_config), without_resume(overrides)
-    near = did_you_mean(own["name"], [path.parent.name for path in runs])
-    raise ValueError(f"there is no run {folder}{near}; resume=auto would start it")
+    raise ValueError(f"there is no run {folder}{did_you_mean(own['name'], runs)}; resume=auto would start it")
 
 
 def merge_overrides(folder, overrides):
-    """The stored config, with what the new overrides change in the composition of the stored ones. All other
-    settings stay as stored, even where their defaults in configs/ have changed since."""
+    """The stored config with the changes of the new overrides alone, even if defaults have changed since."""
     stored = files.read_config(folder)
     old = stored.pop("overrides")
 
@@ -99,13 +95,9 @@ def merge_overrides(folder, overrides):
         kept = [o for o in kept if o.partition("=")[0] != key]
         new.append(override)
         nodes.append(node or key)
-    wanted, after = composed([*kept, *new]), {}
-    for key in {**before, **wanted}:
-        typed = is_under(key, *nodes)
-        if key in wanted and (typed or wanted[key] != base.get(key, ...)):
-            after[key] = wanted[key]
-        elif key in before and (key in wanted or not (typed or key in base)):
-            after[key] = before[key]
+    wanted = composed([*kept, *new])
+    after = {k: v for k, v in before.items() if k in wanted or not (is_under(k, *nodes) or k in base)}
+    after |= {k: v for k, v in wanted.items() if is_under(k, *nodes) or v != base.get(k, ...)}
     config = to_config(unflatten(after))
     check_changes(before, flatten(asdict(config)), config.resume_allow)
     return config, without_resume([*kept, *new])
@@ -142,9 +134,8 @@ def check_changes(before, after, allowed):
         if policy == "fixed":
             raise ValueError(f"{message}; it cannot change in a resumed run: remove it, or start a new name=")
         group = key.partition(".")[0]
-        several = group in POLICIES and sum(is_under(other, group) for other in changed) > 1
-        allow = f"resume_allow=[{group if several else key}]"
-        raise ValueError(f"{message}; remove it, or add {allow} if you mean it")
+        name = group if group in POLICIES and sum(is_under(other, group) for other in changed) > 1 else key
+        raise ValueError(f"{message}; remove it, or add resume_allow=[{name}] if you mean it")
 
 
 class StoredCheckpoint(NamedTuple):
@@ -155,22 +146,21 @@ class StoredCheckpoint(NamedTuple):
 
 def latest_whole(folder, dist, device):
     """The newest undamaged checkpoint of a run, the same in all processes; None if it has no checkpoint."""
-    step, root = -1, folder / "checkpoints"
+    step, root = 0, folder / "checkpoints"
     if dist.is_main:
         errors = []
         checkpoint = next(files.whole_checkpoints(root, errors), None)
-        if checkpoint:
-            step = files.step_of(checkpoint)
-        elif errors:
+        if errors and not checkpoint:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")
         for error in errors:
             print(f"warning: {error}; going back to {checkpoint.name}", file=sys.stderr)
-    [step] = dist.all_reduce_sum(step if dist.is_main else 0, device=device)
+        step = files.step_of(checkpoint) if checkpoint else -1
+    [step] = dist.all_reduce_sum(step, device=device)
     if step < 0:
         return None
-    checkpoint = root / files.step_dir(int(step))
-    is_best = files.read_pointer(root, "best") == checkpoint.name
-    return StoredCheckpoint(checkpoint, files.read_state(checkpoint), is_best)
+    name = files.step_dir(int(step))
+    is_best = files.read_pointer(root, "best") == name
+    return StoredCheckpoint(root / name, files.read_state(root / name), is_best)
 
 
 def reload_data(config, stored, report=None):
@@ -181,8 +171,8 @@ def reload_data(config, stored, report=None):
     if loaders.name == stored.state.dataset_key and loaders.tokenizer.state() == tokenizer.state():
         return loaders
     if not any(is_under(key, "data") for key in config.resume_allow):
-        message = f"the text has changed since {folder} was trained on it; restore it"
-        raise DataError(f"{message}, or continue with the new one by resume_allow=[data]")
+        hint = "restore it, or continue with the new one by resume_allow=[data]"
+        raise DataError(f"the text has changed since {folder} was trained on it; {hint}")
     return load(config, tokenizer, report)
 
 
@@ -193,9 +183,8 @@ def restore(run):
     stepped = state.step > state.skipped_steps
     check_specs(paths[1], run.optimizer.expected_state() if stepped else {}, "optimizer")
     parameters = run.model.state_dict()
-    with torch.no_grad():
-        for name, tensor in iter_tensors(paths[0]):
-            parameters[name].copy_(tensor)
+    for name, tensor in iter_tensors(paths[0]):
+        parameters[name].copy_(tensor)
     run.optimizer.load(dict(iter_tensors(paths[1])))
     if run.scaler.is_enabled() and state.scaler:
         run.scaler.load_state_dict(state.scaler)

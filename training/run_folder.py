@@ -26,8 +26,7 @@ NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]*")  # the runs of a sweep are in i
 @contextmanager
 def lock_run(folder):
     """Lock the folder for this process. The file is opened once: closing any handle of it would unlock it."""
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)) as handle:
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -37,14 +36,11 @@ def lock_run(folder):
                     stored = read_json(folder / "owner.json")
                     owner = f"process {stored['pid']} on {stored['host']}, started {stored['start']}"
                 raise RunLockedError(f"{folder} is in use by {owner}; wait for it, or stop it") from None
-            reason = f"{folder} cannot be locked ({error.strerror})"
-            print(f"warning: {reason}; do not start a second run in it", file=sys.stderr)
-        start = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
+            hint = "do not start a second run in it"
+            print(f"warning: {folder} cannot be locked ({error.strerror}); {hint}", file=sys.stderr)
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": time.strftime("%F %T %z")}
         (folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
         yield
-    finally:
-        os.close(handle)
 
 
 def lock_if_resuming(config, runs_dir):
@@ -54,13 +50,10 @@ def lock_if_resuming(config, runs_dir):
 
 
 def check_name(name, runs_dir, resume=False):
-    if name is None:
-        return
-    folder = runs_dir / name
-    if not NAME.fullmatch(name):
+    if name is not None and not NAME.fullmatch(name):
         raise ValueError(f"name is {name!r}; use letters, digits, '.', '_' and '-'")
-    if folder.exists() and not resume:
-        raise ValueError(f"{folder} already exists; add resume=true to continue it, or choose another name=")
+    if name and not resume and (runs_dir / name).exists():
+        raise ValueError(f"{runs_dir / name} already exists; add resume=true to continue it, or change name=")
 
 
 @contextmanager
@@ -68,28 +61,23 @@ def open_run_folder(run, runs_dir):
     """The folder of a new or resumed run, with its metadata, for the main process alone."""
     check_disk_space(run, runs_dir)
     folder, resume, step = runs_dir / str(run.config.name), run.config.resume, run.state.step
-    metadata = run.config, run.overrides, run.loaders.tokenizer, checkpoint.environment(run.precision)
-    if not resume or not folder.is_dir():
-        folder = new_folder(run.config, runs_dir)
-        if resume:
-            print(f"there is no run {folder} yet; starting at step 0")
-        with lock_run(folder):
-            checkpoint.write_metadata(folder, *metadata)
-            yield folder
-        return
-    # lock_if_resuming has locked it
-    checkpoint.clean_up(folder / "checkpoints", step)
-    truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
-    truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
-    checkpoint.write_metadata(folder, *metadata)
-    if not run.stored:
-        print(f"{folder} has no checkpoint yet; starting at step 0")
-    elif step < run.steps:
-        print(f"resuming {folder} from step {step}")
-    else:
-        message = f"{folder} is finished, all {run.steps} steps are done"
-        print(f"{message}; raise train.steps, tokens or minutes to continue it")
-    yield folder
+    environment = checkpoint.environment(run.precision)
+    is_new = not resume or not folder.is_dir()
+    folder = new_folder(run.config, runs_dir) if is_new else folder
+    with lock_run(folder) if is_new else nullcontext():  # lock_if_resuming has locked a resumed run
+        checkpoint.clean_up(folder / "checkpoints", step)
+        truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
+        truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
+        checkpoint.write_metadata(folder, run.config, run.overrides, run.loaders.tokenizer, environment)
+        if run.stored and step < run.steps:
+            print(f"resuming {folder} from step {step}")
+        elif run.stored:
+            hint = "raise train.steps, tokens or minutes to continue it"
+            print(f"{folder} is finished, all {run.steps} steps are done; {hint}")
+        elif resume:
+            reason = f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
+            print(f"{reason}; starting at step 0")
+        yield folder
 
 
 def check_disk_space(run, runs_dir):
@@ -106,7 +94,6 @@ def check_disk_space(run, runs_dir):
 
 def new_folder(config, runs_dir):
     """Create the folder; without a name=, one of date, time and model that no other run has."""
-    check_name(config.name, runs_dir, config.resume)
     stem = config.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
     for n in count(1):
         folder = runs_dir / (stem if n == 1 else f"{stem}_{n}")

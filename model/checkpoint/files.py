@@ -93,14 +93,15 @@ def refuse_links(folder):
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
             with suppress(FileNotFoundError):  # by a run that is deleting old checkpoints
-                mode = path.lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                if stat.S_IFMT(path.lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
                     raise CheckpointError(f"{path} is a link or not a regular file; remove it")
         if "wandb" in folders:  # wandb makes links of its own
             folders.remove("wandb")
 
 
 def read_config(folder):
+    if not folder.exists():
+        raise CheckpointError(f"no such run: {folder}")
     refuse_links(folder)
     path = folder / "config.yaml"
     if not path.exists():
@@ -125,11 +126,10 @@ def model_config(node):
 
 
 def read_tokenizer(folder):
-    path = folder / "tokenizer.json"
     try:
-        return tokenizer_from_state(read_json(path, MAX_TOKENIZER_BYTES))
+        return tokenizer_from_state(read_json(folder / "tokenizer.json", MAX_TOKENIZER_BYTES))
     except ValueError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+        raise CheckpointError(f"{folder / 'tokenizer.json'} cannot be read: {error}") from None
 
 
 def find_checkpoint(folder, which):
@@ -139,9 +139,8 @@ def find_checkpoint(folder, which):
     if re.fullmatch("[0-9]{1,8}", str(which)):
         name = step_dir(int(which))
     elif which in ("latest", "best"):
-        name = read_pointer(root, which)
-        if which == "latest" and names and name is None:  # a kill came between checkpoint and pointer
-            name = names[0]
+        newest = names[0] if which == "latest" and names else None
+        name = read_pointer(root, which) or newest  # a kill may have come between checkpoint and pointer
     else:
         raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
     if name not in names:
@@ -152,10 +151,8 @@ def find_checkpoint(folder, which):
 
 def read_pointer(root, which):
     """The name of the checkpoint that latest or best points to, or None."""
-    if not (root / which).exists():
-        return None
-    name = read_text(root / which).strip()
-    if not STEP.fullmatch(name):
+    name = read_text(root / which).strip() if (root / which).exists() else None
+    if name is not None and not STEP.fullmatch(name):
         raise CheckpointError(f"{root / which} is {name!r:.60}, not the name of a checkpoint; remove it")
     return name
 

@@ -1,6 +1,5 @@
 """Load: a checkpoint becomes a model, its tensors compared with those the config asks for."""
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,20 +14,19 @@ from model.checkpoint import files
 from model.checkpoint.save import DTYPES, model_tensors
 
 
-@contextmanager
-def open_tensors(path):
+def iter_entries(path, method):
+    """(name, tensor or slice) one by one: what the method of the file has for each name."""
     try:
         with safe_open(path, "pt") as file:
-            yield file
+            for name in file.keys():  # noqa: SIM118
+                yield name, getattr(file, method)(name)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from None
 
 
 def tensor_specs(path):
     """{name: dtype and shape} of the tensors in a file, from its header."""
-    with open_tensors(path) as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        return {name: f"{s.get_dtype()} {tuple(s.get_shape())}" for name, s in slices.items()}
+    return {name: f"{s.get_dtype()} {tuple(s.get_shape())}" for name, s in iter_entries(path, "get_slice")}
 
 
 def check_specs(path, tensors, owner):
@@ -36,20 +34,18 @@ def check_specs(path, tensors, owner):
     stored = tensor_specs(path)
     expected = {name: f"{DTYPES[t.dtype]} {tuple(t.shape)}" for name, t in tensors.items()}
     for name in sorted(stored.keys() | expected.keys()):
-        found, wanted = stored.get(name, "missing"), expected.get(name, "none")
-        if found != wanted:
-            reason = f"is {found} and the {owner} of config.yaml has {wanted}"
-            raise CheckpointError(f"{path}: {name!r:.200} {reason}")
+        here, own = stored.get(name, "missing"), expected.get(name, "none")
+        if here != own:
+            raise CheckpointError(f"{path}: {name!r:.200} is {here} and the {owner} of config.yaml has {own}")
 
 
 def iter_tensors(path):
     """(name, tensor) one by one, as copies: a mapped file that is cut short would kill the process."""
-    with open_tensors(path) as file:
-        for name in file.keys():  # noqa: SIM118
-            tensor = file.get_tensor(name).clone()
-            if not torch.isfinite(tensor).all():
-                raise CheckpointError(f"{path}: {name} has values that are NaN or infinite")
-            yield name, tensor
+    for name, mapped in iter_entries(path, "get_tensor"):
+        tensor = mapped.clone()
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{path}: {name} has values that are NaN or infinite")
+        yield name, tensor
 
 
 def load_weights(model, tensors):

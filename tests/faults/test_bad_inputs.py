@@ -37,7 +37,8 @@ def test_refused_in_one_sentence(start, overrides, code, sentence):
 @pytest.mark.parametrize("place", ["none", "book.txt", "."])
 def test_init_from_something_that_is_not_a_run(start, place):
     code, _, stderr = start.plainly(f"init_from={place}")
-    assert code == 4 and "is not the folder of a run: it has no config.yaml" in stderr
+    sentence = "no such run: none" if place == "none" else "is not the folder of a run: it has no config.yaml"
+    assert code == 4 and sentence in stderr
 
 
 def test_incomplete_torchrun_environment(start, monkeypatch):

@@ -20,15 +20,7 @@ from configs.errors import CheckpointError
 from model.checkpoint.files import newest_run, read_config, read_state, read_tokenizer, verify
 from model.checkpoint.load import check_specs, iter_tensors, load_run
 from model.checkpoint.save import model_tensors
-from tests.faults.harness import (
-    NEWEST,
-    copy_run,
-    edit_tensors,
-    overridden,
-    run_trials,
-    train,
-    write_manifest,
-)
+from tests.faults.harness import NEWEST, copy_run, edit_tensors, overridden, run_trials, train, write_manifest
 from training.plan import check_parts
 
 
