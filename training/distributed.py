@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from configs.errors import StopRequested
 
@@ -23,9 +23,7 @@ class Dist(NamedTuple):
         return self.rank == 0  # it writes and prints
 
     def wrap(self, module):
-        if self.world_size == 1:
-            return module
-        return DistributedDataParallel(module, gradient_as_bucket_view=True)
+        return module if self.world_size == 1 else DDP(module, gradient_as_bucket_view=True)
 
     def no_sync(self, module):
         """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
@@ -76,7 +74,6 @@ received = []  # the signals of this process
 
 @contextmanager
 def catching_signals():
-    received.clear()
     before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
         yield

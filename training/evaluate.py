@@ -8,8 +8,7 @@ from configs.schema import IGNORE_INDEX
 from model.generate.decode import generate
 from training.distributed import stoppable
 
-PROMPT_TOKENS = 16
-NEW_TOKENS = 48
+PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
 
 def evaluate_run(run, limit=None):
@@ -18,33 +17,32 @@ def evaluate_run(run, limit=None):
     def batches():
         return stoppable(run.loaders.validation.evaluation(limit, *run.dist))
 
-    def accuracy(count_correct):
-        """count_correct(run, batch) is (the number of correct predictions, the number of predictions)."""
-        run.model.eval()
-        counts = [count_correct(run, batch) for batch in batches()]
-        run.model.train()
-        totals = sum(correct for correct, _ in counts), sum(n for _, n in counts)
-        correct, n = run.dist.all_reduce_sum(*totals, device=run.precision.device)
-        return correct / n
-
     objective, tokens = run.config.objective["kind"], run.loaders.validation.part
     loss, n_tokens = run.train_step.evaluate(batches())
     metrics = {"val_loss": loss, "val_tokens": n_tokens}
     if objective == "next_token":
         metrics["val_bpb"] = loss / math.log(2) * tokens.n_tokens / tokens.n_bytes
-    if objective == "masked":
-        metrics["val_accuracy"] = accuracy(masked_accuracy)
-    if objective == "pairs":
-        metrics["val_exact_match"] = accuracy(exact_match)
+    if objective in ACCURACIES:
+        name, count_correct = ACCURACIES[objective]
+        run.model.eval()
+        totals = map(sum, zip((0, 0), *(count_correct(run, batch) for batch in batches()), strict=True))
+        run.model.train()
+        correct, n = run.dist.all_reduce_sum(*totals, device=run.precision.device)
+        metrics[name] = correct / n
     if run.config.model.kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
-        # a model that ignores its source loses nothing when it gets another one
-        several = (batch for batch in batches() if len(batch.targets) > 1)
-        metrics["val_loss_shuffled_source"], _ = run.train_step.evaluate(map(shuffle_sources, several))
+        # a model that ignores its source loses nothing when each row gets that of another
+        shuffled = (
+            b._replace(inputs={k: x.roll(1, 0) if k.startswith("source") else x for k, x in b.inputs.items()})
+            for b in batches()
+            if len(b.targets) > 1
+        )
+        metrics["val_loss_shuffled_source"], _ = run.train_step.evaluate(shuffled)
     return metrics
 
 
 @torch.no_grad()
 def masked_accuracy(run, batch):
+    """(number of correct predictions, number of predictions)"""
     batch = batch.to(run.precision.device)
     is_target = batch.targets != IGNORE_INDEX
     with run.precision.autocast():
@@ -57,10 +55,7 @@ def exact_match(run, batch):
     return sum(sample["prediction"] == sample["target"] for sample in samples), len(samples)
 
 
-def shuffle_sources(batch):
-    """Each row gets the source of the row before."""
-    sources = {name: x.roll(1, 0) for name, x in batch.inputs.items() if name.startswith("source")}
-    return batch._replace(inputs=batch.inputs | sources)
+ACCURACIES = {"masked": ("val_accuracy", masked_accuracy), "pairs": ("val_exact_match", exact_match)}
 
 
 @torch.no_grad()
@@ -100,10 +95,8 @@ def predict_targets(model, tokenizer, batch):
         firsts = [int((row != IGNORE_INDEX).nonzero()[0]) for row in batch.targets]
         sources = [row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)]
         predictions = generate_ids(model, tokenizer, sources, longest)
-    return [
-        dict(zip(("source", "target", "prediction"), map(tokenizer.decode_with_specials, ids), strict=True))
-        for ids in zip(sources, targets, predictions, strict=True)
-    ]
+    texts = (map(tokenizer.decode_with_specials, ids) for ids in (sources, targets, predictions))
+    return [{"source": s, "target": t, "prediction": p} for s, t, p in zip(*texts, strict=True)]
 
 
 def generate_ids(model, tokenizer, prompts, max_new_tokens, sources=None):

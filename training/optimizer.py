@@ -1,6 +1,5 @@
 """Optimizers: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest."""
 
-from functools import cache
 from itertools import groupby
 
 import torch
@@ -34,20 +33,15 @@ class BatchedMuon(torch.optim.Muon):
 def newton_schulz(x, group):
     """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to 1."""
     a, b, c = group["ns_coefficients"]
-    dtype, tall = x.dtype, x.shape[-2] > x.shape[-1]
-    x = (x.mT if tall else x).to(fast_dtype(x.device.type))
+    dtype, device, tall = x.dtype, x.device.type, x.shape[-2] > x.shape[-1]
+    slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16(processor()))
+    x = (x.mT if tall else x).to(torch.float32 if slow_bf16 else torch.bfloat16)
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         square = x @ x.mT
         square = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, square, x, beta=a)
     return (x.mT if tall else x).to(dtype)
-
-
-@cache
-def fast_dtype(device):
-    slow = device == "mps" or (device == "cpu" and not fast_bf16(processor()))
-    return torch.float32 if slow else torch.bfloat16
 
 
 STATE_KEYS = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), BatchedMuon: ("momentum_buffer",)}
@@ -57,8 +51,7 @@ class Optimizer:
     """Several torch optimizers, each for some of the parameters, as one."""
 
     def __init__(self, model, optimizers):
-        self.names = {parameter: name for name, parameter in model.named_parameters()}
-        self.optimizers = optimizers
+        self.names, self.optimizers = {p: name for name, p in model.named_parameters()}, optimizers
         self.groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group in self.groups:
             group["base_lr"] = group["lr"]
@@ -75,13 +68,13 @@ class Optimizer:
             scaler.step(optimizer)
         scaler.update()
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
 
     def reset(self):
         """Forget all state and gradients."""
         for optimizer in self.optimizers:
             optimizer.state.clear()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
 
     def entries(self):
         """(name, optimizer, parameter, key) of every state tensor."""
@@ -91,7 +84,6 @@ class Optimizer:
                     yield f"{self.names[p]}.{key}", optimizer, p, key
 
     def tensors(self):
-        """The state by parameter name."""
         return {name: o.state[p][key] for name, o, p, key in self.entries() if key in o.state.get(p, ())}
 
     def expected_state(self):
@@ -101,17 +93,14 @@ class Optimizer:
     def load(self, tensors):
         """The state that tensors() returned; empty before the first step."""
         for name, optimizer, p, key in self.entries() if tensors else ():
-            on_cpu = (
-                key == "step" and not optimizer.defaults["fused"]
-            )  # only a fused update has it on the GPU
-            optimizer.state[p][key] = tensors[name].to("cpu" if on_cpu else p.device)
+            on_device = key != "step" or optimizer.defaults["fused"]  # else AdamW has its step on the CPU
+            optimizer.state[p][key] = tensors[name].to(p.device if on_device else "cpu")
 
 
 def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
     """Weight decay is for matrices, not for gains and biases."""
     matrices, vectors = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
-    decays = (matrices, weight_decay), (vectors, 0.0)
-    groups = [{"params": params, "weight_decay": decay} for params, decay in decays if params]
+    groups = [{"params": p, "weight_decay": d} for p, d in ((matrices, weight_decay), (vectors, 0.0)) if p]
     fused = all(p.device.type in ("cuda", "cpu") for p in parameters)
     return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused)
 

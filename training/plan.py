@@ -39,9 +39,7 @@ class FlopCounter(TorchDispatchMode):
     """Counts the FLOPs of matrix products. torch's FlopCounterMode also tracks modules, which fails where the
     loss takes a gradient within its forward pass."""
 
-    def __init__(self):
-        super().__init__()
-        self.total = 0
+    total = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         output = operation(*args, **(kwargs or {}))
@@ -69,11 +67,24 @@ def profile_step(config, dist, precision, loaders, model, optimizer, stored=None
             print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
             trial.train_module = trial.loss_module
     n = find_micro_batch(config, dist, trial, batch, stored)
-    seconds = time_step(trial, batch.rows(0, n), rows // n, 5 if config.train.minutes else 1)
-    optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
+    micro_batch = batch.rows(0, n)
+
+    def seconds(function, *args):
+        start = time.perf_counter()
+        function(micro_batch, *args)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    seconds(trial, 0.0)  # the first step is always slow
+    # a step is an update after one micro-batch, and the backward passes of the others
+    backward = seconds(trial.backward, micro_batch.count) if rows > n else 0
+    update = median(seconds(trial, 0.0) for _ in range(5 if config.train.minutes else 1))
     model.load_state_dict(saved)
     optimizer.reset()
-    cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, seconds)
+    optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
+    step_seconds = update + (rows // n - 1) * backward
+    cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, step_seconds)
     return TrainStep(model, optimizer, precision, dist, n, trial.max_grad_norm, trial.train_module), cost
 
 
@@ -104,13 +115,12 @@ def find_micro_batch(config, dist, trial, batch, stored):
     if stored and stored.state.micro_batch_size in divisors:
         return stored.state.micro_batch_size
     if device.type != "cuda":
-        most = max(1, MICRO_BATCH_TOKENS // config.model.context_length)
-        return next(n for n in divisors if n <= most)
+        return next(n for n in divisors if n * config.model.context_length <= MICRO_BATCH_TOKENS or n == 1)
     for n in divisors:
-        fits = True
         try:
             for _ in range(2):  # the second step has the optimizer state in memory, too
                 trial(batch.rows(0, n), 0.0)
+            fits = True
         except torch.OutOfMemoryError:
             fits = False
         trial.optimizer.reset()
@@ -120,30 +130,13 @@ def find_micro_batch(config, dist, trial, batch, stored):
     raise MemoryError("not even one row of a batch fits on the GPU; lower size= or model.context_length")
 
 
-def time_step(train_step, micro_batch, n_micro_batches, repeats):
-    """Seconds of a step: an update after one micro-batch, and the backward passes of the others."""
-
-    def seconds(function, *args):
-        start = time.perf_counter()
-        function(micro_batch, *args)
-        if train_step.precision.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    seconds(train_step, 0.0)  # the first step is always slow
-    backward = seconds(train_step.backward, micro_batch.count) if n_micro_batches > 1 else 0
-    return median(seconds(train_step, 0.0) for _ in range(repeats)) + (n_micro_batches - 1) * backward
-
-
 def check_batch_size(train, world_size):
     """A batch is split evenly into processes and micro-batches."""
     n, micro = train.batch_size, train.micro_batch_size
-    rows, rest = divmod(n, world_size)
-    if rest:
+    if n % world_size:
         raise ValueError(f"train.batch_size is {n}; expected a multiple of the {world_size} processes")
-    if micro != "auto" and rows % micro:
-        expected = f"a divisor of {rows}, the batch size of a process"
-        raise ValueError(f"train.micro_batch_size is {micro}; expected {expected}")
+    if micro != "auto" and (rows := n // world_size) % micro:
+        raise ValueError(f"train.micro_batch_size is {micro}; expected a divisor of {rows}, a process's rows")
 
 
 def check_parts(config):
@@ -157,8 +150,7 @@ def check_parts(config):
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        needed, available = filesize(size), filesize(memory)
-        raise MemoryError(f"the weights need {needed} and the machine has {available} of memory; {advice}")
+        raise MemoryError(f"the weights need {filesize(size)}, the memory is {filesize(memory)}; {advice}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     if config.train.steps:
         build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
@@ -177,9 +169,9 @@ def plan(run):
         parts["cross-attention" if part == "cross" else part] += parameter.numel()
     needs = 8 * parts.total(), cost.optimizer_bytes, cost.activation_bytes
     memory, weights, optimizer, activations = map(filesize, (sum(needs), *needs))
-    memory += " per process" if world > 1 else ""
     steps = f"{run.steps:,} steps of {batch_size:,} {run.examples}, {run.tokens_per_step:,} tokens"
-    steps += f", on {world} processes" if world > 1 else ""
+    if world > 1:
+        memory, steps = f"{memory} per process", f"{steps}, on {world} processes"
     if (n := batch_size // world // cost.micro_batch_size) > 1:
         steps += f", {n} micro-batches of {cost.micro_batch_size}"
     unigram, seconds = unigram_entropy(train.part.tokens), cost.seconds * run.steps

@@ -29,7 +29,7 @@ class Run:
         self.model, self.optimizer, self.scaler = train_step.model, train_step.optimizer, train_step.scaler
         self.dist, self.precision = train_step.dist, train_step.precision
         self.stored = stored  # the checkpoint to resume from
-        self.from_best = stored is not None and stored.is_best  # its loss was measured after it was saved
+        self.from_best = stored and stored.is_best  # its loss was measured after it was saved
         self.folder = self.checkpointer = None  # only in the main process, while the run is open
         train = config.train
         self.examples = "pairs" if config.objective["kind"] == "pairs" else "sequences"
@@ -37,10 +37,8 @@ class Run:
         self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
         names = [field.name for field in fields(TrainState)] if stored else []
         self.state = TrainState(**{name: getattr(stored.state, name) for name in names})
-        if stored and stored.state.stop_criteria == self.stop_criteria:
-            self.steps = stored.state.total_steps
-        else:
-            self.steps = self.total_steps()
+        same_length = stored and stored.state.stop_criteria == self.stop_criteria
+        self.steps = stored.state.total_steps if same_length else self.total_steps()
         if self.steps < self.state.step:
             limits = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
             raise ValueError(f"the run has done {self.state.step} steps, but {limits}; raise or remove them")
@@ -84,25 +82,22 @@ class Run:
             try:
                 yield
                 self.checkpointer.wait()
-            except StopRequested as stop:
-                message = self.save_stopped(stop)
+            except StopRequested as signal:
+                command = f"python train.py name={self.config.name or self.folder.name} resume=true"
+                message = f"stopped by {signal} before the first step. To start again: {command}"
+                if step := self.state.step:
+                    self.save()
+                    self.checkpointer.wait()
+                    message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
+                if self.checkpointer.failures:
+                    message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
+                    raise DiskError(message) from None
                 self.dist.barrier(self.precision.device)
                 raise StopRequested(message) from None
             finally:
                 self.checkpointer.close()
             if self.checkpointer.failures:
                 raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
-
-    def save_stopped(self, signal):
-        step, name = self.state.step, self.config.name or self.folder.name
-        command = f"python train.py name={name} resume=true"
-        if not step:
-            return f"stopped by {signal} before the first step. To start again: {command}"
-        self.save()
-        self.checkpointer.wait()
-        if self.checkpointer.failures:
-            raise DiskError(f"stopped by {signal}, and step {step} could not be saved. To resume: {command}")
-        return f"stopped by {signal} after step {step} (saved). To resume: {command}"
 
     @contextmanager
     def error_context(self, step):
@@ -112,14 +107,12 @@ class Run:
             yield
         except NonFiniteError as error:
             ids = np.array2string(self.loaders.train.example_ids(step), np.inf, threshold=64, separator=", ")
-            raise NonFiniteError(
-                f"step {step + 1}: {error}, on training {self.examples} {ids}; the weights were not updated; "
-                f"{saved}try a lower optimizer.lr"
-            ) from None
+            message = f"{error}, on training {self.examples} {ids}; the weights were not updated"
+            raise NonFiniteError(f"step {step + 1}: {message}; {saved}try a lower optimizer.lr") from None
         except torch.OutOfMemoryError:
             n, peak = self.cost.micro_batch_size, filesize(torch.cuda.max_memory_allocated())
-            message = f"step {step + 1}: out of memory with micro-batches of {n} (peak {peak})"
-            raise MemoryError(f"{message}; {saved}lower train.micro_batch_size") from None
+            message = f"out of memory with micro-batches of {n} (peak {peak})"
+            raise MemoryError(f"step {step + 1}: {message}; {saved}lower train.micro_batch_size") from None
 
     def advance(self, metrics):
         """Count a finished step, and report checkpoints that failed meanwhile."""
@@ -143,15 +136,9 @@ class Run:
         """Once per step, however often it is called."""
         if not self.checkpointer:
             return
-        state = {
-            "format": FORMAT,
-            **asdict(self.state),
-            "total_steps": self.steps,
-            "stop_criteria": self.stop_criteria,
-            "micro_batch_size": self.cost.micro_batch_size,
-            "scaler": self.scaler.state_dict(),
-            "dataset_key": self.loaders.name,
-        }
+        state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
+        state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
+        state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
         self.checkpointer.save(state, self.tensors, best)
 
     def tensors(self):

@@ -36,7 +36,7 @@ USAGE = """Train a small language model.
 def launch(main, validate, args):
     """The exit code of train.py's command line, which trains by main(overrides, runs_dir)."""
     flags = {arg.partition("=")[0] for arg in args if arg.startswith("-")}
-    if flags - SWEEP or flags & HELP:
+    if flags - SWEEP:
         return run_command(lambda args: show(validate, flags, args), args)
     with redirect_stdout(SafeStream(sys.stdout)), redirect_stderr(SafeStream(sys.stderr)):
         if not flags:

@@ -88,10 +88,8 @@ def test_the_loss_is_the_mean_over_targets():
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_batch_overfits(kind):
     model, batch = make_model(kind), make_batch(kind)
-    optimizer = (
-        make_optimizer("adamw", model, lr=3e-3) if kind == "encoder" else make_optimizer("muon", model)
-    )
-    step = make_step(model, optimizer, max_grad_norm=1.0)
+    name, changes = ("adamw", {"lr": 3e-3}) if kind == "encoder" else ("muon", {})
+    step = make_step(model, make_optimizer(name, model, **changes), max_grad_norm=1.0)
     for _ in range(150):
         metrics = step(batch, 1.0)
     assert metrics.loss < 0.1
@@ -220,13 +218,8 @@ def test_dropout_follows_from_the_step():
     assert loss(0, 3) == loss(0, 3) != loss(0, 4) != loss(1, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("adamw", {"lr": math.inf}, "lr is inf; expected a number above 0"),
-        ("adamw", {"beta2": 1.0}, "beta2 is 1.0; expected a number at least 0 and below 1"),
-    ],
-)
-def test_wrong_options_are_refused(name, changes, message):
-    with pytest.raises(ValueError, match=message):
-        make_optimizer(name, make_model(), **changes)
+def test_wrong_options_are_refused():
+    with pytest.raises(ValueError, match="lr is inf; expected a number above 0"):
+        make_optimizer("adamw", make_model(), lr=math.inf)
+    with pytest.raises(ValueError, match="beta2 is 1.0; expected a number at least 0 and below 1"):
+        make_optimizer("adamw", make_model(), beta2=1.0)

@@ -45,9 +45,8 @@ class Monitor:
 
     def __init__(self, run):
         self.run, self.console = run, Console(highlight=False, soft_wrap=True)
-        self.metrics, self.samples = (
-            JsonlLog(run.folder / f"{name}.jsonl") for name in ("metrics", "samples")
-        )
+        self.metrics = JsonlLog(run.folder / "metrics.jsonl")
+        self.samples = JsonlLog(run.folder / "samples.jsonl")
         self.wandb = None if run.config.wandb.mode == "disabled" else WandbLogger(run.config, run.folder)
         columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
         self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)

@@ -49,11 +49,10 @@ def read_rows(path):
 
 def rows(path):
     """The numbers in each row of metrics.jsonl."""
-
-    def is_number(value):
-        return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
-
-    return [{name: value for name, value in row.items() if is_number(value)} for row in read_rows(path)]
+    return [
+        {k: v for k, v in row.items() if isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**63)}
+        for row in read_rows(path)
+    ]
 
 
 def truncate_rows(path, keep):

@@ -36,8 +36,7 @@ class WandbLogger:
             run = wandb.init(project=config.wandb.project, name=folder.name, id=id_file.read_text(),
                              mode=config.wandb.mode, dir=folder.resolve(), resume="allow",
                              reinit="create_new", config=asdict(config), settings=settings)  # fmt: skip
-            while (entry := self.pending.get()) is not None:
-                step, row, sample = entry
+            for step, row, sample in iter(self.pending.get, None):
                 if row:
                     run.log(row, step=step)
                 if sample:
