@@ -92,7 +92,7 @@ def log_sample(run, monitor):
 
 
 def evaluate_subset(run, monitor):
-    """The same part of the validation set each time. The best checkpoint is kept."""
+    """Evaluate the same part of the validation set each time; save the best checkpoint."""
     val_metrics = evaluate_run(run, run.config.eval.max_examples)
     monitor.evaluation(run.state.step, val_metrics, full=False)
     if run.state.step and val_metrics["val_loss"] < run.state.best_val_loss:
@@ -101,7 +101,7 @@ def evaluate_subset(run, monitor):
 
 
 def validate(overrides):
-    """The config of a command line, with everything refused that can be before data is read."""
+    """The config of a command line, after every check that needs no data."""
     config = compose(overrides, init_config)
     check_parts(config)
     return config

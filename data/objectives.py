@@ -64,7 +64,7 @@ def random_subset_mask(words, n):
 
 
 class Masked:
-    """Masked language modelling (arxiv.org/abs/1810.04805): of the tokens to predict, 80 % are replaced by a
+    """Masked language modeling (arxiv.org/abs/1810.04805): of the tokens to predict, 80 % are replaced by a
     mask, 10 % by a random token, and 10 % are left as they are."""
 
     input_kind, architectures, specials = "text", ("encoder",), ("end", "mask")

@@ -1,4 +1,5 @@
-"""Checkpointer: a thread writes checkpoints while training continues; a step waits for a copy at most."""
+"""Checkpointer: a thread writes checkpoints while training continues; a step waits only for the copy, and for
+the previous checkpoint if it is still being written."""
 
 import sys
 import time
@@ -23,7 +24,7 @@ class AsyncCheckpointer:
         self.start = time.perf_counter()
 
     def save(self, state, tensors, best=False):
-        """Save a copy of tensors(), which may change afterwards; once per step."""
+        """Copy the tensors now and write them in the background; a second call in the same step writes nothing."""
         start = time.perf_counter()
         if self.saved == state["step"]:
             self.poll()

@@ -26,7 +26,7 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 
 def compare(folders, home=None, failed=(), swept=()):
-    """Print the table, best first, and save it with the curves. Of a sweep: failed {run: exit code}."""
+    """Print the table, best first, and save it with the curves. After a sweep, failed is {run: exit code}."""
     home, runs = Path(home or "."), {folder: read_run(folder) for folder in map(Path, folders)}
     runs = dict(sorted(runs.items(), key=lambda item: item[1][1].get("val_loss", float("inf"))))
     basenames = [folder.name for folder in runs]

@@ -1,4 +1,4 @@
-"""Processes that split each batch, and the signals that stop them. No other file knows of ranks."""
+"""Processes that split each batch, and the signals that stop them."""
 
 import os
 import signal

@@ -91,7 +91,7 @@ class Optimizer:
         return {name: torch.empty(()) if key == "step" else p for name, _, p, key in self.entries()}
 
     def load(self, tensors):
-        """The state that tensors() returned; empty before the first step."""
+        """Load what tensors() returned, which is empty before the first step."""
         for name, optimizer, p, key in self.entries() if tensors else ():
             on_device = key != "step" or optimizer.defaults["fused"]  # else AdamW has its step on the CPU
             optimizer.state[p][key] = tensors[name].to(p.device if on_device else "cpu")

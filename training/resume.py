@@ -164,7 +164,7 @@ def latest_whole(folder, dist, device):
 
 
 def reload_data(config, stored, report=None):
-    """The loaders of a resumed run: the same text, and its own tokenizer."""
+    """Rebuild the loaders with the run's own tokenizer; refuse a text that has changed."""
     folder = stored.place.parent.parent
     tokenizer = files.read_tokenizer(folder)
     loaders = load(config, tokenizer if config.init_from else None, report)

@@ -19,7 +19,7 @@ from training.monitor.metrics import rows
 from training.run_folder import open_run_folder
 from training.schedule import SCHEDULES
 
-TRAINING_TIME = 0.95  # fraction of train.minutes that is planned for steps; the rest is for evaluations
+STEP_TIME_FRACTION = 0.95  # of train.minutes is planned for steps, the rest for evaluations
 
 
 class Run:
@@ -29,7 +29,7 @@ class Run:
         self.model, self.optimizer, self.scaler = train_step.model, train_step.optimizer, train_step.scaler
         self.dist, self.precision = train_step.dist, train_step.precision
         self.stored = stored  # the checkpoint to resume from
-        self.from_best = stored and stored.is_best  # its loss was measured after it was saved
+        self.from_best = stored and stored.is_best  # saved before its evaluation was recorded: evaluate again
         self.folder = self.checkpointer = None  # only in the main process, while the run is open
         train = config.train
         self.examples = "pairs" if config.objective["kind"] == "pairs" else "sequences"
@@ -53,7 +53,7 @@ class Run:
             train.steps,
             train.tokens and math.ceil(train.tokens / self.tokens_per_step),
             train.epochs and math.ceil(train.epochs * self.loaders.train.n / train.batch_size),
-            train.minutes and max(1, int(TRAINING_TIME * train.minutes * 60 / seconds)),
+            train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds)),
         ]
         return min(steps for steps in limits if steps is not None)
 

@@ -44,7 +44,7 @@ def lock_run(folder):
 
 
 def lock_if_resuming(config, runs_dir):
-    """A resumed run is locked before anything in its folder is read."""
+    """Lock a run that is resumed, before its checkpoint is read."""
     resumes = config.resume and not config.dry_run and is_main_rank() and (runs_dir / config.name).is_dir()
     return lock_run(runs_dir / config.name) if resumes else nullcontext()
 
@@ -72,7 +72,7 @@ def open_run_folder(run, runs_dir):
         if run.stored and step < run.steps:
             print(f"resuming {folder} from step {step}")
         elif run.stored:
-            hint = "raise train.steps, tokens or minutes to continue it"
+            hint = "raise train.steps, tokens, epochs or minutes to continue it"
             print(f"{folder} is finished, all {run.steps} steps are done; {hint}")
         elif resume:
             reason = f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"

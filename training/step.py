@@ -13,7 +13,7 @@ from model.loss import loss
 
 
 class LossModule(nn.Module):
-    """A batch to its summed loss: the module that is compiled and wrapped for distributed training."""
+    """Maps a batch to its summed loss: the module that is compiled and wrapped for distributed training."""
 
     def __init__(self, model):
         super().__init__()
@@ -36,7 +36,7 @@ def seed_step(seed, step, rank=0):
 
 
 class TrainStep:
-    """A batch to one update of the weights. train_module: the compiled loss module, if it is compiled."""
+    """Updates the weights by one batch. train_module: the compiled loss module, if it is compiled."""
 
     def __init__(self, model, optimizer, precision, dist, micro_batch_size, max_grad_norm, train_module=None):
         self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
@@ -53,7 +53,7 @@ class TrainStep:
         for optimizer in self.optimizer.optimizers:
             scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm or math.inf)
-        total, norm = torch.stack([total.float(), norm.float()]).tolist()  # the only GPU sync of a step
+        total, norm = torch.stack([total.float(), norm.float()]).tolist()  # one GPU sync for both
         [total] = self.dist.all_reduce_sum(total, device=device)
         overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is skipped
         for name, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):

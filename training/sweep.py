@@ -1,4 +1,4 @@
-"""Sweep: a command line becomes one run, one for each combination of values (-m), or a listing."""
+"""Sweep: what a command line starts: one run, a sweep over several values (-m), or a help listing."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def show(validate, flags, args):
 
 
 def sweep(main, validate, args):
-    """One run after another, in one folder; a failed one does not stop the others. The first code but 0."""
+    """One run after another, in one folder; a failed one does not stop the others. Returns the first nonzero code."""
     jobs = {}
     if code := run_command(lambda args: jobs.update(expand_jobs(validate, args)), args):
         return code

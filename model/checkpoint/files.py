@@ -51,7 +51,7 @@ class TrainState:
 class StoredState(TrainState):  # state.json
     format: int
     total_steps: Steps
-    stop_criteria: list[Any]  # train.steps, tokens and minutes that total_steps follows from
+    stop_criteria: list[Any]  # train.steps, tokens, epochs and minutes, which set total_steps
     micro_batch_size: AtLeastOne
     scaler: dict[str, Any]  # a ScalerState, or empty
     dataset_key: str

@@ -88,7 +88,7 @@ class Monitor:
         self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
         with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
             draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
-        self.last, self.last_step = time.perf_counter(), step  # so that it does not count as training time
+        self.last, self.last_step = time.perf_counter(), step  # evaluation is not training time
 
     def sample(self, step, texts):
         self.samples.add({"step": step, **texts})
