@@ -24,7 +24,7 @@ class AsyncCheckpointer:
         self.start = time.perf_counter()
 
     def save(self, state, tensors, best=False):
-        """Copy the tensors now and write them in the background; a second call in the same step writes nothing."""
+        """Copy the tensors now and write them in the background, once per step."""
         start = time.perf_counter()
         if self.saved == state["step"]:
             self.poll()

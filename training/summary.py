@@ -36,7 +36,7 @@ def summarize(run, val_metrics):
 
 
 def compress(loaders):
-    """{compressor: bits per byte of the validation text}, cached beside the tokens because it takes seconds."""
+    """{compressor: bits per byte of the validation text}, cached because it takes seconds."""
     train, validation, tokenizer = loaders.train.part, loaders.validation.part, loaders.tokenizer
     cached = validation.path.parent / "bits_per_byte.json"
     if cached.exists():

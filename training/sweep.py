@@ -67,7 +67,7 @@ def show(validate, flags, args):
 
 
 def sweep(main, validate, args):
-    """One run after another, in one folder; a failed one does not stop the others. Returns the first nonzero code."""
+    """One run after another; a failed one does not stop the others. Returns the first nonzero exit code."""
     jobs = {}
     if code := run_command(lambda args: jobs.update(expand_jobs(validate, args)), args):
         return code

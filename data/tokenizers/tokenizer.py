@@ -56,6 +56,7 @@ class Tokenizer:
         """The text, with special tokens by name, for printing only."""
         text = ""
         for special, run in groupby(ids, key=self.names.__contains__):
+            run = list(run)
             text += "".join(f"<{self.names[i]}>" for i in run) if special else self.decode(run)
         return text
 
