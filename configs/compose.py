@@ -36,9 +36,8 @@ wandb.mode=wandb_log sample.every=show max_examples=windows split_on=document mi
 max_length=longest mask_prob=share mean_span_length=mean_length expansion=expand d_ff=width
 queries_per_kv=group sliding_window=window logit_softcap=softcap o_bias=out_bias head_dim=key_width
 v_head_dim=value_width q_lora_rank=query_rank kv_lora_rank=latent_width qk_nope_head_dim=plain_width
-qk_rope_head_dim=rotary_width rope_theta=base rotary_fraction=fraction num_buckets=buckets
-tie_weights=tied mlm_transform=transform type_vocab_size=token_types muon_modern=muon_fast
-rmsnorm_no_weight=rmsnorm_plain
+qk_rope_head_dim=rotary_width rope_theta=base rotary_fraction=fraction num_buckets=buckets tie_weights=tied
+mlm_transform=transform type_vocab_size=token_types muon_modern=muon_fast rmsnorm_no_weight=rmsnorm_plain
 """
 SYNONYMS = [line.split("=") for line in SYNONYMS.split()]
 SYNONYMS = {synonym: name for name, synonyms in SYNONYMS for synonym in synonyms.split(",")}
@@ -65,10 +64,8 @@ def with_init_from(raw, overrides, init_config):
         return raw
     if init_config is None:
         raise ValueError("only train.py takes init_from; see what it would train by dry_run=true")
-    if conflicts := [o for o in overrides if re.match(FROM_INIT, o)]:
-        raise ValueError(
-            f"{conflicts[0]} conflicts with init_from, which sets model and tokenizer; remove it"
-        )
+    if conflict := next((o for o in overrides if re.match(FROM_INIT, o)), None):
+        raise ValueError(f"{conflict} conflicts with init_from, which sets model and tokenizer; remove it")
     return raw | init_config(raw["init_from"])
 
 
@@ -112,8 +109,7 @@ def check_override(override):
 
 
 def groups():
-    folders = {path.parent.name for path in CONFIGS.glob("*/*.yaml")}
-    return {name: options_of(name) for name in sorted(folders)}
+    return {name: options_of(name) for name in sorted({p.parent.name for p in CONFIGS.glob("*/*.yaml")})}
 
 
 def options_of(group):
@@ -146,12 +142,11 @@ def expand_sweep(overrides):
     choices = []
     for override, p in zip(overrides, parsed, strict=True):
         key, _, value = override.partition("=")
+        choices.append([override])
         if p.is_sweep_override():
-            choices.append([f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()])
+            choices[-1] = [f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()]
         elif key in VERBATIM and not Path(value).exists():
-            choices.append([f"{key}={path}" for path in value.split(",")])
-        else:
-            choices.append([override])
+            choices[-1] = [f"{key}={path}" for path in value.split(",")]
     return [list(combination) for combination in product(*choices)]
 
 
@@ -184,15 +179,13 @@ def unknown_setting(key, overrides):
         kind = known.get(f"{node}.kind")
         return f"{group}={kind} has no setting {last!r}; {group}={', '.join(having)} has it"
     names = [name for name in known if not key.startswith(f"{name}.")]
-    if hint := did_you_mean(key, names if node else [*names, *groups()]):
-        return f"unknown setting {key}{hint}"
-    siblings = [name for name in known if node and name.rpartition(".")[0] == node]
-    return f"unknown setting {key}" + (f"; there are {', '.join(siblings)}" if siblings else "")
+    hint = did_you_mean(key, names if node else [*names, *groups()])
+    siblings = ", ".join(name for name in known if node and name.rpartition(".")[0] == node)
+    return f"unknown setting {key}{hint or (siblings and f'; there are {siblings}')}"
 
 
 def did_you_mean(name, known):
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""
+    return f" (did you mean {near}?)" if (near := nearest(name, known)) else ""
 
 
 def nearest(name, known):
@@ -204,9 +197,8 @@ def nearest(name, known):
         return synonym if "." in synonym else nearest(synonym, known) or synonym
     siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == node}
     siblings |= {synonym: siblings[name] for synonym, name in SYNONYMS.items() if name in siblings}
-    if close := get_close_matches(last, siblings, 1):
-        return siblings[close[0]]
-    return next(iter(get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)
+    close = [siblings[sibling] for sibling in get_close_matches(last, siblings, 1)]
+    return next(iter(close or get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)
 
 
 def flatten(node, path=""):

@@ -44,10 +44,8 @@ def load(config, tokenizer=None, report=None):
         hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
         kinds = " or ".join(objective.architectures)
         raise ValueError(f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}")
-    if tokenizer:
-        trainer = FromState(tokenizer.state())
-    else:
-        trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    pretrained = tokenizer and FromState(tokenizer.state())
+    trainer = pretrained or build("tokenizer", TOKENIZERS, config.tokenizer, {})
     corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
     make = PairLoader if objective.input_kind == "pairs" else TokenLoader
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}

@@ -78,8 +78,7 @@ def disk_errors(action):
         if error.strerror is None:
             raise
         name = f" {error.filename}" if error.filename else ""
-        hint = HINTS.get(error.errno, "")
-        raise DataError(f"{action}{name}: {error.strerror.lower()}{hint}") from None
+        raise DataError(f"{action}{name}: {error.strerror.lower()}{HINTS.get(error.errno, '')}") from None
 
 
 class HashCache:

@@ -86,11 +86,8 @@ def pair_chunks(source, val_fraction):
 
 def assign_split(items, val_fraction):
     """(split, item) for each (text, item); of fewer than LOOKAHEAD at least one goes to validation."""
-
-    def uniform(text):  # from 0 to 1
-        return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()) / 2**64
-
-    hashed = ((uniform(text), item) for text, item in items)
+    hashes = ((hashlib.blake2b(text.encode(errors="replace"), digest_size=8), item) for text, item in items)
+    hashed = ((int.from_bytes(h.digest()) / 2**64, item) for h, item in hashes)  # from 0 to 1
     first = list(islice(hashed, LOOKAHEAD))
     lowest = min(x for x, _ in first)
     if len(first) < LOOKAHEAD and lowest >= val_fraction:
@@ -215,10 +212,8 @@ def ordered_map(function, jobs):
     """map(function, jobs), a few at once in threads: tiktoken releases the GIL while it encodes."""
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
-        running = deque()
-        for job in jobs:
-            running.append(pool.submit(function, job))
-            if len(running) > 2 * workers:
-                yield running.popleft().result()
+        futures = (pool.submit(function, job) for job in jobs)
+        running = deque(islice(futures, 2 * workers))
         while running:
+            running.extend(islice(futures, 1))
             yield running.popleft().result()

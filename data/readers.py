@@ -8,6 +8,8 @@ import os
 import re
 import sysconfig
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,8 +74,7 @@ def read_chunks(path):
     """The text of a UTF-8 file, unchanged except that a byte order mark is dropped."""
     decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
     with disk_errors("cannot read"), open(path, "rb") as file:
-        while True:
-            data = file.read(CHUNK_CHARS)
+        for data in chain(iter(partial(file.read, CHUNK_CHARS), b""), [b""]):  # the last flushes the decoder
             if b"\0" in data:
                 nul = offset + data.index(b"\0")
                 raise DataError(f"{path} is not text: there is a NUL byte at offset {nul}{HINT}")
@@ -87,8 +88,6 @@ def read_chunks(path):
                 text = text.removeprefix("\ufeff")
             if text:
                 yield text
-            if not data:
-                return
             offset += len(data)
 
 
@@ -118,15 +117,6 @@ def rechunk(chunks):
         rest = text[start:]
     if rest:
         yield rest
-
-
-def table_files(path, cache):
-    files = resolve_paths(path, cache)
-    if Path(path).expanduser().is_dir():
-        files = [file for file in files if file.suffix.lower() in FORMATS]
-        if not files:
-            raise DataError(f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}")
-    return files
 
 
 def file_rows(paths, fields):
@@ -163,11 +153,9 @@ def table_rows(path, suffix, fields):
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our error says it all
-    options = {}
-    if suffix in (".csv", ".tsv"):  # keep texts such as "007" or "NA"
-        options = {"keep_default_na": False, "converters": {field: str for field in fields}}
-    if suffix == ".tsv":  # has no quotes
-        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    as_text = {"keep_default_na": False, "converters": dict.fromkeys(fields, str)}  # keep "007" and "NA"
+    unquoted = as_text | {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    options = {".csv": as_text, ".tsv": unquoted}.get(suffix, {})
     if "::" in str(path):
         raise DataError(f"{path} cannot be opened as a table: rename it without '::'")
     kind, files = suffix[1:].replace("tsv", "csv"), glob.escape(str(path))

@@ -15,7 +15,7 @@ from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data import readers
 from data.disk import digest, disk_errors, stat_key
-from data.readers import Document
+from data.readers import FORMATS, Document
 from data.shuffle import hash_seed, random_words
 
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -87,7 +87,12 @@ class Table(FileSource):
         self.path, self.field, self.cache = path, field, cache
 
     def files(self):
-        return readers.table_files(self.path, self.cache)
+        path, files = self.path, readers.resolve_paths(self.path, self.cache)
+        if Path(path).expanduser().is_dir():
+            files = [file for file in files if file.suffix.lower() in FORMATS]
+            if not files:
+                raise DataError(f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}")
+        return files
 
     def documents(self):
         return (Document(place, text) for place, (text,) in readers.file_rows(self.files(), [self.field]))
@@ -119,17 +124,16 @@ class Hub(FileSource):
         key = f"hub:{self.id}@{self.revision}"
         try:
             self.commit = huggingface_hub.HfApi().dataset_info(self.id, revision=self.revision).sha
+            hashes.put(key, self.commit)
         except Exception as error:  # of the network, of many libraries
             if key not in hashes.known:
                 raise readers.download_error(self.id, error) from None
             self.commit = hashes.known[key]
-        else:
-            hashes.put(key, self.commit)
         return self.commit
 
     def documents(self):
-        place, revision = (self.folder, self.revision) if self.folder else (self.id, self.commit)
-        rows = readers.hub_rows(place, self.name, self.split, revision, self.streaming, [self.field])
+        place = self.folder or self.id
+        rows = readers.hub_rows(place, self.name, self.split, self.commit, self.streaming, [self.field])
         return (Document(place, text) for place, (text,) in rows)
 
 

@@ -10,6 +10,7 @@ from configs.errors import DataError
 from data.tokenizers.tokenizer import tokenizer_from_state
 
 ENTROPY_SAMPLE = 10_000_000  # tokens
+MALFORMED = FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError
 
 
 class TokenWriter:
@@ -107,14 +108,7 @@ class Corpus:
                     raise corrupt_error(path, "is not what was written")
             self.tokenizer = tokenizer_from_state(json.loads((folder / "tokenizer.json").read_text()))
             self.train, self.validation = (TokenFile(folder, name, index) for name in index["parts"])
-        except (
-            FileNotFoundError,
-            UnicodeDecodeError,
-            json.JSONDecodeError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ):
+        except MALFORMED:
             raise corrupt_error(folder / "index.json", "is not a valid index") from None
         self.folder = folder
 

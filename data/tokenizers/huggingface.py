@@ -94,18 +94,16 @@ def from_hf(text, specials, vocab_size):
     spec = json.loads(text)
     wrapped = HubTokenizer(text, specials, vocab_size, template_of(spec.get("post_processor")))
     model, pattern = spec["model"], split_regex(spec.get("pre_tokenizer"))
-    if model.get("type") != "BPE" or pattern is None or spec.get("normalizer"):
-        return wrapped
+    is_bpe = model.get("type") == "BPE" and pattern is not None and not spec.get("normalizer")
     unsupported = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     added = spec.get("added_tokens", [])
-    if any(map(model.get, unsupported)) or not all(token["special"] for token in added):
+    if not is_bpe or any(map(model.get, unsupported)) or not all(token["special"] for token in added):
         return wrapped
     ids = {token: i for token, i in model["vocab"].items() if token not in {t["content"] for t in added}}
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
     tokens = sorted(ids, key=ids.get)
-    if [ids[token] for token in tokens] != list(range(len(tokens))) or set("".join(tokens)) != set(byte_of):
-        return wrapped
-    if not set(byte_of) <= ids.keys() or min(specials.values()) < len(tokens):
+    in_order = [ids[t] for t in tokens] == [*range(len(tokens))] and min(specials.values()) >= len(tokens)
+    if not in_order or not set("".join(tokens)) == set(byte_of) <= ids.keys():
         return wrapped
     ranks = [bytes(byte_of[char] for char in token) for token in tokens]
     try:

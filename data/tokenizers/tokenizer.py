@@ -44,8 +44,7 @@ class Tokenizer:
             raise ValueError("special tokens need different ids")
         self.n_ordinary, self.specials = n_ordinary, specials  # ordinary ids, those of text, start at 0
         self.vocab_size = vocab_size or max(n_ordinary - 1, *ids) + 1
-        self.names = {i: name for name, i in specials.items()}
-        self.template = template
+        self.names, self.template = {i: name for name, i in specials.items()}, template
         if len(template) != 2 or not all(0 <= i < self.vocab_size for side in template for i in side):
             raise ValueError(f"template must be two lists of ids below {self.vocab_size}")
 
