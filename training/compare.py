@@ -53,7 +53,7 @@ def read_run(folder):
 
 
 def markdown_table(runs):
-    """A row per run: the settings that differ (of other kinds only the kind), and the metrics."""
+    """A row per run: the settings that differ (only the kind, where kinds differ), and the metrics."""
     configs = [config for config, _ in runs.values()]
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]

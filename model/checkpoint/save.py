@@ -106,7 +106,6 @@ def environment(precision):
     lines = [versions(), platform.platform(), f"{precision.device}, {precision.dtype}: {precision.reason}"]
     git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40"]
     with suppress(OSError, subprocess.CalledProcessError):
-        lines.insert(
-            1, f"commit {subprocess.check_output(git, stderr=subprocess.DEVNULL, text=True).strip()}"
-        )
+        commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout
+        lines.insert(1, f"commit {commit.strip()}")
     return lines

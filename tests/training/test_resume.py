@@ -75,11 +75,7 @@ def test_every_setting_has_a_policy():
 
 
 BAD_CHANGES = [
-    (
-        "seed",
-        1,
-        "seed was 0 in this run and is now 1; it cannot change in a resumed run: remove it, or start",
-    ),
+    ("seed", 1, "seed was 0 in this run and is now 1; it cannot change in a resumed run: remove it, or"),
     ("optimizer.kind", "adamw", "optimizer.kind was muon in this run and is now adamw; it cannot change"),
     ("train.batch_size", 2, "; it cannot change"),
     ("optimizer.lr", 0.01, r"optimizer.lr was 0.02 .* add resume_allow=\[optimizer.lr\] if you mean it"),
