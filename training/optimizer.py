@@ -1,5 +1,6 @@
 """Optimizers: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest."""
 
+from functools import cache
 from itertools import groupby
 
 import torch
@@ -33,15 +34,20 @@ class BatchedMuon(torch.optim.Muon):
 def newton_schulz(x, group):
     """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to 1."""
     a, b, c = group["ns_coefficients"]
-    dtype, device, tall = x.dtype, x.device.type, x.shape[-2] > x.shape[-1]
-    slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16(processor()))
-    x = (x.mT if tall else x).to(torch.float32 if slow_bf16 else torch.bfloat16)
+    dtype, tall = x.dtype, x.shape[-2] > x.shape[-1]
+    x = (x.mT if tall else x).to(matmul_dtype(x.device.type))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         square = x @ x.mT
         square = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, square, x, beta=a)
     return (x.mT if tall else x).to(dtype)
+
+
+@cache
+def matmul_dtype(device):
+    slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16(processor()))
+    return torch.float32 if slow_bf16 else torch.bfloat16
 
 
 STATE_KEYS = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), BatchedMuon: ("momentum_buffer",)}

@@ -136,7 +136,7 @@ def check_batch_size(train, world_size):
     if n % world_size:
         raise ValueError(f"train.batch_size is {n}; expected a multiple of the {world_size} processes")
     if micro != "auto" and (rows := n // world_size) % micro:
-        raise ValueError(f"train.micro_batch_size is {micro}; expected a divisor of {rows}, a process's rows")
+        raise ValueError(f"train.micro_batch_size is {micro}; expected a divisor of {rows} (per process)")
 
 
 def check_parts(config):
