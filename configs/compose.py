@@ -1,6 +1,7 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
 import re
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -20,7 +21,6 @@ from configs.schema import MAX_INT, Config
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
-NULLABLE = ("experiment", "attention@model.cross_attention")  # groups that may be null
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
@@ -100,7 +100,7 @@ def check_override(override):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
     if options and value.startswith("["):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
-    if not options or value in options or "," in value or (value == "null" and name in NULLABLE):
+    if not options or value in options or "," in value:
         return
     if group == "data" and (Path(value).expanduser().exists() or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
@@ -170,14 +170,15 @@ def explain_error(error, overrides):
 
 def unknown_setting(key, overrides):
     """Name the option that has this setting, the nearest name, or the settings of the same group."""
-    options = tuple(o for o in overrides if re.split("[@=]", o)[0] in groups())
-    known = flatten(compose_cached(options, complete=False))
+    known, options = {}, tuple(o for o in overrides if re.split("[@=]", o)[0] in groups())
+    with suppress(HydraException, OmegaConfBaseException):
+        known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
     group = node.rpartition(".")[2]
-    files = {option: CONFIGS / group / f"{option}.yaml" for option in options_of(group) if group}
-    if having := [option for option, path in files.items() if last in (OmegaConf.load(path) or {})]:
-        kind = known.get(f"{node}.kind")
-        return f"{group}={kind} has no setting {last!r}; {group}={', '.join(having)} has it"
+    paths = [CONFIGS / group / f"{option}.yaml" for option in options_of(group) if group]
+    if having := [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]:
+        option, kind = min(having, key=len), known.get(f"{node}.kind")
+        return f"{group}={kind} has no {last!r}; did you mean {group}={option} {key}=...?"
     names = [name for name in known if not key.startswith(f"{name}.")]
     hint = did_you_mean(key, names if node else [*names, *groups()])
     siblings = ", ".join(name for name in known if node and name.rpartition(".")[0] == node)

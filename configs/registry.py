@@ -86,8 +86,8 @@ def from_dict(schema, values, path=""):
     """A dataclass from plain data; unknown and missing keys are errors."""
     hints, made = get_type_hints(schema, include_extras=True), {}
     if not isinstance(values, dict):
-        example = f"{path}{next(iter(hints))}"
-        raise ValueError(f"{path[:-1]} is {values!r:.60}; expected a group of settings, such as {example}")
+        example = f"{path}{next(iter(hints))}={values!s:.60}"
+        raise ValueError(f"{path[:-1]} is a group of settings; set one of them, such as {example}")
     if unknown := [name for name in values if name not in hints]:
         known = ", ".join(path + name for name in hints)
         raise ValueError(f"unknown setting {path}{unknown[0]!s:.60}; there are {known}")

@@ -86,15 +86,18 @@ def merge_overrides(folder, overrides):
         group, _, node = key.partition("@")
         if override.startswith(("+", "~")):
             raise ValueError(f"{override}: a resumed run keeps its set of settings; change one by key=value")
+        reach = [key]
         if group in groups():
-            with suppress(ValueError):  # data=table needs the data.path= that follows
-                if composed([*old, override]) == base:
-                    continue  # the option that the run has
             node = node or package_of(group)
+            reach = {k.partition(".")[0] for k in base} if node == "_global_" else [node]
+            with suppress(ValueError):  # data=table needs the data.path= that follows
+                kinds = [k for k in base if k.endswith(".kind") and is_under(k, *reach)]
+                if composed([*old, override]) == base and all(base[k] == before.get(k) for k in kinds):
+                    continue  # the option that the run has
             kept = [o for o in kept if not o.startswith(f"{node}.")]
         kept = [o for o in kept if o.partition("=")[0] != key]
         new.append(override)
-        nodes.append(node or key)
+        nodes += reach
     wanted = composed([*kept, *new])
     after = {k: v for k, v in before.items() if k in wanted or not (is_under(k, *nodes) or k in base)}
     after |= {k: v for k, v in wanted.items() if is_under(k, *nodes) or v != base.get(k, ...)}
@@ -125,7 +128,7 @@ def check_changes(before, after, allowed):
             reason = "may change without it" if policies == {"free"} else "cannot change in a resumed run"
             raise ValueError(f"resume_allow names {key}, which {reason}; remove it")
     changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
-    for key in sorted(changed, key=lambda key: (change_policy(key) != "fixed", key)):
+    for key in sorted(changed, key=lambda k: (change_policy(k) != "fixed", not k.endswith(".kind"), k)):
         policy = change_policy(key)
         if policy == "free" or (policy == "allow" and is_under(key, *allowed)):
             continue

@@ -1,8 +1,5 @@
-"""The hub: models to and from Hugging Face formats, without transformers.
-
-spec.py describes a model, family.py a class of transformers, tensors.py converts weights, convert.py folders.
-families/ has a table for each class, used in both directions; begin with gpt2.py.
-"""
+"""Models to and from Hugging Face formats, without transformers. spec.py describes a model, family.py a
+transformers class, tensors.py converts weights, convert.py folders; families/ has a table per class."""
 
 from configs.errors import HubError
 from model.hub.families.bart import BART

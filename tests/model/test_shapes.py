@@ -137,7 +137,7 @@ def test_the_command(capsys):
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines() if ".py:" in line]
     assert lines[0][1] == "tokens_BT" and lines[-1][1] == "logits_BTV"
-    latents = ["latents_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"]
+    latents = ["cached_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"]
     assert latents in [line[1:10] for line in lines]
     assert f"V  {LEGEND['V']}" in out
     assert run_command(main, ["attention@model.cross_attention=mha"]) == 2

@@ -191,6 +191,9 @@ def test_defaults_that_have_changed_since_do_not_change_a_run(resume):
     assert config.optimizer["lr"] == usual.optimizer["lr"] == 0.02
     with pytest.raises(ValueError, match="optimizer.lr was 0.5 in this run and is now 0.02"):
         resume("optimizer.lr=0.02")
+    edited(lambda config: config.update(schedule={"kind": "constant", "warmup": 3}))
+    with pytest.raises(ValueError, match="schedule.kind was constant in this run and is now wsd"):
+        resume("schedule=wsd")  # today's default, but not the option of the run
 
 
 BAD_OVERRIDES = [
