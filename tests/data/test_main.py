@@ -75,7 +75,7 @@ def test_every_objective(run, overrides, seen):
         ([*TEXTS, "objective=pairs"], 2, "needs pairs, and data=text gives text; use objective=auto"),
         ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
         ([*TEXTS, "objective=span"], 2, "objective=span needs a model whose kind is encoder_decoder"),
-        ([*TEXTS, "objective.mask_prob=0.2"], 2, "next_token has no setting 'mask_prob'"),
+        ([*TEXTS, "objective.mask_prob=0.2"], 2, "did you mean objective=masked"),
     ],
 )
 def test_errors_are_one_line(run, overrides, code, message):
