@@ -26,7 +26,7 @@ DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_deco
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
 # what other projects, and earlier versions of this one, call a setting
-SYNONYMS = """
+SYNONYM_TABLE = """
 lr=learning_rate,max_lr,rate min_lr_ratio=min_lr,floor adamw_lr_ratio=adamw_rate decay_ratio=decay
 train.steps=max_iters,max_steps,iterations,num_train_steps train.epochs=num_train_epochs,max_epochs
 train.tokens=max_tokens micro_batch_size=gradient_accumulation_steps,micro_batch val_fraction=validation
@@ -39,8 +39,7 @@ v_head_dim=value_width q_lora_rank=query_rank kv_lora_rank=latent_width qk_nope_
 qk_rope_head_dim=rotary_width rope_theta=base rotary_fraction=fraction num_buckets=buckets tie_weights=tied
 mlm_transform=transform type_vocab_size=token_types muon_modern=muon_fast rmsnorm_no_weight=rmsnorm_plain
 """
-SYNONYMS = [line.split("=") for line in SYNONYMS.split()]
-SYNONYMS = {synonym: name for name, synonyms in SYNONYMS for synonym in synonyms.split(",")}
+SYNONYMS = {s: name for name, row in (e.split("=") for e in SYNONYM_TABLE.split()) for s in row.split(",")}
 
 
 def compose(overrides=(), init_config=None):
@@ -51,22 +50,23 @@ def compose(overrides=(), init_config=None):
 def resolve(overrides, init_config=None):
     """(the config as plain data, the overrides with the objective that fits data and model)"""
     rest = [o for o in overrides if not re.match(r"objective\.|objective=auto$", o)]
-    raw = with_init_from(compose_raw(rest), overrides, init_config)
+    raw = compose_raw(rest)
+    raw |= (pretrained := from_init(raw["init_from"], overrides, init_config))
     if raw["objective"]["kind"] == "auto":
         kind = DEFAULT_OBJECTIVE.get(raw["model"]["kind"], "next_token")
         kind = "pairs" if raw["data"]["kind"] in PAIR_SOURCES else kind
         overrides = [f"objective={kind}", *(o for o in overrides if o != "objective=auto")]
-    return with_init_from(compose_raw(overrides), overrides, init_config), list(overrides)
+    return compose_raw(overrides) | pretrained, list(overrides)
 
 
-def with_init_from(raw, overrides, init_config):
-    if raw["init_from"] is None:
-        return raw
+def from_init(place, overrides, init_config):
+    if place is None:
+        return {}
     if init_config is None:
         raise ValueError("only train.py takes init_from; see what it would train by dry_run=true")
     if conflict := next((o for o in overrides if re.match(FROM_INIT, o)), None):
         raise ValueError(f"{conflict} conflicts with init_from, which sets model and tokenizer; remove it")
-    return raw | init_config(raw["init_from"])
+    return init_config(place)
 
 
 def compose_raw(overrides):

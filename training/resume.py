@@ -40,7 +40,8 @@ def change_policy(key):
 
 def resolve_config(overrides, runs_dir, init_config=None):
     """(Config, all overrides behind it) of a command line; with resume, of the run that it continues."""
-    own = compose_raw([o for o in overrides if re.match(r"[+~]*(name|resume)=", o)])
+    named = [o for o in overrides if re.match(r"[+~]*(name|resume)=", o)]
+    own = compose_raw(named) if any("resume=" in o for o in named) else {"resume": False}
     resume = check_value("resume", own["resume"], bool | Annotated[str, ("auto",)])
     if not resume:
         config = compose(overrides, init_config)
