@@ -65,7 +65,7 @@ def train(run, monitor):
         seed_step(config.seed, step, run.dist.rank)
         lr_factor = run.schedule(step)
         with run.error_context(step):
-            metrics = run.train_step(batch.to(device), lr_factor)
+            metrics = run.train_step(batch, lr_factor)
         run.advance(metrics)
         monitor.step(state.step, metrics)
         if run.past_deadline():

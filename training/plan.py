@@ -52,8 +52,9 @@ def profile_step(config, dist, precision, loaders, model, optimizer, stored=None
     """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
-    batch = loaders.train.batch(widest, *dist).to(device)
-    row, saved = batch.rows(0, 1), {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
+    batch = loaders.train.batch(widest, *dist)
+    row = batch.rows(0, 1).to(device)
+    saved = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     # alone: a process that runs out of memory must not block the others
     trial = TrainStep(model, optimizer, precision, Dist(), rows, config.train.grad_clip)
     seed_step(config.seed, 0)
