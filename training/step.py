@@ -68,7 +68,7 @@ class TrainStep:
         starts = range(0, len(batch.targets), self.micro_batch_size)
         for start in starts:
             rows = batch.rows(start, start + self.micro_batch_size) if len(starts) > 1 else batch
-            rows = rows.to(self.precision.device)  # cut and counted on the host, so no GPU has to be waited for
+            rows = rows.to(self.precision.device)  # cut and counted on the host, which waits for no GPU
             with self.dist.no_sync(self.train_module) if start != starts[-1] else nullcontext():
                 with self.precision.autocast():
                     part = self.train_module(*rows)
