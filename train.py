@@ -6,7 +6,6 @@ python train.py model=llama data=text data.path=book.txt
 import sys
 
 from configs.compose import compose
-from configs.registry import build
 from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
 from model import build_model
@@ -15,7 +14,6 @@ from model.precision import choose_device, choose_precision, tune_malloc
 from training.distributed import catching_signals, init_distributed, shut_down
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
-from training.optimizer import OPTIMIZERS
 from training.plan import check_batch_size, check_parts, plan, profile_step
 from training.resume import latest_whole, reload_data, resolve_config, restore
 from training.run import Run
@@ -29,7 +27,7 @@ def prepare(config, overrides, runs_dir):
     """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
     check_name(config.name, runs_dir, config.resume)
     check_parts(config)
-    dist, device = init_distributed(choose_device(config.device))
+    dist, device = init_distributed(choose_device(config.device), config.parallel)
     check_batch_size(config.train, dist.world_size)
     tune_malloc()
     precision = choose_precision(device, config.precision)
@@ -41,8 +39,7 @@ def prepare(config, overrides, runs_dir):
         loaders = reload_data(config, stored, report) if stored else load(config, tokenizer, report)
     model = initial_model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     model = model.to(device)
-    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    train_step, cost = profile_step(config, dist, precision, loaders, model, optimizer, stored)
+    train_step, cost = profile_step(config, dist, precision, loaders, model, stored)
     run = Run(config, overrides, loaders, train_step, cost, stored)
     if stored:
         restore(run)
@@ -54,7 +51,7 @@ def train(run, monitor):
     config, state, device = run.config, run.state, run.precision.device
     steps = range(state.step, run.steps)
     batches = prefetch(
-        lambda step: run.loaders.train.batch(step, *run.dist), steps, pin=device.type == "cuda"
+        lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=device.type == "cuda"
     )
     for step, batch in zip(steps, batches, strict=False):
         log_sample(run, monitor)

@@ -48,6 +48,7 @@ class TrainConfig:
     minutes: Annotated[float, Bounds(above=0, most=10**7)] | None
     batch_size: Annotated[int, Bounds(least=1, most=1 << 20)]
     micro_batch_size: Count | Annotated[str, ("auto",)]
+    recompute: Annotated[str, ("none", "block")]
     grad_clip: NonNegative
     patience: Count | None
 
@@ -90,6 +91,7 @@ class Config:
     device: str
     precision: str
     compile: bool | Annotated[str, ("auto",)]
+    parallel: Annotated[str, ("auto", "none", "ddp", "fsdp")]
     dry_run: bool
     debug: bool
     model: ModelConfig

@@ -38,6 +38,9 @@ class Batch(NamedTuple):
         part = self.map_tensors(lambda x: x[start:stop])
         return part._replace(count=int((part.targets != IGNORE_INDEX).sum()))
 
+    def without_targets(self):
+        return self._replace(targets=torch.full_like(self.targets, IGNORE_INDEX), count=0)
+
 
 def make_batch(inputs, targets, count):
     return Batch({name: torch.from_numpy(x) for name, x in inputs.items()}, torch.from_numpy(targets), count)

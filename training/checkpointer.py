@@ -3,7 +3,7 @@ the previous checkpoint if it is still being written."""
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from configs.cli import explain
 from configs.errors import CheckpointError, DiskError
@@ -23,18 +23,20 @@ class AsyncCheckpointer:
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 
-    def save(self, state, tensors, best=False):
-        """Copy the tensors now and write them in the background, once per step."""
+    def save(self, state, tensors, best=False, gathered=None):
+        """Copy the tensors now and write them in the background, once per step. Sharded ones are gathered one
+        by one as they are written, which all processes wait for."""
         start = time.perf_counter()
         if self.saved == state["step"]:
             self.poll()
         else:
             self.wait()
             copies = tensors()
-            for part, named in copies.items():
+            for part, named in copies.items() if gathered is None else ():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
             self.saved, self.count = state["step"], self.count + 1
-            self.pending.append(self.thread.submit(checkpoint.save, self.folder, copies, state))
+            self.pending.append(self.thread.submit(checkpoint.save, self.folder, copies, state, gathered))
+            wait(self.pending if gathered else ())
         self.pending.append(self.thread.submit(self.prune, state["step"] if best else None))
         self.seconds += time.perf_counter() - start
 

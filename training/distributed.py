@@ -17,17 +17,30 @@ class Dist(NamedTuple):
 
     rank: int = 0
     world_size: int = 1
+    parallel: str = "none"  # ddp or fsdp, of several processes
 
     @property
     def is_main(self):
         return self.rank == 0  # it writes and prints
 
-    def wrap(self, module):
-        return module if self.world_size == 1 else DDP(module, gradient_as_bucket_view=True)
+    @property
+    def share(self):
+        """The part of each batch that this process gets: (rank, world_size)."""
+        return self.rank, self.world_size
 
+    def wrap(self, module):
+        return DDP(module, gradient_as_bucket_view=True) if self.parallel == "ddp" else module
+
+    @contextmanager
     def no_sync(self, module):
         """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
-        return module.no_sync() if self.world_size > 1 else nullcontext()
+        if self.parallel == "fsdp":
+            module.set_requires_gradient_sync(False)
+            yield
+            module.set_requires_gradient_sync(True)
+        else:
+            with module.no_sync() if self.parallel == "ddp" else nullcontext():
+                yield
 
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
@@ -42,9 +55,12 @@ class Dist(NamedTuple):
         self.all_reduce_sum(0, device=device)
 
 
-def init_distributed(device):
+def init_distributed(device, parallel):
     """(Dist, the device of this process)"""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+        if parallel not in ("auto", "none"):
+            command = "torchrun --nproc_per_node=2 train.py"
+            raise ValueError(f"parallel={parallel} needs several processes: start them with {command}")
         return Dist(), device
     if missing := [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]:
         raise ValueError(f"{missing[0]} is not set, but other variables of torchrun are; start with torchrun")
@@ -55,7 +71,12 @@ def init_distributed(device):
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Dist(dist.get_rank(), dist.get_world_size()), device
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if parallel == "none" and world_size > 1:
+        raise ValueError(f"parallel=none, but torchrun started {world_size} processes; choose ddp or fsdp")
+    if parallel == "auto":
+        parallel = "ddp" if world_size > 1 else "none"
+    return Dist(rank, world_size, parallel), device
 
 
 def is_main_rank():

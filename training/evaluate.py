@@ -1,12 +1,14 @@
 """Evaluation: losses and accuracies on the validation set, and samples of what the model predicts there."""
 
 import math
+from contextlib import contextmanager
 
 import torch
 
 from configs.schema import IGNORE_INDEX
 from model.generate.decode import generate
 from training.distributed import stoppable
+from training.sharding import unsharded
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
@@ -14,8 +16,8 @@ PROMPT_TOKENS, NEW_TOKENS = 16, 48
 def evaluate_run(run, limit=None):
     """Metrics over a fixed subset of `limit` validation examples, or over all of them."""
 
-    def batches():
-        return stoppable(run.loaders.validation.evaluation(limit, *run.dist))
+    def batches(rank=0, world_size=1):
+        return stoppable(run.loaders.validation.evaluation(limit, rank, world_size))
 
     objective, tokens = run.config.objective["kind"], run.loaders.validation.part
     loss, n_tokens = run.train_step.evaluate(batches())
@@ -24,9 +26,10 @@ def evaluate_run(run, limit=None):
         metrics["val_bpb"] = loss / math.log(2) * tokens.n_tokens / tokens.n_bytes
     if objective in ACCURACIES:
         name, count_correct = ACCURACIES[objective]
-        run.model.eval()
-        totals = map(sum, zip((0, 0), *(count_correct(run, batch) for batch in batches()), strict=True))
-        run.model.train()
+        share = (0, 1) if run.dist.parallel == "fsdp" else run.dist.share  # forward passes in step, or not
+        with evaluating(run):
+            counts = [count_correct(run, batch) for batch in batches(*share)]
+        totals = map(sum, zip((0, 0), *counts, strict=True))
         correct, n = run.dist.all_reduce_sum(*totals, device=run.precision.device)
         metrics[name] = correct / n
     if run.config.model.kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
@@ -38,6 +41,15 @@ def evaluate_run(run, limit=None):
         )
         metrics["val_loss_shuffled_source"], _ = run.train_step.evaluate(shuffled)
     return metrics
+
+
+@contextmanager
+def evaluating(run):
+    """The model without dropout; it can be called in other ways than a training step does."""
+    run.model.eval()
+    with unsharded(run.train_step.loss_module):
+        yield
+    run.model.train()
 
 
 @torch.no_grad()
@@ -62,8 +74,8 @@ ACCURACIES = {"masked": ("val_accuracy", masked_accuracy), "pairs": ("val_exact_
 def sample_validation(run):
     """A prediction for the first validation example, {name: text}."""
     batch = next(run.loaders.validation.evaluation(1))
-    model, tokenizer = run.model.eval(), run.loaders.tokenizer
-    try:
+    model, tokenizer = run.model, run.loaders.tokenizer
+    with evaluating(run):
         if "source" in batch.inputs or run.config.objective["kind"] == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
         if run.config.model.kind == "encoder":
@@ -77,8 +89,6 @@ def sample_validation(run):
             [continuation] = generate_ids(model, tokenizer, [prompt], NEW_TOKENS)
             ids = {"prompt": prompt, "continuation": continuation}
         return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
-    finally:
-        model.train()
 
 
 def predict_targets(model, tokenizer, batch):

@@ -1,13 +1,15 @@
 """Optimizers: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest."""
 
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 
 import torch
 import torch.nn as nn
+from torch.distributed.tensor import DTensor
 
 from configs.registry import Decay, NonNegative, Positive
 from model.precision import fast_bf16, processor
+from training.sharding import like, local, orthogonalize_in_turn
 
 
 class BatchedMuon(torch.optim.Muon):
@@ -23,12 +25,18 @@ class BatchedMuon(torch.optim.Muon):
                 for p in params:
                     if not self.state[p]:
                         self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-                grads, buffers = [p.grad for p in params], [self.state[p]["momentum_buffer"] for p in params]
+                grads = [local(p.grad) for p in params]
+                buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
                 torch._foreach_lerp_(buffers, grads, 1 - momentum)
-                updates = newton_schulz(torch.stack(torch._foreach_lerp(grads, buffers, momentum)), group)
+                updates = torch._foreach_lerp(grads, buffers, momentum)
+                if isinstance(params[0], DTensor):
+                    updates = orthogonalize_in_turn(updates, params, partial(newton_schulz, group=group))
+                else:
+                    updates = newton_schulz(torch.stack(updates), group)
+                parts = [local(p) for p in params]
                 if group["weight_decay"]:
-                    torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(params, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
+                    torch._foreach_mul_(parts, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(parts, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
 
 
 def newton_schulz(x, group):
@@ -100,7 +108,8 @@ class Optimizer:
         """Load what tensors() returned, which is empty before the first step."""
         for name, optimizer, p, key in self.entries() if tensors else ():
             on_device = key != "step" or optimizer.defaults["fused"]  # else AdamW has its step on the CPU
-            optimizer.state[p][key] = tensors[name].to(p.device if on_device else "cpu")
+            tensor = tensors[name].to(p.device if on_device else "cpu")
+            optimizer.state[p][key] = like(tensor, p) if tensor.ndim else tensor
 
 
 def adamw(parameters, lr, beta1, beta2, eps, weight_decay):

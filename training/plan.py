@@ -21,7 +21,8 @@ from model import build_model
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
-from training.step import LossModule, TrainStep, seed_step
+from training.sharding import local, shard
+from training.step import LossModule, TrainStep, recompute_blocks, seed_step
 
 MICRO_BATCH_TOKENS = 1 << 14  # tokens in a micro-batch on a CPU, at most
 FIRST_STEPS = 128  # the widest batch of these is profiled
@@ -48,17 +49,24 @@ class FlopCounter(TorchDispatchMode):
         return output
 
 
-def profile_step(config, dist, precision, loaders, model, optimizer, stored=None):
+def profile_step(config, dist, precision, loaders, model, stored=None):
     """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
-    batch = loaders.train.batch(widest, *dist)
+    batch = loaders.train.batch(widest, *dist.share)
     row = batch.rows(0, 1).to(device)
-    saved = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    # alone: a process that runs out of memory must not block the others
-    trial = TrainStep(model, optimizer, precision, Dist(), rows, config.train.grad_clip)
     seed_step(config.seed, 0)
     flops, activation_bytes = count_flops_and_activations(model, precision, row)
+    loss_module = LossModule(model)
+    if config.train.recompute == "block":
+        recompute_blocks(model)
+    if dist.parallel == "fsdp":
+        shard(loss_module, precision)
+    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
+    weights = {name: local(tensor) for name, tensor in model.state_dict().items()}
+    saved = {name: tensor.to("cpu", copy=True) for name, tensor in weights.items()}
+    # alone: a process that runs out of memory must not block the others
+    trial = TrainStep(loss_module, optimizer, precision, Dist(), rows, config.train.grad_clip)
     if config.compile is True or (config.compile == "auto" and device.type == "cuda"):
         trial.train_module = torch.compile(trial.loss_module)
         try:
@@ -81,12 +89,14 @@ def profile_step(config, dist, precision, loaders, model, optimizer, stored=None
     # a step is an update after one micro-batch, and the backward passes of the others
     backward = seconds(trial.backward, micro_batch.count) if rows > n else 0
     update = median(seconds(trial, 0.0) for _ in range(5 if config.train.minutes else 1))
-    model.load_state_dict(saved)
+    for name, tensor in weights.items():
+        tensor.copy_(saved[name])
     optimizer.reset()
     optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
     step_seconds = update + (rows // n - 1) * backward
     cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, step_seconds)
-    return TrainStep(model, optimizer, precision, dist, n, trial.max_grad_norm, trial.train_module), cost
+    train_module, max_grad_norm = trial.train_module, config.train.grad_clip
+    return TrainStep(loss_module, optimizer, precision, dist, n, max_grad_norm, train_module), cost
 
 
 def count_flops_and_activations(model, precision, row):

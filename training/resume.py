@@ -17,11 +17,12 @@ from model.checkpoint import files
 from model.checkpoint.load import check_specs, iter_tensors
 from model.checkpoint.save import model_tensors
 from training.run_folder import check_name
+from training.sharding import like
 
 # what a resumed run may change: freely, only if resume_allow names it, or never; the longest prefix decides
 POLICIES = {
     "free": "name resume resume_allow device dry_run debug data.cache log eval checkpoint sample wandb "
-    "train.steps train.tokens train.epochs train.minutes train.patience",
+    "parallel train.recompute train.steps train.tokens train.epochs train.minutes train.patience",
     "allow": "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip",
     "fixed": "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size",
 }
@@ -188,7 +189,7 @@ def restore(run):
     check_specs(paths[1], run.optimizer.expected_state() if stepped else {}, "optimizer")
     parameters = run.model.state_dict()
     for name, tensor in iter_tensors(paths[0]):
-        parameters[name].copy_(tensor)
+        parameters[name].copy_(like(tensor, parameters[name]))
     run.optimizer.load(dict(iter_tensors(paths[1])))
     if run.scaler.is_enabled() and state.scaler:
         run.scaler.load_state_dict(state.scaler)

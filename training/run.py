@@ -12,12 +12,13 @@ from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from data.disk import filesize
 from model.checkpoint.files import FORMAT, TrainState
-from model.checkpoint.save import model_tensors
+from model.checkpoint.save import model_tensors, stored_order
 from training.checkpointer import AsyncCheckpointer
 from training.distributed import check_stop
 from training.monitor.metrics import rows
 from training.run_folder import open_run_folder
 from training.schedule import SCHEDULES
+from training.sharding import whole
 
 STEP_TIME_FRACTION = 0.95  # of train.minutes is planned for steps, the rest for evaluations
 
@@ -71,6 +72,8 @@ class Run:
             try:
                 yield
             except StopRequested:
+                if self.state.step:
+                    self.save()
                 self.dist.barrier(self.precision.device)
                 raise StopRequested from None  # the main process reports it
             return
@@ -134,12 +137,31 @@ class Run:
 
     def save(self, best=False):
         """Once per step, however often it is called."""
-        if not self.checkpointer:
-            return
+        if self.dist.parallel == "fsdp":
+            self.save_sharded(best)
+        elif self.checkpointer:
+            self.checkpointer.save(self.stored_state(), self.tensors, best)
+
+    def save_sharded(self, best):
+        """Tensors are gathered one by one while they are written, by all processes or by none."""
+        is_new = self.dist.is_main and self.checkpointer.saved != self.state.step
+        [is_new] = self.dist.all_reduce_sum(is_new, device=self.precision.device)
+        gathered = self.gather() if is_new else iter(())
+        if self.checkpointer:
+            self.checkpointer.save(self.stored_state(), self.tensors, best, gathered)
+        for _ in gathered:  # in other processes all of it, in the main one what an error has left
+            pass
+
+    def stored_state(self):
         state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
         state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
-        state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
-        self.checkpointer.save(state, self.tensors, best)
+        return state | {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}
+
+    def gather(self):
+        """The whole of each sharded tensor, in the order in which a checkpoint holds them."""
+        for _, tensors in sorted(self.tensors().items()):
+            for name in stored_order(tensors):
+                yield whole(tensors[name].detach()).cpu()

@@ -2,14 +2,20 @@
 
 import math
 from contextlib import nullcontext
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 import torch.nn as nn
+from torch.utils.checkpoint import checkpoint
 
 from configs.errors import NonFiniteError
+from data.loader import rank_slice
 from data.shuffle import hash_seed
+from model.block import Block
 from model.loss import loss
+from training.sharding import whole
 
 
 class LossModule(nn.Module):
@@ -22,6 +28,12 @@ class LossModule(nn.Module):
     def forward(self, inputs, targets, count):
         total, _ = loss(self.model.hidden(**inputs), self.model.head, targets, count)
         return total
+
+
+def recompute_blocks(model):
+    """Blocks keep only their inputs for the backward pass, which runs them again."""
+    for block in [module for module in model.modules() if isinstance(module, Block)]:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 class StepMetrics(NamedTuple):
@@ -38,12 +50,14 @@ def seed_step(seed, step, rank=0):
 class TrainStep:
     """Updates the weights by one batch. train_module: the compiled loss module, if it is compiled."""
 
-    def __init__(self, model, optimizer, precision, dist, micro_batch_size, max_grad_norm, train_module=None):
-        self.model, self.optimizer, self.scaler = model, optimizer, precision.scaler()
+    def __init__(
+        self, loss_module, optimizer, precision, dist, micro_batch_size, max_grad_norm, train_module=None
+    ):
+        self.model, self.optimizer, self.scaler = loss_module.model, optimizer, precision.scaler()
         self.precision, self.dist = precision, dist
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
-        self.loss_module = LossModule(model)  # evaluates
-        self.train_module = dist.wrap(train_module or self.loss_module)
+        self.loss_module = loss_module  # evaluates
+        self.train_module = dist.wrap(train_module or loss_module)
 
     def __call__(self, batch, lr_factor):
         """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights."""
@@ -52,7 +66,7 @@ class TrainStep:
         total = self.backward(batch, count)
         for optimizer in self.optimizer.optimizers:
             scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm or math.inf)
+        norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm or math.inf))
         total, norm = torch.stack([total.float(), norm.float()]).tolist()  # one GPU sync for both
         [total] = self.dist.all_reduce_sum(total, device=device)
         overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is skipped
@@ -82,11 +96,20 @@ class TrainStep:
         """(mean loss, number of targets) over batches that are split among the processes, without dropout."""
         self.model.eval()
         total, count = 0.0, 0
-        for batch in batches:
-            batch = batch.to(self.precision.device)
+        for part in chain.from_iterable(map(self.own_parts, batches)):
             with self.precision.autocast():
-                total += self.loss_module(*batch).item()
-            count += batch.count
+                total += self.loss_module(*part.to(self.precision.device)).item()
+            count += part.count
         self.model.train()
         total, count = self.dist.all_reduce_sum(total, count, device=self.precision.device)
         return total / count, int(count)
+
+    def own_parts(self, batch):
+        """Micro-batches of the rows that are evaluated here, as many as in every other process."""
+        n_rows, size = len(batch.targets), self.micro_batch_size
+        rows = rank_slice(n_rows, *self.dist.share)
+        for start in range(rows.start, rows.start + math.ceil(n_rows / self.dist.world_size), size):
+            if start < rows.stop:
+                yield batch.rows(start, min(start + size, rows.stop))
+            else:
+                yield batch.rows(0, 1).without_targets()

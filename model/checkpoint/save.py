@@ -19,15 +19,16 @@ DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", to
 DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def save(folder, tensors, state):
-    """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}."""
+def save(folder, tensors, state, gathered=None):
+    """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}. If these are
+    sharded, `gathered` yields the whole ones in the order of stored_order()."""
     final = folder / step_dir(state["step"])
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         folder.mkdir(exist_ok=True)
         draft.mkdir()
-        files = {f"{name}.safetensors": safetensors_bytes(part) for name, part in tensors.items()}
+        files = {f"{name}.safetensors": safetensors_bytes(part, gathered) for name, part in tensors.items()}
         files["state.json"] = [json.dumps(state, indent=1).encode()]
         manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in sorted(files.items())}
         disk.write_synced(draft / "manifest.json", [json.dumps(manifest, indent=1).encode()])
@@ -42,17 +43,22 @@ def save(folder, tensors, state):
     write_pointer(folder, "latest", state["step"])
 
 
-def safetensors_bytes(tensors):
+def stored_order(tensors):
+    return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+
+
+def safetensors_bytes(tensors, gathered=None):
     """The chunks of a safetensors file: no copy of all weights, and each write is one the disk can refuse."""
     header, offset = {"__metadata__": {"format": "pt"}}, 0
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
-    for name, tensor in ordered:
+    for name in stored_order(tensors):
+        tensor = tensors[name]
         offsets, offset = [offset, offset + tensor.nbytes], offset + tensor.nbytes
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
-    for _, tensor in ordered:
+    for name in stored_order(tensors):
+        tensor = next(gathered) if gathered else tensors[name]
         yield tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 

@@ -16,7 +16,7 @@ from model import build_model
 from model.precision import Precision
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
-from training.step import TrainStep
+from training.step import LossModule, TrainStep
 
 ROWS, LENGTH = 4, 32
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs/model").glob("*.yaml"))
@@ -57,7 +57,7 @@ def test_a_step_stays_on_its_device(preset, optimizer, micro_batch_size):
         model = build_model(config.model, 256)
     optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     precision, batch = Precision(torch.device("meta"), torch.float32, "for a test"), host_batch(model.kind)
-    step = TrainStep(model, optimizer, precision, Dist(), micro_batch_size, max_grad_norm=1.0)
+    step = TrainStep(LossModule(model), optimizer, precision, Dist(), micro_batch_size, max_grad_norm=1.0)
     with DeviceCrossings() as crossings:
         step.backward(batch, batch.count)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

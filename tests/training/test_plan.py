@@ -31,7 +31,7 @@ def test_trial_steps_change_nothing(prepare, overrides):
     assert not run.optimizer.tensors() and all(p.grad is None for p in run.model.parameters())
     fresh = build_model(run.config.model, run.loaders.tokenizer.vocab_size, run.config.seed)
     optimizer = build("optimizer", OPTIMIZERS, run.config.optimizer, {"model": fresh})
-    step = TrainStep(fresh, optimizer, run.precision, Dist(), 4, 1.0)
+    step = TrainStep(LossModule(fresh), optimizer, run.precision, Dist(), 4, 1.0)
     for train_step in (run.train_step, step):
         seed_step(0, 0)
         train_step(run.loaders.train.batch(0), 1.0)

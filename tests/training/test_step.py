@@ -14,7 +14,7 @@ from model.precision import Precision
 from tests.parts import VOCABULARY, part, tiny, tokens
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS, BatchedMuon
-from training.step import TrainStep, seed_step
+from training.step import LossModule, TrainStep, seed_step
 
 KINDS = ["decoder", "encoder", "encoder_decoder"]
 
@@ -38,7 +38,7 @@ def make_optimizer(name, model, **changes):
 
 def make_step(model, optimizer, dtype=torch.float32, micro_batch_size=6, max_grad_norm=0.0):
     precision = Precision(torch.device("cpu"), dtype, "for a test")
-    return TrainStep(model, optimizer, precision, Dist(), micro_batch_size, max_grad_norm)
+    return TrainStep(LossModule(model), optimizer, precision, Dist(), micro_batch_size, max_grad_norm)
 
 
 def copy_of(tensors):

@@ -1,0 +1,70 @@
+"""Sharding: with FSDP each process keeps a part of every tensor, and blocks gather theirs while they run."""
+
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from model.block import Block
+
+
+def shard(loss_module, precision):
+    """Replaces the parameters of the module by DTensors: an optimizer has to be made after it."""
+    mesh = init_device_mesh(precision.device.type, (dist.get_world_size(),))
+    dtype = None if precision.dtype is torch.float32 else precision.dtype
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for block in [module for module in loss_module.modules() if isinstance(module, Block)]:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(loss_module, mesh=mesh, mp_policy=policy)
+
+
+@contextmanager
+def unsharded(loss_module):
+    """Within it, the model can be called in other ways than by the loss module, by all processes alike."""
+    if not isinstance(loss_module, FSDPModule):
+        yield
+        return
+    loss_module.unshard()
+    try:
+        yield
+    finally:
+        loss_module.reshard()
+
+
+def local(tensor):
+    """The part of a tensor that this process has; a view."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor):
+    """The whole of a sharded tensor; all processes have to ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor, sharded):
+    """A whole tensor that every process has, sharded in the same way as another."""
+    if not isinstance(sharded, DTensor):
+        return tensor
+    mesh, placements = sharded.device_mesh, sharded.placements
+    return distribute_tensor(tensor.to(mesh.device_type), mesh, placements, src_data_rank=None)
+
+
+def orthogonalize_in_turn(updates, params, orthogonalize):
+    """Each process orthogonalizes one of world_size matrices at a time, and all exchange the results."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for start in range(0, len(updates), world):
+        group = range(start, min(start + world, len(updates)))
+        matrices = [whole(rewrap(updates[i], params[i])) for i in group]
+        results = torch.zeros(len(group), *params[start].shape, device=matrices[0].device)
+        if rank < len(group):
+            results[rank] = orthogonalize(matrices[rank][None])[0]
+        dist.all_reduce(results)
+        for i, result in zip(group, results, strict=True):
+            yield local(like(result, params[i]))
+
+
+def rewrap(part, p):
+    return DTensor.from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
