@@ -1,6 +1,13 @@
 """The overrides of a small run, and what is read from its folder."""
 
 import json
+import os
+import subprocess
+import sys
+
+import torch
+
+from tests.parts import ROOT
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 USUAL = ["size=tiny", "model.context_length=32", "tokenizer=byte", "data=text", "data.path=book.txt",
@@ -23,3 +30,19 @@ def rows(folder, *names):
 
 def weights(folder, step=4):
     return (folder / f"checkpoints/step-{step:08}/model.safetensors").read_bytes()
+
+
+def start_processes(n, overrides):
+    """The exit codes of n processes that share a run, with the environment that torchrun gives them."""
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    environment = os.environ | {
+        "WORLD_SIZE": str(n),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(store.port),
+    }
+    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "train.py"), *overrides]
+    ranks = [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(n)]
+    processes = [subprocess.Popen(command, env=rank, stdout=subprocess.DEVNULL) for rank in ranks]
+    return [process.wait(timeout=300) for process in processes]

@@ -1,10 +1,8 @@
 """Runs from command line to folder: every architecture, reproducible bytes, observers that change nothing."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from data.corpus import load
 from model.checkpoint.files import FILES
 from model.hub.convert import init_config
 from tests.parts import ROOT, names
-from tests.training.runs import USUAL, rows, weights, with_usual
+from tests.training.runs import USUAL, rows, start_processes, weights, with_usual
 from train import main
 from training.run import Run
 from training.sweep import launch
@@ -104,20 +102,14 @@ def test_observers_change_no_weight(run, reference, observer):
     assert weights(run(*usual, *observer)) == reference["weights"]
 
 
-def test_processes_split_a_run(run):
-    """Two processes with the environment that torchrun gives them."""
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_processes_split_a_run(run, parallel):
     overrides = ["optimizer=adamw", "log.every=1", "eval.max_examples=100"]
-    alone = run(*overrides, "name=one")
-    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    command = [sys.executable, str(ROOT / "train.py"), *with_usual([*overrides, "name=two"])]
-    ranks = [os.environ | environment | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-    processes = [subprocess.Popen(command, env=rank, stdout=subprocess.DEVNULL) for rank in ranks]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
-    for fields in (("step", "loss"), ("step", "val_loss", "val_tokens")):
-        for one, two in zip(rows(alone, *fields), rows(alone.with_name("two"), *fields), strict=True):
-            assert one == pytest.approx(two, rel=1e-5)
+    alone, two = run(*overrides, "name=one"), Path("runs/two")
+    assert start_processes(2, with_usual([*overrides, "name=two", f"parallel={parallel}"])) == [0, 0]
+    for fields in (("step", "loss"), ("step", "grad_norm"), ("step", "val_loss", "val_tokens")):
+        for one, other in zip(rows(alone, *fields), rows(two, *fields), strict=True):
+            assert one == pytest.approx(other, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""One run, whether alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.training.runs import rows, start_processes, weights, with_usual
+
+RUN = ["train.batch_size=8", "model.dropout=0", "log.every=1", "checkpoint.every=10", "sample.every=10"]
+MODELS = {  # uneven numbers of targets in bert and t5; Muon amplifies rounding, as with DDP
+    "model=gpt2 optimizer=adamw": 1e-5,
+    "model=bert optimizer=adamw train.micro_batch_size=2": 1e-5,
+    "model=t5 optimizer=adamw train.micro_batch_size=2": 1e-5,
+    "model=t5 optimizer=adamw data=synthetic data.size=500": 1e-5,
+    "model=modern train.micro_batch_size=2": 1e-2,
+}
+
+
+def numbers(folder):
+    names = ("loss", "grad_norm", "val_loss", "val_accuracy", "val_exact_match", "val_loss_shuffled_source")
+    return [value for name in names for value in rows(folder, "step", name)]
+
+
+def tensors(folder, step=20):
+    checkpoint = folder / f"checkpoints/step-{step:08}"
+    return load_file(checkpoint / "model.safetensors") | load_file(checkpoint / "optimizer.safetensors")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("overrides", MODELS)
+def test_ddp_and_fsdp_are_the_run_alone(run, overrides):
+    usual = with_usual([*overrides.split(), *RUN, "train.steps=20"])
+    alone = run(*usual, "name=none")
+    for parallel in ("ddp", "fsdp"):
+        assert start_processes(2, [*usual, f"name={parallel}", f"parallel={parallel}"]) == [0, 0]
+        for one, two in zip(numbers(alone), numbers(Path("runs", parallel)), strict=True):
+            assert one == pytest.approx(two, rel=MODELS[overrides], abs=1e-6)
+    if "adamw" in overrides:
+        stored = tensors(Path("runs/fsdp"))
+        assert all(torch.allclose(t, stored[name], atol=1e-4) for name, t in tensors(alone).items())
+
+
+@pytest.mark.faults
+def test_a_sharded_run_resumes_anywhere(start):
+    """To the byte with as many processes; with others, alone or with DDP, up to rounding."""
+    usual = with_usual(["model=gpt2", "optimizer=adamw", *RUN, "train.steps=20"])
+    assert start_processes(2, [*usual, "name=whole", "parallel=fsdp"]) == [0, 0]  # in the room of `start`
+    whole = Path("runs/whole")
+    for n, parallel in ((2, "fsdp"), (4, "fsdp"), (2, "ddp"), (1, "none")):
+        folder = Path(shutil.copytree(whole, f"runs/{parallel}{n}"))
+        shutil.rmtree(folder / "checkpoints/step-00000020")
+        for pointer in ("latest", "best"):
+            (folder / "checkpoints" / pointer).write_text("step-00000010\n")
+        command = [f"name={folder.name}", "resume=true", f"parallel={parallel}"]
+        codes = start_processes(n, command) if n > 1 else [start.plainly(*command)[0]]
+        assert codes == [0] * n
+        if (n, parallel) == (2, "fsdp"):
+            assert weights(folder, 20) == weights(whole, 20)
+        for one, two in zip(numbers(whole), numbers(folder), strict=True):
+            assert one == pytest.approx(two, rel=1e-5)
+
+
+def test_recomputing_blocks_changes_no_bit(run):
+    usual = ["model=t5", "model.dropout=0.1", "precision=bf16"]
+    assert weights(run(*usual)) == weights(run(*usual, "train.recompute=block"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["parallel=fsdp"], "parallel=fsdp needs several processes"),
+        (["parallel=sharded"], "expected one of: auto, none, ddp, fsdp"),
+    ],
+)
+def test_what_cannot_be_is_said(start, overrides, message):
+    code, _, errors = start(*overrides)
+    assert code == 2 and message in errors and "Traceback" not in errors
