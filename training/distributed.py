@@ -50,6 +50,11 @@ class Dist(NamedTuple):
         dist.all_reduce(tensor)
         return tensor.tolist()
 
+    def all_reduce_max(self, number, device="cpu"):
+        return max(
+            self.all_reduce_sum(*(number * (r == self.rank) for r in range(self.world_size)), device=device)
+        )
+
     def barrier(self, device):
         """Wait for the other processes: torchrun kills all of them as soon as one has exited."""
         self.all_reduce_sum(0, device=device)

@@ -25,6 +25,8 @@ from training.sharding import local, shard
 from training.step import LossModule, TrainStep, recompute_blocks, seed_step
 
 MICRO_BATCH_TOKENS = 1 << 14  # tokens in a micro-batch on a CPU, at most
+FILLED = 0.9  # of the memory of a GPU, at most: evaluation, communication and fragmentation need some
+OUT_OF_MEMORY = re.compile("out of memory|ALLOC_FAILED", re.I)  # of torch, NCCL, cuBLAS and cuDNN
 FIRST_STEPS = 128  # the widest batch of these is profiled
 
 
@@ -67,16 +69,16 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
     saved = {name: tensor.to("cpu", copy=True) for name, tensor in weights.items()}
     # alone: a process that runs out of memory must not block the others
     trial = TrainStep(loss_module, optimizer, precision, Dist(), rows, config.train.grad_clip)
+    n = find_micro_batch(config, dist, trial, batch, stored)
+    micro_batch = batch.rows(0, n)
     if config.compile is True or (config.compile == "auto" and device.type == "cuda"):
-        trial.train_module = torch.compile(trial.loss_module)
+        trial.train_module = torch.compile(loss_module)
         try:
-            trial.backward(row, row.count)
+            trial.backward(micro_batch, micro_batch.count)  # of the rows of a step, so that sizes are static
         except Exception as error:  # whatever a compiler raises, training works without it
             [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
             print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
-            trial.train_module = trial.loss_module
-    n = find_micro_batch(config, dist, trial, batch, stored)
-    micro_batch = batch.rows(0, n)
+            trial.train_module = loss_module
 
     def seconds(function, *args):
         start = time.perf_counter()
@@ -127,18 +129,40 @@ def find_micro_batch(config, dist, trial, batch, stored):
         return stored.state.micro_batch_size
     if device.type != "cuda":
         return next(n for n in divisors if n * config.model.context_length <= MICRO_BATCH_TOKENS or n == 1)
-    for n in divisors:
-        try:
-            for _ in range(2):  # the second step has the optimizer state in memory, too
-                trial(batch.rows(0, n), 0.0)
-            fits = True
-        except torch.OutOfMemoryError:
-            fits = False
-        trial.optimizer.reset()
-        torch.cuda.empty_cache()
-        if dist.all_reduce_sum(fits, device=device) == [dist.world_size]:
+    free, _ = torch.cuda.mem_get_info()
+    limit = FILLED * (free + torch.cuda.memory_reserved())
+    if dist.parallel == "ddp":  # whose buckets come later
+        limit -= sum(p.nbytes for p in trial.model.parameters())
+    return largest_fitting(
+        divisors, lambda n: dist.all_reduce_max(peak_memory(trial, batch, n), device), limit
+    )
+
+
+def largest_fitting(sizes, peak, limit):
+    """The first of the descending sizes with peak(n) <= limit, from where peak(1) and peak(2) predict it."""
+    fixed, per_row = peak(1), 0
+    if fixed <= limit and len(sizes) > 1:
+        per_row = peak(2) - fixed
+    for n in sizes:
+        if fixed + (n - 1) * per_row <= limit and (n == 1 or peak(n) <= limit):
             return n
     raise MemoryError("not even one row of a batch fits on the GPU; lower size= or model.context_length")
+
+
+def peak_memory(trial, batch, n):
+    """Bytes that steps with micro-batches of n rows need on a GPU; infinite if they run out of memory."""
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        for _ in range(2):  # the second step has the optimizer state in memory, too
+            trial(batch.rows(0, n), 0.0)
+        return torch.cuda.max_memory_allocated()
+    except RuntimeError as error:
+        if OUT_OF_MEMORY.search(str(error)):
+            return math.inf
+        raise
+    finally:
+        trial.optimizer.reset()
+        torch.cuda.empty_cache()
 
 
 def check_batch_size(train, world_size):

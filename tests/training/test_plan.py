@@ -1,5 +1,6 @@
 """The trial steps change nothing, and measure what a step costs."""
 
+import math
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from model import build_model
 from tests.training.runs import with_usual
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
-from training.plan import check_batch_size, clock, plan
+from training.plan import check_batch_size, clock, largest_fitting, plan
 from training.step import LossModule, TrainStep, seed_step
 
 
@@ -102,3 +103,25 @@ def test_a_batch_splits_evenly():
         check_batch_size(train, 4)
     with pytest.raises(ValueError, match="train.micro_batch_size is 2; expected a divisor of 3"):
         check_batch_size(train, 2)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "per_row", "limit", "expected"),
+    [(10, 1, 22, 12), (10, 1, 13, 4), (10, 1, 100, 24), (10, 100, 50, 1), (10, 1, 17.9, 8), (10, 0, 10, 24)],
+)
+def test_the_largest_micro_batch_that_fits(fixed, per_row, limit, expected):
+    sizes, tried = [24, 12, 8, 6, 4, 3, 2, 1], []
+
+    def peak(n):
+        tried.append(n)
+        return fixed + (n - 1) * per_row
+
+    assert largest_fitting(sizes, peak, limit) == expected
+    assert tried == list(dict.fromkeys([1, 2, expected])), "no size is tried that cannot fit"
+
+
+def test_a_micro_batch_that_fits_less_than_predicted():
+    """Two rows may share what more rows do not: then the next smaller size is tried."""
+    assert largest_fitting([8, 4, 2, 1], lambda n: {1: 1, 2: 1, 4: 9, 8: math.inf}[n], 9) == 4
+    with pytest.raises(MemoryError, match="not even one row"):
+        largest_fitting([2, 1], lambda n: math.inf, 9)
