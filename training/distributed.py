@@ -51,9 +51,8 @@ class Dist(NamedTuple):
         return tensor.tolist()
 
     def all_reduce_max(self, number, device="cpu"):
-        return max(
-            self.all_reduce_sum(*(number * (r == self.rank) for r in range(self.world_size)), device=device)
-        )
+        own = [number if rank == self.rank else 0.0 for rank in range(self.world_size)]
+        return max(self.all_reduce_sum(*own, device=device))
 
     def barrier(self, device):
         """Wait for the other processes: torchrun kills all of them as soon as one has exited."""

@@ -133,9 +133,11 @@ def find_micro_batch(config, dist, trial, batch, stored):
     limit = FILLED * (free + torch.cuda.memory_reserved())
     if dist.parallel == "ddp":  # whose buckets come later
         limit -= sum(p.nbytes for p in trial.model.parameters())
-    return largest_fitting(
-        divisors, lambda n: dist.all_reduce_max(peak_memory(trial, batch, n), device), limit
-    )
+
+    def peak(n):  # of the process that needs most
+        return dist.all_reduce_max(peak_memory(trial, batch, n), device)
+
+    return largest_fitting(divisors, peak, limit)
 
 
 def largest_fitting(sizes, peak, limit):
