@@ -6,7 +6,12 @@ from torch.autograd.function import once_differentiable
 
 from configs.schema import IGNORE_INDEX
 
-CHUNK = 512  # positions whose logits are held at a time
+CHUNK = 512  # positions whose logits are held at a time, on a CPU
+GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of the head more often
+
+
+def chunk_size(hidden):
+    return CHUNK if hidden.device.type == "cpu" else GPU_CHUNK
 
 
 def loss_and_logit_grad(logits_NV, targets_N):
@@ -29,8 +34,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = hidden_NC.new_zeros((), dtype=torch.promote_types(hidden_NC.dtype, torch.float32))
         hidden_grad_NC = torch.empty_like(hidden_NC)
         grads = [torch.zeros_like(p, dtype=total.dtype) for p in parameters]
-        for start in range(0, len(hidden_NC), CHUNK):
-            chunk = slice(start, start + CHUNK)
+        size = chunk_size(hidden_NC)
+        for start in range(0, len(hidden_NC), size):
+            chunk = slice(start, start + size)
             with torch.enable_grad():
                 rows = hidden_NC[chunk].detach().requires_grad_()
                 logits = head(rows)
@@ -63,7 +69,8 @@ def loss(hidden, head, targets, count=None):
         trainable = [p for p in head.parameters() if p.requires_grad]
         return ChunkedCrossEntropy.apply(head, hidden, targets, *trainable), count
     total = 0
-    for rows, chunk in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
+    size = chunk_size(hidden)
+    for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
         logits_NV = head(rows)
         # in bfloat16 the sum over a vocabulary would be off by a percent
         logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
