@@ -12,9 +12,11 @@ from model import build_model
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc
 from training.distributed import catching_signals, init_distributed, shut_down
+from training.estimate import estimate
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
-from training.plan import check_batch_size, check_parts, plan, profile_step
+from training.plan import check_batch_size, check_parts, plan
+from training.profile import profile_step
 from training.resume import latest_whole, reload_data, resolve_config, restore
 from training.run import Run
 from training.run_folder import check_name, lock_if_resuming
@@ -106,6 +108,9 @@ def validate(overrides):
 
 def main(overrides, runs_dir):
     config, overrides = resolve_config(overrides, runs_dir, init_config)
+    if config.dry_run == "plan":
+        print(estimate(config))
+        return
     try:
         with lock_if_resuming(config, runs_dir):
             run = prepare(config, overrides, runs_dir)

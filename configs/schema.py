@@ -82,6 +82,12 @@ class WandbConfig:
 
 
 @dataclass
+class PlanConfig:
+    mfu: Annotated[float, Bounds(above=0, most=1)]
+    price: NonNegative
+
+
+@dataclass
 class Config:
     name: str | None
     resume: bool | Annotated[str, ("auto",)]
@@ -92,7 +98,9 @@ class Config:
     precision: str
     compile: bool | Annotated[str, ("auto",)]
     parallel: Annotated[str, ("auto", "none", "ddp", "fsdp")]
-    dry_run: bool
+    dry_run: bool | Annotated[str, ("plan",)]
+    world: Count
+    gpu: str
     debug: bool
     model: ModelConfig
     data: dict[str, Any]
@@ -101,6 +109,7 @@ class Config:
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
     train: TrainConfig
+    plan: PlanConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig
     log: LogConfig

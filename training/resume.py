@@ -21,8 +21,8 @@ from training.sharding import like
 
 # what a resumed run may change: freely, only if resume_allow names it, or never; the longest prefix decides
 POLICIES = {
-    "free": "name resume resume_allow device dry_run debug data.cache log eval checkpoint sample wandb "
-    "parallel train.recompute train.steps train.tokens train.epochs train.minutes train.patience",
+    "free": "name resume resume_allow device parallel dry_run world gpu plan debug data.cache log eval "
+    "checkpoint sample wandb train.recompute train.steps train.tokens train.epochs train.minutes train.patience",
     "allow": "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip",
     "fixed": "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size",
 }

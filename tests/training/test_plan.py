@@ -13,7 +13,8 @@ from model import build_model
 from tests.training.runs import with_usual
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
-from training.plan import check_batch_size, clock, largest_fitting, plan
+from training.plan import check_batch_size, clock, plan
+from training.profile import largest_fitting
 from training.step import LossModule, TrainStep, seed_step
 
 

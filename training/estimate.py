@@ -1,0 +1,143 @@
+"""Estimate: memory, time and cost of a run on other hardware, counted on fake tensors."""
+
+import math
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from configs.registry import build
+from data.disk import filesize
+from data.objectives import Batch
+from model import build_model
+from model.block import Block
+from model.loss import GPU_CHUNK
+from model.precision import PEAKS, Precision
+from training.optimizer import OPTIMIZERS
+from training.profile import FILLED, count_flops_and_activations
+from training.step import recompute_blocks
+
+GPU_MEMORY = {
+    "B200": 180,
+    "H200": 141,
+    "H100": 80,
+    "A100": 80,
+    "L40S": 48,
+    "A6000": 48,
+    "V100": 32,
+    "4090": 24,
+    "3090": 24,
+    "A10": 24,
+    "L4": 24,
+    "T4": 16,
+}  # fmt: skip  GB
+VOCAB_SIZES = {"byte": 258, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
+DISK_SPEED = 1e9  # bytes per second that a checkpoint is written with
+
+
+class Counts(NamedTuple):
+    """Of a model and one row of a batch, in bytes where nothing else is said."""
+
+    parameters: int  # their number
+    largest_block: int  # parameters, their number
+    outside_blocks: int  # likewise
+    optimizer: int
+    flops: float
+    activations: dict[str, int]  # by train.recompute
+    loss: int  # a chunk of logits and its gradients
+
+
+def vocab_size(config):
+    return config.tokenizer.get("vocab_size") or VOCAB_SIZES[config.tokenizer["kind"]]
+
+
+def fake_batch(config, rows):
+    """Full rows, as wide as the model can take; of a masked language model, targets at 15 % of the tokens."""
+    length = config.model.context_length
+    tokens = torch.zeros(rows, length, dtype=torch.long)
+    inputs = {"tokens": tokens} | ({"source": tokens} if config.model.kind == "encoder_decoder" else {})
+    targets = length if config.model.kind != "encoder" else max(1, round(0.15 * length))
+    return Batch(inputs, tokens, rows * targets)
+
+
+def count(config, dtype, loss_chunk=GPU_CHUNK):
+    """The Counts of a config whose matmuls run in dtype."""
+    precision, activations = Precision(torch.device("cpu"), dtype, "assumed"), {}
+    vocabulary, flops = vocab_size(config), []
+    with FakeTensorMode():
+        for recompute in ("none", "block"):
+            model = build_model(config.model, vocabulary)
+            if recompute == "block":
+                recompute_blocks(model)
+            one, two = (count_flops_and_activations(model, precision, fake_batch(config, n)) for n in (1, 2))
+            activations[recompute] = two[1] - one[1]
+            flops.append(one[0])
+        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
+        inputs = 4 * config.model.context_length * config.model.d_model * len(blocks)
+        activations["block"] += inputs + (activations["none"] - activations["block"]) // len(blocks)
+        optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}).expected_state()
+        parameters = sum(p.numel() for p in model.parameters())
+        loss = vocabulary * (12 * loss_chunk + 8 * config.model.d_model)
+        state = sum(tensor.nbytes for tensor in optimizer.values())
+        return Counts(parameters, max(sizes), parameters - sum(sizes), state, flops[0], activations, loss)
+
+
+def memory(counts, parallel, recompute, world_size, rows, dtype):
+    """Bytes that one process needs for micro-batches of so many rows."""
+    half = 0 if dtype == torch.float32 else 2
+    states, casts = 8 * counts.parameters + counts.optimizer, half * counts.parameters
+    if parallel == "fsdp":  # while one block runs, the next one is gathered
+        states /= world_size
+        casts = (half or 4) * (2 * counts.largest_block + counts.outside_blocks) + 4 * counts.largest_block
+    return states + casts + rows * counts.activations[recompute] + counts.loss
+
+
+def estimate(config):
+    """The lines that dry_run=plan prints: which ways of training fit on `world` GPUs, and what one costs."""
+    if config.gpu not in GPU_MEMORY:
+        raise ValueError(f"gpu is {config.gpu!r}; choose one of: {', '.join(GPU_MEMORY)}")
+    world, train, counts = config.world, config.train, count(config, torch.bfloat16)
+    batch_size = world * math.ceil(train.batch_size / world)
+    tokens = batch_size * config.model.context_length
+    steps = train.steps or math.ceil((train.tokens or 0) / tokens)
+    flops, limit = counts.flops * batch_size * steps, FILLED * GPU_MEMORY[config.gpu] * 1e9
+    options, cheapest = [], None
+    for recompute, parallel in product(("none", "block"), parallels(config)):
+        n, size = largest_micro_batch(counts, parallel, recompute, world, batch_size // world, limit)
+        option = f"parallel={parallel} train.recompute={recompute} train.micro_batch_size={n}"
+        options.append(f"  {option:<66} {filesize(size):>9}{'' if size <= limit else ', does not fit'}")
+        if size <= limit and not cheapest:  # without recomputing, if that fits
+            cheapest = option, flops * (4 / 3 if recompute == "block" else 1)
+    gpus = f"{world} x {config.gpu} with {GPU_MEMORY[config.gpu]} GB, of which {FILLED:.0%} are used"
+    checkpoint = 4 * counts.parameters + counts.optimizer
+    lines = [
+        f"model       {config.model.kind}, {counts.parameters:,} parameters, vocab {vocab_size(config):,}",
+        f"training    {steps:,} steps of {batch_size:,} rows, {tokens:,} tokens; {flops:.2e} FLOPs",
+        f"memory      per GPU in bfloat16, for {gpus}:",
+        *options,
+        f"checkpoint  {filesize(checkpoint)}, {checkpoint / DISK_SPEED:.0f} s at 1 GB/s",
+    ]
+    if not cheapest:
+        return "\n".join(
+            [*lines, "cheapest    none of these fits; take more or larger GPUs, or a smaller size="]
+        )
+    option, flops = cheapest
+    hours, plan = flops / (PEAKS[config.gpu] * config.plan.mfu) / 3600, config.plan
+    cost = f"{hours / world / 24:,.1f} days, {hours:,.0f} GPU hours, ${hours * plan.price:,.0f}"
+    assumed = f"at plan.mfu={plan.mfu:g} and plan.price={plan.price:g} dollars per GPU hour"
+    return "\n".join([*lines, f"cheapest    {option}", f"cost        {cost}, {assumed}"])
+
+
+def parallels(config):
+    if config.world == 1:
+        return ("none",)
+    return ("ddp", "fsdp") if config.parallel == "auto" else (config.parallel,)
+
+
+def largest_micro_batch(counts, parallel, recompute, world_size, rows, limit):
+    """(rows, bytes) of the largest micro-batch within the limit; of one row if none is."""
+    divisors = [n for n in range(rows, 0, -1) if rows % n == 0]
+    sizes = [(n, memory(counts, parallel, recompute, world_size, n, torch.bfloat16)) for n in divisors]
+    return next((size for size in sizes if size[1] <= limit), sizes[-1])
