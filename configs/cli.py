@@ -1,7 +1,6 @@
 """Command line: every command ends with 0, or with one sentence on stderr and an exit code."""
 
 import os
-import re
 import sys
 import traceback
 from functools import partial
@@ -9,8 +8,6 @@ from functools import partial
 from configs.errors import StopRequested
 
 EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}  # of errors without their own
-EXIT_RANK_DIED = 7
-PEER_DIED = re.compile("gloo|NCCL|Connection (closed|reset)")  # in torch's message
 
 
 def run_command(main, args):
@@ -27,15 +24,13 @@ def run_command(main, args):
     except KeyboardInterrupt:
         return 130
     except StopRequested as stop:
-        if stop.args:
-            print(stop, file=sys.stderr)
         return stop.exit_code
     except Exception as error:
         code, message = explain(error)
-        if code is None:
-            raise
-        if {"debug=true", "--debug"} & set(args):
+        if code is None or {"debug=true", "--debug"} & set(args):
             traceback.print_exc()
+        if code is None:
+            return 1
         print(f"error: {message}", file=sys.stderr)
         return code
 
@@ -49,8 +44,7 @@ def explain(error):
         reason = message.partition("\n")[0]
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
             return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size="
-        code = EXIT_RANK_DIED if PEER_DIED.search(reason) else None
-        return code, "another process of this run has ended; see its own error"
+        return None, message
     return getattr(error, "exit_code", next(known, None)), message or "out of memory"
 
 

@@ -21,6 +21,10 @@ class DiskError(Exception):
     exit_code = 6  # the disk is too full to keep what a run has to keep
 
 
+class RankError(Exception):
+    exit_code = 7  # another process of the run has ended or does not respond
+
+
 class RunLockedError(Exception):
     exit_code = 8  # another process is writing to the run folder
 

@@ -90,6 +90,7 @@ class Config:
     device: str
     precision: str
     compile: bool | Annotated[str, ("auto",)]
+    ddp_timeout: Annotated[float, Bounds(above=0, most=10**6)]
     dry_run: bool
     debug: bool
     model: ModelConfig

@@ -1,15 +1,45 @@
 """Processes that split each batch, and the signals that stop them."""
 
+import faulthandler
 import os
+import re
 import signal
-from contextlib import contextmanager, nullcontext
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import wraps
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from configs.errors import StopRequested
+from configs.errors import RankError, StopRequested
+
+TIMED_OUT = re.compile("timed out|timeout", re.I)  # in torch's messages
+DISCONNECTED = re.compile("gloo|NCCL|Connection (closed|reset)")
+POLL_SECONDS = 0.5  # between the collectives of processes that wait for a slow one
+
+
+def collective(function):
+    """Turn torch's errors about another process into a RankError; after a timeout, print all stacks."""
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            if TIMED_OUT.search(reason):
+                faulthandler.dump_traceback(sys.stderr)
+                place = f"this one waited in {function.__name__} (stacks above)"
+                raise RankError(f"another process did not respond within ddp_timeout; {place}") from None
+            if DISCONNECTED.search(reason):
+                raise RankError("another process of this run has ended; see its own error") from None
+            raise
+
+    return call
 
 
 class Dist(NamedTuple):
@@ -22,6 +52,7 @@ class Dist(NamedTuple):
     def is_main(self):
         return self.rank == 0  # it writes and prints
 
+    @collective
     def wrap(self, module):
         return module if self.world_size == 1 else DDP(module, gradient_as_bucket_view=True)
 
@@ -29,6 +60,7 @@ class Dist(NamedTuple):
         """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
         return module.no_sync() if self.world_size > 1 else nullcontext()
 
+    @collective
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
         if self.world_size == 1:
@@ -41,8 +73,22 @@ class Dist(NamedTuple):
         """Wait for the other processes: torchrun kills all of them as soon as one has exited."""
         self.all_reduce_sum(0, device=device)
 
+    def run_slow(self, function, device):
+        """function(), which may take one process longer than ddp_timeout: the others wait in many short
+        collectives, for as long as it takes part in them."""
+        if self.world_size == 1:
+            return function()
+        future, running = ThreadPoolExecutor(1, "slow").submit(function), True
+        while running:
+            finished, _ = wait([future], POLL_SECONDS)
+            if finished and future.exception():
+                break
+            [running] = self.all_reduce_sum(not finished, device=device)
+        return future.result()
 
-def init_distributed(device):
+
+@collective
+def init_distributed(device, timeout):
     """(Dist, the device of this process)"""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return Dist(), device
@@ -54,7 +100,9 @@ def init_distributed(device):
             raise ValueError(f"process {local + 1} has no GPU: there are {n_gpus}; lower --nproc_per_node")
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    faulthandler.enable()  # NCCL aborts a process that has waited too long
+    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
     return Dist(dist.get_rank(), dist.get_world_size()), device
 
 
@@ -63,9 +111,15 @@ def is_main_rank():
     return os.environ.get("RANK", "0") == "0"
 
 
-def shut_down():
+def exit_process(code):
+    """sys.exit(code), but one of several processes frees nothing: gloo joins its threads while it holds the
+    GIL, and they may wait for it."""
     if dist.is_initialized():
-        dist.destroy_process_group()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)

@@ -20,8 +20,8 @@ from training.run_folder import check_name
 
 # what a resumed run may change: freely, only if resume_allow names it, or never; the longest prefix decides
 POLICIES = {
-    "free": "name resume resume_allow device dry_run debug data.cache log eval checkpoint sample wandb "
-    "train.steps train.tokens train.epochs train.minutes train.patience",
+    "free": "name resume resume_allow device ddp_timeout dry_run debug data.cache log eval checkpoint sample "
+    "wandb train.steps train.tokens train.epochs train.minutes train.patience",
     "allow": "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip",
     "fixed": "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size",
 }
@@ -151,9 +151,10 @@ class StoredCheckpoint(NamedTuple):
 def latest_whole(folder, dist, device):
     """The newest undamaged checkpoint of a run, the same in all processes; None if it has no checkpoint."""
     step, root = 0, folder / "checkpoints"
+    errors = []
+    checkpoints = files.whole_checkpoints(root, errors) if dist.is_main else iter(())
+    checkpoint = dist.run_slow(lambda: next(checkpoints, None), device)
     if dist.is_main:
-        errors = []
-        checkpoint = next(files.whole_checkpoints(root, errors), None)
         if errors and not checkpoint:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")
         for error in errors:

@@ -1,6 +1,7 @@
 """Run: everything that belongs to one training run, and what it saves."""
 
 import math
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -66,13 +67,10 @@ class Run:
 
     @contextmanager
     def open(self, runs_dir):
-        """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
+        """Its folder and checkpointer, in the main process."""
         if not self.dist.is_main:
-            try:
+            with self.saving_if_stopped():
                 yield
-            except StopRequested:
-                self.dist.barrier(self.precision.device)
-                raise StopRequested from None  # the main process reports it
             return
         with open_run_folder(self, runs_dir) as self.folder:
             earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
@@ -80,24 +78,35 @@ class Run:
             self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
-                yield
+                with self.saving_if_stopped():
+                    yield
                 self.checkpointer.wait()
-            except StopRequested as signal:
-                command = f"python train.py name={self.config.name or self.folder.name} resume=true"
-                message = f"stopped by {signal} before the first step. To start again: {command}"
-                if step := self.state.step:
-                    self.save()
-                    self.checkpointer.wait()
-                    message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
-                if self.checkpointer.failures:
-                    message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
-                    raise DiskError(message) from None
-                self.dist.barrier(self.precision.device)
-                raise StopRequested(message) from None
             finally:
                 self.checkpointer.close()
             if self.checkpointer.failures:
                 raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
+
+    @contextmanager
+    def saving_if_stopped(self):
+        """A run that is stopped is saved, and reported by the main process before any process exits."""
+        try:
+            yield
+        except StopRequested as signal:
+            step, device = self.state.step, self.precision.device
+            if step:
+                self.save()
+                self.dist.run_slow(lambda: self.checkpointer and self.checkpointer.wait(), device)
+            if self.dist.is_main:
+                command = f"python train.py name={self.config.name or self.folder.name} resume=true"
+                message = f"stopped by {signal} before the first step. To start again: {command}"
+                if step:
+                    message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
+                if self.checkpointer.failures:
+                    message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
+                    raise DiskError(message) from None
+                print(message, file=sys.stderr)
+            self.dist.barrier(device)
+            raise StopRequested from None
 
     @contextmanager
     def error_context(self, step):
@@ -134,12 +143,11 @@ class Run:
 
     def save(self, best=False):
         """Once per step, however often it is called."""
-        if not self.checkpointer:
-            return
         state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
         state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
         state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
-        self.checkpointer.save(state, self.tensors, best)
+        saver, device = self.checkpointer, self.precision.device  # only in the main process
+        self.dist.run_slow(lambda: saver and saver.save(state, self.tensors, best), device)
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}

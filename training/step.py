@@ -10,6 +10,7 @@ import torch.nn as nn
 from configs.errors import NonFiniteError
 from data.shuffle import hash_seed
 from model.loss import loss
+from training.distributed import collective
 
 
 class LossModule(nn.Module):
@@ -62,6 +63,7 @@ class TrainStep:
         self.optimizer.step(lr_factor, scaler, overflow)
         return StepMetrics(total / count, norm, overflow)
 
+    @collective
     def backward(self, batch, count):
         """Accumulate the gradient of the mean over `count` targets, those of all processes."""
         total = torch.zeros((), device=self.precision.device)
