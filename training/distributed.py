@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from configs.errors import RankError, StopRequested
 
 TIMED_OUT = re.compile("timed out|timeout", re.I)  # in torch's messages
-DISCONNECTED = re.compile("gloo|NCCL|Connection (closed|reset)")
+DISCONNECTED = re.compile("gloo|remote process|Connection (closed|reset)|communicator was aborted")
 POLL_SECONDS = 0.5  # between the collectives of processes that wait for a slow one
 
 
@@ -30,12 +30,11 @@ def collective(function):
         try:
             return function(*args, **kwargs)
         except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            if TIMED_OUT.search(reason):
+            if TIMED_OUT.search(str(error)):
                 faulthandler.dump_traceback(sys.stderr)
                 place = f"this one waited in {function.__name__} (stacks above)"
                 raise RankError(f"another process did not respond within ddp_timeout; {place}") from None
-            if DISCONNECTED.search(reason):
+            if DISCONNECTED.search(str(error)):
                 raise RankError("another process of this run has ended; see its own error") from None
             raise
 
