@@ -29,10 +29,9 @@ def run_command(main, args):
         code, message = explain(error)
         if code is None or {"debug=true", "--debug"} & set(args):
             traceback.print_exc()
-        if code is None:
-            return 1
-        print(f"error: {message}", file=sys.stderr)
-        return code
+        if code is not None:
+            print(f"error: {message}", file=sys.stderr)
+        return code or 1
 
 
 def explain(error):
@@ -44,7 +43,6 @@ def explain(error):
         reason = message.partition("\n")[0]
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
             return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size="
-        return None, message
     return getattr(error, "exit_code", next(known, None)), message or "out of memory"
 
 

@@ -8,7 +8,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
-from functools import wraps
 from typing import NamedTuple
 
 import torch
@@ -19,26 +18,20 @@ from configs.errors import RankError, StopRequested
 
 TIMED_OUT = re.compile("timed out|timeout", re.I)  # in torch's messages
 DISCONNECTED = re.compile("gloo|remote process|Connection (closed|reset)|communicator was aborted")
-POLL_SECONDS = 0.5  # between the collectives of processes that wait for a slow one
 
 
-def collective(function):
+@contextmanager
+def waiting_for(what):
     """Turn torch's errors about another process into a RankError; after a timeout, print all stacks."""
-
-    @wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except RuntimeError as error:
-            if TIMED_OUT.search(str(error)):
-                faulthandler.dump_traceback(sys.stderr)
-                place = f"this one waited in {function.__name__} (stacks above)"
-                raise RankError(f"another process did not respond within ddp_timeout; {place}") from None
-            if DISCONNECTED.search(str(error)):
-                raise RankError("another process of this run has ended; see its own error") from None
-            raise
-
-    return call
+    try:
+        yield
+    except RuntimeError as error:
+        if TIMED_OUT.search(str(error)):
+            faulthandler.dump_traceback(sys.stderr)
+            raise RankError(f"timed out (ddp_timeout) waiting for {what}; see the stacks above") from None
+        if DISCONNECTED.search(str(error)):
+            raise RankError("another process of this run has ended; see its own error") from None
+        raise
 
 
 class Dist(NamedTuple):
@@ -51,7 +44,7 @@ class Dist(NamedTuple):
     def is_main(self):
         return self.rank == 0  # it writes and prints
 
-    @collective
+    @waiting_for("the model of another process")
     def wrap(self, module):
         return module if self.world_size == 1 else DDP(module, gradient_as_bucket_view=True)
 
@@ -59,7 +52,7 @@ class Dist(NamedTuple):
         """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
         return module.no_sync() if self.world_size > 1 else nullcontext()
 
-    @collective
+    @waiting_for("another process")
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
         if self.world_size == 1:
@@ -68,25 +61,22 @@ class Dist(NamedTuple):
         dist.all_reduce(tensor)
         return tensor.tolist()
 
-    def barrier(self, device):
-        """Wait for the other processes: torchrun kills all of them as soon as one has exited."""
-        self.all_reduce_sum(0, device=device)
-
-    def run_slow(self, function, device):
+    def run_slow(self, function, device, only_main=False):
         """function(), which may take one process longer than ddp_timeout: the others wait in many short
-        collectives, for as long as it takes part in them."""
+        collectives, for as long as it answers. All return together."""
         if self.world_size == 1:
             return function()
-        future, running = ThreadPoolExecutor(1, "slow").submit(function), True
+        takes_part = self.is_main or not only_main
+        future, running = ThreadPoolExecutor(1).submit(function if takes_part else lambda: None), True
         while running:
-            finished, _ = wait([future], POLL_SECONDS)
+            finished, _ = wait([future], timeout=0.5)
             if finished and future.exception():
                 break
             [running] = self.all_reduce_sum(not finished, device=device)
         return future.result()
 
 
-@collective
+@waiting_for("another process to start")
 def init_distributed(device, timeout):
     """(Dist, the device of this process)"""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
@@ -111,12 +101,10 @@ def is_main_rank():
 
 
 def exit_process(code):
-    """sys.exit(code), but one of several processes frees nothing: gloo joins its threads while it holds the
-    GIL, and they may wait for it."""
+    """sys.exit(code), without freeing what DDP shares with the threads of gloo: that can deadlock."""
     if dist.is_initialized():
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -150,10 +150,9 @@ class StoredCheckpoint(NamedTuple):
 
 def latest_whole(folder, dist, device):
     """The newest undamaged checkpoint of a run, the same in all processes; None if it has no checkpoint."""
-    step, root = 0, folder / "checkpoints"
-    errors = []
-    checkpoints = files.whole_checkpoints(root, errors) if dist.is_main else iter(())
-    checkpoint = dist.run_slow(lambda: next(checkpoints, None), device)
+    step, root, errors = 0, folder / "checkpoints", []
+    checkpoints = files.whole_checkpoints(root, errors)
+    checkpoint = dist.run_slow(lambda: next(checkpoints, None), device, only_main=True)
     if dist.is_main:
         if errors and not checkpoint:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")

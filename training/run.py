@@ -3,8 +3,9 @@
 import math
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,46 +68,40 @@ class Run:
 
     @contextmanager
     def open(self, runs_dir):
-        """Its folder and checkpointer, in the main process."""
-        if not self.dist.is_main:
-            with self.saving_if_stopped():
+        """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
+        with self.open_folder(runs_dir) if self.dist.is_main else nullcontext():
+            try:
                 yield
-            return
+            except StopRequested as stop:  # torchrun kills all processes once one has exited
+                self.run_in_main(self.save_stopped, stop)
+                raise StopRequested from None
+
+    @contextmanager
+    def open_folder(self, runs_dir):
         with open_run_folder(self, runs_dir) as self.folder:
             earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
             self.start = time.perf_counter() - max(earlier, default=0)
             self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
-                with self.saving_if_stopped():
-                    yield
+                yield
                 self.checkpointer.wait()
             finally:
                 self.checkpointer.close()
             if self.checkpointer.failures:
                 raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
 
-    @contextmanager
-    def saving_if_stopped(self):
-        """A run that is stopped is saved, and reported by the main process before any process exits."""
-        try:
-            yield
-        except StopRequested as signal:
-            step, device = self.state.step, self.precision.device
-            if step:
-                self.save()
-                self.dist.run_slow(lambda: self.checkpointer and self.checkpointer.wait(), device)
-            if self.dist.is_main:
-                command = f"python train.py name={self.config.name or self.folder.name} resume=true"
-                message = f"stopped by {signal} before the first step. To start again: {command}"
-                if step:
-                    message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
-                if self.checkpointer.failures:
-                    message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
-                    raise DiskError(message) from None
-                print(message, file=sys.stderr)
-            self.dist.barrier(device)
-            raise StopRequested from None
+    def save_stopped(self, signal):
+        command = f"python train.py name={self.config.name or self.folder.name} resume=true"
+        message = f"stopped by {signal} before the first step. To start again: {command}"
+        if step := self.state.step:
+            self.save_in_main(best=False)
+            self.checkpointer.wait()
+            message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
+        if self.checkpointer.failures:
+            message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
+            raise DiskError(message) from None
+        print(message, file=sys.stderr)
 
     @contextmanager
     def error_context(self, step):
@@ -141,13 +136,18 @@ class Run:
         self.steps = self.state.step
         return True
 
+    def run_in_main(self, function, *args):
+        self.dist.run_slow(partial(function, *args), self.precision.device, only_main=True)
+
     def save(self, best=False):
         """Once per step, however often it is called."""
+        self.run_in_main(self.save_in_main, best)
+
+    def save_in_main(self, best):
         state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
         state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
         state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
-        saver, device = self.checkpointer, self.precision.device  # only in the main process
-        self.dist.run_slow(lambda: saver and saver.save(state, self.tensors, best), device)
+        self.checkpointer.save(state, self.tensors, best)
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}

@@ -10,7 +10,7 @@ import torch.nn as nn
 from configs.errors import NonFiniteError
 from data.shuffle import hash_seed
 from model.loss import loss
-from training.distributed import collective
+from training.distributed import waiting_for
 
 
 class LossModule(nn.Module):
@@ -63,7 +63,7 @@ class TrainStep:
         self.optimizer.step(lr_factor, scaler, overflow)
         return StepMetrics(total / count, norm, overflow)
 
-    @collective
+    @waiting_for("the gradients of another process")
     def backward(self, batch, count):
         """Accumulate the gradient of the mean over `count` targets, those of all processes."""
         total = torch.zeros((), device=self.precision.device)

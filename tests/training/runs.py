@@ -7,6 +7,13 @@ USUAL = ["size=tiny", "model.context_length=32", "tokenizer=byte", "data=text", 
          "train.steps=4", "train.batch_size=4", "eval.max_examples=4", "precision=fp32"]  # fmt: skip
 
 
+def torchrun_environment(rank, port):
+    """What torchrun gives to one of two processes; their store, a TCPStore, is in another one."""
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "TORCHELASTIC_RESTART_COUNT": 0}
+    environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    return {name: str(value) for name, value in environment.items()}
+
+
 def with_usual(overrides):
     """The overrides, after those of USUAL that they do not replace."""
     replaced = {override.partition("=")[0] for override in overrides}

@@ -16,7 +16,7 @@ from data.corpus import load
 from model.checkpoint.files import FILES
 from model.hub.convert import init_config
 from tests.parts import ROOT, names
-from tests.training.runs import USUAL, rows, weights, with_usual
+from tests.training.runs import USUAL, rows, torchrun_environment, weights, with_usual
 from train import main
 from training.run import Run
 from training.sweep import launch
@@ -109,10 +109,8 @@ def test_processes_split_a_run(run):
     overrides = ["optimizer=adamw", "log.every=1", "eval.max_examples=100"]
     alone = run(*overrides, "name=one")
     store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     command = [sys.executable, str(ROOT / "train.py"), *with_usual([*overrides, "name=two"])]
-    ranks = [os.environ | environment | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    ranks = [os.environ | torchrun_environment(rank, store.port) for rank in (0, 1)]
     processes = [subprocess.Popen(command, env=rank, stdout=subprocess.DEVNULL) for rank in ranks]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     for fields in (("step", "loss"), ("step", "val_loss", "val_tokens")):
