@@ -125,7 +125,9 @@ def catching_signals():
 
 
 def on_signal(number, frame):
-    if received:
+    # torchrun forwards a signal that a scheduler may have sent to all processes already
+    repeated = dist.is_initialized() and number in received
+    if received and not repeated:
         os._exit(128 + number)
     received.append(number)
 
