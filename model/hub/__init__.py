@@ -1,5 +1,6 @@
-"""Models to and from Hugging Face formats, without transformers. spec.py describes a model, family.py a
-transformers class, tensors.py converts weights, convert.py folders; families/ has a table per class."""
+"""Models to and from Hugging Face formats, without transformers (if installed, it checks what is exported).
+spec.py describes a model, family.py a transformers class, tensors.py converts weights, convert.py folders;
+families/ has a table per class."""
 
 from configs.errors import HubError
 from model.hub.families.bart import BART
@@ -12,7 +13,7 @@ from model.hub.family import match, spec_from_hf
 from model.hub.files import read_json, refuse_invalid
 from model.hub.spec import config_from_spec
 
-ALL = (GPT2, LLAMA, MISTRAL, QWEN3, NANOCHAT, DEEPSEEK, ROBERTA, BERT, T5, BART)
+ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
 FAMILIES = {family.model_type: family for family in ALL}
 
 
