@@ -104,8 +104,8 @@ QWEN3 = LLAMA._replace(
 def read_nanochat(hf_config, spec):
     options = read(hf_config, spec)
     if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
-        reason = "it normalizes queries and keys after their rotation, which cancels attention_factor"
-        raise HubError(f"NanoChatForCausalLM takes yarn only with an attention_factor of 1, because {reason}")
+        reason = "it normalizes queries and keys after rope, which cancels any other"
+        raise HubError(f"NanoChatForCausalLM supports yarn only with attention_factor=1: {reason}")
     return options
 
 
