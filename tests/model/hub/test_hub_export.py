@@ -106,7 +106,7 @@ def changed(config, node, value):
 @pytest.mark.faults
 @pytest.mark.parametrize("preset", names("model"))
 def test_exported_variants_have_equal_logits(preset, tmp_path):
-    """Each part and option with each preset, and many pairs of them; what differs is refused by its config."""
+    """Each part and option with each preset, and many pairs of them; all else is refused by its config."""
     _, tokenizer, config = build(f"model={preset}")
     rng, source, tokens = random.Random(preset), torch.arange(48).view(2, 24), torch.arange(60).view(2, 30)
     exported = {}
