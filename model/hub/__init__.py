@@ -1,6 +1,5 @@
-"""Models to and from Hugging Face formats, without transformers (if installed, it checks what is exported).
-spec.py describes a model, family.py a transformers class, tensors.py converts weights, convert.py folders;
-families/ has a table per class."""
+"""Models to and from Hugging Face formats, without transformers. spec.py describes a model, family.py a
+transformers class, tensors.py converts weights, convert.py folders; families/ has a table per class."""
 
 from configs.errors import HubError
 from model.hub.families.bart import BART

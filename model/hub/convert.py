@@ -87,9 +87,7 @@ def export(model, tokenizer, config, folder, family=None):
         for reader, logits in read_logits(draft, match.family, inputs):
             difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
             if not difference <= LOGIT_TOLERANCE:
-                raise HubError(
-                    f"the logits differ by {difference:.1e} when read by {reader}; nothing was kept"
-                )
+                raise HubError(f"read by {reader}, the logits differ by {difference:.1e}; nothing was kept")
     return match.family
 
 
@@ -106,8 +104,7 @@ def read_logits(folder, family, inputs):
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     model = model_class.from_pretrained(folder, local_files_only=True)
-    names = ("input_ids", "decoder_input_ids")
-    yield "transformers", model(**dict(zip(names, inputs, strict=False))).logits
+    yield "transformers", model(**dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))).logits
 
 
 def write_folder(draft, match, model, tokenizer):

@@ -102,10 +102,10 @@ QWEN3 = LLAMA._replace(
 
 
 def read_nanochat(hf_config, spec):
+    """NanoChat normalizes queries and keys after rope, not before it."""
     options = read(hf_config, spec)
     if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
-        reason = "it normalizes queries and keys after rope, which cancels any other"
-        raise HubError(f"NanoChatForCausalLM supports yarn only with attention_factor=1: {reason}")
+        raise HubError("NanoChatForCausalLM needs attention_factor=1 in yarn: its norm cancels any other")
     return options
 
 
