@@ -27,7 +27,7 @@ LIBRARIES = {
     "data": {"numpy", "torch", "tiktoken", "tiktoken_ext", "tokenizers", "datasets", "huggingface_hub"}
     | {"requests", "rich", "filelock"},
     "model": {"torch", "safetensors", "tokenizers", "huggingface_hub", "yaml", "omegaconf", "matplotlib"}
-    | {"rich", "filelock"},
+    | {"rich", "filelock", "transformers"},
 }
 SLOW = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib", "transformers"}
 

@@ -7,6 +7,7 @@ python -m model.hub export --run runs/name --to FOLDER
 import argparse
 import sys
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from configs.cli import run_command
@@ -40,6 +41,8 @@ def export_run(run, which, folder, family):
     loaded = load_run(run, which)
     family = export(loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family)
     print(f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})")
+    if find_spec("transformers") is None:
+        print("transformers is not installed; if it is, export also compares the logits with its own")
 
 
 def main(argv):
