@@ -137,7 +137,7 @@ def test_each_row_stops_on_its_own():
         ("decoder", {"prompts": []}, "prompts are '\\[\\]'; expected a list of lists"),
         ("decoder", {"prompts": [[True]]}, "prompts are '\\[\\[True\\]\\]'"),
         ("decoder", {"max_new_tokens": 0}, "max_new_tokens is 0; expected an integer from 1 to 1,000,000"),
-        ("decoder", {"stop": 23}, "stop is 23; expected an integer from 0 to 22 or null"),
+        ("decoder", {"stop": 23}, "stop is 23; expected an integer from 0 to 22 or a list or null"),
         ("decoder", {"row_ids": [1, 2]}, "got 2 row ids and 1 prompts"),
     ],
 )
