@@ -19,9 +19,9 @@ ROLES = {
 }
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 MAX_FILE_CHARS = 1 << 24  # of a file beside tokenizer.json
-# classes of transformers that obey add_prefix_space in tokenizer_config.json, not in tokenizer.json
-BYTE_LEVEL = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "Qwen2Tokenizer")
-DEFAULT_CLASS = dict(zip(("gpt2", "roberta", "bart", "qwen3"), BYTE_LEVEL, strict=True))
+# classes of transformers that read add_prefix_space from tokenizer_config.json, and the models they are for
+PREFIX_SPACE_CLASSES = {"gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "bart": "BartTokenizer"}
+PREFIX_SPACE_CLASSES |= {"qwen3": "Qwen2Tokenizer"}
 
 
 def is_hf_folder(place):
@@ -43,12 +43,14 @@ def read_tokenizer(folder, hf_config):
         text = files.pop("tokenizer.json")
         if large := [name for name in files if len(files[name]) > MAX_FILE_CHARS]:
             raise ValueError(f"{large[0]} has more than {MAX_FILE_CHARS:,} characters")
-        names = ("generation_config.json", "tokenizer_config.json")
-        generation, settings = (read_json(folder / n) if (folder / n).exists() else {} for n in names)
+        generation, roles, settings = (
+            read_json(folder / f"{name}.json") if (folder / f"{name}.json").exists() else {}
+            for name in ("generation_config", "special_tokens_map", "tokenizer_config")
+        )
         if settings and "tokenizer_class" in hf_config:  # which transformers reads next
             settings = {"tokenizer_class": hf_config["tokenizer_class"]} | settings
             files["tokenizer_config.json"] = json.dumps(settings, indent=2)
-        specials = special_ids(hf_config, generation, settings, load_hf_tokenizer(text), vocab_size)
+        specials = special_ids(hf_config, generation, roles | settings, load_hf_tokenizer(text), vocab_size)
         return from_hf(obey_prefix_space(text, settings, hf_config), specials, vocab_size, files)
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{path} cannot be used: {error}") from None
@@ -56,11 +58,12 @@ def read_tokenizer(folder, hf_config):
 
 def obey_prefix_space(text, settings, hf_config):
     """tokenizer.json, such that it begins a text with a space only where AutoTokenizer does."""
-    name = settings.get("tokenizer_class") or DEFAULT_CLASS.get(hf_config.get("model_type"))
+    name = settings.get("tokenizer_class") or PREFIX_SPACE_CLASSES.get(hf_config.get("model_type"))
     spec, add = json.loads(text), settings.get("add_prefix_space") is True
     last = spec.get("pre_tokenizer") or {}
     last = last.get("pretokenizers", [last])[-1]
-    if str(name).removesuffix("Fast") not in BYTE_LEVEL or last.get("add_prefix_space", add) == add:
+    is_listed = str(name).removesuffix("Fast") in PREFIX_SPACE_CLASSES.values()
+    if not is_listed or last.get("add_prefix_space", add) == add:
         return text
     last["add_prefix_space"] = add
     return json.dumps(spec)
@@ -77,12 +80,12 @@ def write_tokenizer(folder, tokenizer, context_length):
         (folder / name).write_text(content, encoding="utf-8")
 
 
-def special_ids(hf_config, generation_config, tokenizer_config, library, vocab_size):
-    """{special token: id}, from config.json, else from tokenizer_config.json, else by the usual spelling."""
+def special_ids(hf_config, generation_config, roles, library, vocab_size):
+    """{special token: id}, from config.json, else from the names in `roles`, else by the usual spelling."""
 
-    def candidates(roles, spellings):
-        for role in roles:
-            i, name = hf_config.get(f"{role}_token_id"), tokenizer_config.get(f"{role}_token")
+    def candidates(names, spellings):
+        for role in names:
+            i, name = hf_config.get(f"{role}_token_id"), roles.get(f"{role}_token")
             yield from i if isinstance(i, list) else [i]
             name = name.get("content") if isinstance(name, dict) else name
             yield library.token_to_id(name) if isinstance(name, str) else None
