@@ -47,8 +47,8 @@ def read_tokenizer(folder, hf_config):
             read_json(folder / f"{name}.json") if (folder / f"{name}.json").exists() else {}
             for name in ("generation_config", "special_tokens_map", "tokenizer_config")
         )
-        if settings and "tokenizer_class" in hf_config:  # which transformers reads next
-            settings = {"tokenizer_class": hf_config["tokenizer_class"]} | settings
+        if name := hf_config.get("tokenizer_class"):  # export writes no such key in config.json
+            settings = {"tokenizer_class": name} | settings
             files["tokenizer_config.json"] = json.dumps(settings, indent=2)
         specials = special_ids(hf_config, generation, roles | settings, load_hf_tokenizer(text), vocab_size)
         return from_hf(obey_prefix_space(text, settings, hf_config), specials, vocab_size, files)

@@ -67,9 +67,8 @@ def roberta():
     tokenizer = bpe("<s>", "<pad>", "</s>", "<unk>", first=True)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
-    roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    roles |= {"sep_token": "</s>", "cls_token": "<s>", "mask_token": mask}
+    roles = dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
+    roles |= dict(sep_token="</s>", cls_token="<s>", mask_token={"content": "<mask>", "lstrip": True})
     return tokenizer, {"tokenizer_config.json": {"model_max_length": 64}, "special_tokens_map.json": roles}
 
 
@@ -84,9 +83,8 @@ def qwen():
 
 def wordpiece():
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*names, *"abcdefghijklmnopqrstuvwxyz", "the", "cat", "##s", "hat", "##a", "line", "text"]
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    pieces = enumerate([*names, "a", "b", "x", "the", "cat", "##s", "hat", "##a", "line", "text"])
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in pieces}, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(names)
@@ -211,10 +209,9 @@ def test_generation_ends_at_each_end_token(tmp_path, capsys):
 def test_prefix_space_is_that_of_autotokenizer(name, setting, in_json, tmp_path):
     """Some classes of transformers read tokenizer_config.json, others tokenizer.json."""
     settings = {} if setting is None else {"add_prefix_space": setting}
-    for place in ("tokenizer_config.json", "config.json") if name else ("config.json",):
-        here = {"tokenizer_class": name} if name and place == "tokenizer_config.json" else {}
-        there = {"tokenizer_class": name} if name and place == "config.json" else {}
-        folder = hf_folder("gpt2", tmp_path / place, settings | here, **there)
+    name = {"tokenizer_class": name} if name else {}
+    for number, (here, there) in enumerate([(name, {}), ({}, name)]):
+        folder = hf_folder("gpt2", tmp_path / str(number), settings | here, **there)
         whole = json.loads((folder / "tokenizer.json").read_text())
         whole["pre_tokenizer"]["add_prefix_space"] = in_json
         (folder / "tokenizer.json").write_text(json.dumps(whole))
