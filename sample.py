@@ -93,7 +93,7 @@ def generate_batch(sampler, rows, live):
 def generate_tokens(sampler, prompts, sample_ids):
     """(row, id, log-probability) of each new token."""
     model, options, specials = sampler.model, sampler.options, sampler.tokenizer.specials
-    limits, sources = {"max_new_tokens": options.max_new_tokens, "stop": specials["end"]}, None
+    limits, sources = {"max_new_tokens": options.max_new_tokens, "stop": sampler.tokenizer.end_ids}, None
     if model.kind == "encoder_decoder":
         sources, prompts = prompts, [[specials["start"]] for _ in prompts]
     if options.beams is not None:

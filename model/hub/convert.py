@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
-from data.tokenizers.huggingface import to_hf
 from model import build_model
 from model.checkpoint.files import model_config, read_config
 from model.checkpoint.load import load_run, load_weights
@@ -19,7 +18,7 @@ from model.hub import HubError, best_match, read_hf_config
 from model.hub.files import files_of, refuse_invalid, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
-from model.hub.tokenizer import is_hf_folder, read_tokenizer
+from model.hub.tokenizer import is_hf_folder, read_tokenizer, write_tokenizer
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -73,7 +72,9 @@ def atomic_folder(folder):
 def export(model, tokenizer, config, folder, family=None):
     """Write a folder and compare its logits. Return the family that the model was written as."""
     end, start, pad = map(tokenizer.specials.get, ("end", "start", "pad"))
-    ids = {"eos_token_id": end, "bos_token_id": end if start is None else start, "pad_token_id": pad}
+    eos = tokenizer.end_ids if len(tokenizer.end_ids) > 1 else end
+    bos = end if start is None and tokenizer.text is None else start
+    ids = {"eos_token_id": eos, "bos_token_id": bos, "pad_token_id": pad}
     if config.kind == "encoder_decoder":
         ids |= {"decoder_start_token_id": start, "forced_eos_token_id": None, "is_encoder_decoder": True}
     match = best_match(spec_from_config(config, model), ids, family)
@@ -122,13 +123,7 @@ def write_folder(draft, match, model, tokenizer):
     resolved = resolve(family.tensors(spec, hf_config), tensors).items()
     hf_tensors = {hf: rule.to_hf([tensors[n] for n in part]).contiguous() for hf, (rule, part, _) in resolved}
     save_file(hf_tensors, draft / "model.safetensors", {"format": "pt"})
-    text, names = to_hf(tokenizer)
-    (draft / "tokenizer.json").write_text(text, encoding="utf-8")
-    roles = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
-    tokenizer_config = {role: names[name] for name, role in roles.items() if name in names}
-    tokenizer_config["model_max_length"] = spec["context_length"]
-    tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
-    files = {"config": hf_config, "tokenizer_config": tokenizer_config, "generation_config": ids}
-    for name, content in files.items():
+    for name, content in {"config": hf_config, "generation_config": ids}.items():
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")

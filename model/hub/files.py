@@ -23,7 +23,7 @@ def resolve_folder(place):
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
     except Exception as error:  # of many types, and those of the libraries below it
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise HubError(f"no such folder: {place}, and no such model can be downloaded: {lines[0]}") from None

@@ -97,6 +97,7 @@ def build_hf(name):
 def save(model, folder, **options):
     model.save_pretrained(folder, **options)
     byte_pairs().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return folder
 
 

@@ -413,7 +413,7 @@ def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
     tokenizer.save(str(folder / "tokenizer.json"))
     edit_config(folder, eos_token_id=None, bos_token_id=None, pad_token_id=0)
     settings = folder / "tokenizer_config.json"
-    settings.write_text('{"sep_token": "[SEP]", "mask_token": {"content": "[MASK]"}}')
+    settings.write_text('{"sep_token": "[SEP]", "mask_token": {"__type": "AddedToken", "content": "[MASK]"}}')
     import_run(folder, tmp_path / "run")
     assert "kept in its own format" in capsys.readouterr().out
     run = load_run(tmp_path / "run")
@@ -422,7 +422,7 @@ def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
     back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
-    assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
+    assert (back.mask_token, back.sep_token) == ("[MASK]", "[SEP]")
     settings.write_text('{"do_lower_case": true}')  # as BERT was published
     assert load_hf(folder)[1].specials == {"end": 2, "pad": 0, "mask": 3}
 
