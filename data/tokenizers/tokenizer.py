@@ -12,11 +12,14 @@ from itertools import groupby
 import numpy as np
 import tiktoken
 
+from configs.errors import TokenizerError
 from configs.registry import Count, build
+from data.tokenizers.limits import SAMPLE, as_tokenizer_error, check_json
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 Ids, Template = dict[str, int], list[list[int]]
+NO_ID = 1 << 31
 NO_TEMPLATE = [[], []]  # ids before and after a prompt
 SPECIAL_NAME = re.compile(r"[a-z]+(_\d+)?")
 
@@ -124,7 +127,13 @@ class BytePairTokenizer(Tokenizer):
         ids = {token: i for i, token in enumerate(ranks)}
         # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
         special = {f"<|{name}|>": i for name, i in specials.items()}
-        self.encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special)
+        ids[b""] = NO_ID  # of an empty match, at which tiktoken would panic
+        with as_tokenizer_error("the pattern cannot be used"):
+            self.encoding = tiktoken.Encoding(
+                "bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special
+            )
+        if self.decode(self.encode(SAMPLE)) != SAMPLE:
+            raise TokenizerError(f"the pattern {pattern!r:.60} does not match all of a text")
 
     @classmethod
     def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
@@ -135,7 +144,11 @@ class BytePairTokenizer(Tokenizer):
         return cls(pattern, tokens, specials, vocab_size, template)
 
     def encode(self, text):
-        return self.encoding.encode_to_numpy(text, disallowed_special=())
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text!r:.60}"):
+            ids = self.encoding.encode_to_numpy(text, disallowed_special=())
+            if ids.size and ids.max() == NO_ID:
+                raise ValueError("the pattern matches the empty string")
+        return ids
 
     def decode_bytes(self, ids):
         return b"".join(self.ranks[i] for i in ids)
@@ -158,16 +171,15 @@ class HubTokenizer(Tokenizer):
             raise ValueError(f"the tokenizer has ids up to {highest}; the model's vocab_size is {vocab_size}")
 
     def encode(self, text):
-        try:
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text!r:.60}"):
             return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library has no class of its own
-            raise ValueError(f"this tokenizer cannot encode {text!r:.60}: {error}") from None
 
     def decode_bytes(self, ids):
-        return self.backend.decode(list(ids)).encode()
+        return self.decode(ids).encode()
 
     def decode(self, ids):
-        return self.backend.decode(list(ids))
+        with as_tokenizer_error("tokenizer.json cannot decode"):
+            return self.backend.decode(list(ids))
 
     def incremental_decoder(self, before=()):
         """Tokens may join in any way, so new ids are decoded together with the last that became text."""
@@ -190,11 +202,11 @@ def load_hf_tokenizer(text):
     """A tokenizer of the library that never parses special tokens out of text."""
     import tokenizers
 
-    try:
+    with as_tokenizer_error("not a valid tokenizer.json"):
+        check_json(text)
         tokenizer = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library has no class of its own
-        raise ValueError(f"not a valid tokenizer.json: {error}") from None
     tokenizer.encode_special_tokens = True
+    tokenizer.post_processor = None  # one could repeat a text
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
