@@ -47,17 +47,17 @@ def require(condition, reason):
 
 
 def check_json(text):
-    """Before the library reads it, which normalizes the added tokens at once."""
+    """Before the library reads it, for it normalizes the added tokens at once."""
     spec = json.loads(text, object_pairs_hook=check_object)
-    model, added, n_times = spec["model"], spec.get("added_tokens") or [], check_steps(spec)
-    is_unigram, limit = isinstance(model["vocab"], list), model.get("max_input_chars_per_word", 0)
+    model, times = spec["model"], check_steps(spec)
+    is_unigram, max_chars = isinstance(model["vocab"], list), model.get("max_input_chars_per_word", 0)
     tokens = [entry[0] for entry in model["vocab"]] if is_unigram else [*model["vocab"]]
-    added = [token["content"] for token in added]
+    added = [token["content"] for token in spec.get("added_tokens") or []]
     names = [name for name in (*tokens, *added, *model.values()) if isinstance(name, str)]
-    longest = MAX_WORD if is_unigram else MAX_TOKEN  # each character of a text begins that many lookups
-    require(max(map(len, names)) <= longest, f"a token has more than {longest} characters")
-    require(limit <= MAX_WORD, f"max_input_chars_per_word is {limit}; expected at most {MAX_WORD}")
-    n = sum(map(len, added)) * n_times + is_unigram * sum(map(len, tokens))
+    longest = MAX_WORD if is_unigram else MAX_TOKEN  # Unigram looks up every part of a text that is so long
+    require(max(map(len, names), default=0) <= longest, f"a token has more than {longest} characters")
+    require(max_chars <= MAX_WORD, f"max_input_chars_per_word is {max_chars}; expected at most {MAX_WORD}")
+    n = sum(map(len, added)) * times + is_unigram * sum(map(len, tokens))
     require(n <= MAX_TRIES, f"the tokens have {n:,.0f} characters; expected at most {MAX_TRIES:,}")
     prefix, merges = model.get("continuing_subword_prefix") or "", model.get("merges") or []
     seconds = ((merge.split(" ") if isinstance(merge, str) else merge)[-1] for merge in merges if prefix)
@@ -73,10 +73,10 @@ def check_object(pairs):
 
 
 def check_charsmap(data):
-    """A size, a double-array trie (https://github.com/s-yata/darts-clone) and replacements that end with NUL: no
-    unit may lead out of the trie or into a replacement."""
+    """The trie (https://github.com/s-yata/darts-clone) and the replacements, which end with NUL. No unit may
+    lead out of the trie, or into a replacement."""
     size, damaged = int.from_bytes(data[:4], "little"), "precompiled_charsmap is damaged"
-    require(0 < size <= len(data) - 4 and size % 1024 == 0, damaged)  # a byte chooses one of 256 units
+    require(0 < size <= len(data) - 4 and size % 1024 == 0, damaged)  # blocks of 256 units
     units, replacements = np.frombuffer(data[4 : 4 + size], "<u4"), data[4 + size :]
     is_leaf = units >> 31 == 1
     is_leaf[0] = False  # the root

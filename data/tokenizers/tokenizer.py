@@ -133,7 +133,7 @@ class BytePairTokenizer(Tokenizer):
                 "bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special
             )
         if self.decode(self.encode(SAMPLE)) != SAMPLE:
-            raise TokenizerError(f"the pattern {pattern!r:.60} does not match all of a text")
+            raise TokenizerError(f"the pattern {pattern!r:.60} leaves out a part of a text")
 
     @classmethod
     def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
@@ -146,8 +146,8 @@ class BytePairTokenizer(Tokenizer):
     def encode(self, text):
         with as_tokenizer_error(f"tokenizer.json cannot encode {text!r:.60}"):
             ids = self.encoding.encode_to_numpy(text, disallowed_special=())
-            if ids.size and ids.max() == NO_ID:
-                raise ValueError("the pattern matches the empty string")
+        if ids.size and ids.max() == NO_ID:
+            raise TokenizerError(f"the pattern {self.pattern!r:.60} matches the empty string")
         return ids
 
     def decode_bytes(self, ids):

@@ -176,7 +176,7 @@ def test_patterns_that_do_not_split_every_text(pattern, capfd):
         BytePairTokenizer(pattern, BYTES, {"end": 256})
     assert "panicked" not in capfd.readouterr().err
     ours = BytePairTokenizer(r"(?=q)|(?s:.)", BYTES, {"end": 256})
-    with pytest.raises(ValueError, match="cannot encode 'q': the pattern matches the empty string"):
+    with pytest.raises(ValueError, match="the pattern '.*' matches the empty string"):
         ours.encode("q")
 
 
