@@ -31,7 +31,7 @@ def as_tokenizer_error(reason):
     """Errors of the libraries become ours; panics of Rust, too, which are not an Exception."""
     try:
         yield
-    except TokenizerError:
+    except (TokenizerError, MemoryError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

@@ -12,14 +12,13 @@ from itertools import groupby
 import numpy as np
 import tiktoken
 
-from configs.errors import TokenizerError
 from configs.registry import Count, build
-from data.tokenizers.limits import SAMPLE, as_tokenizer_error, check_json
+from data.tokenizers.limits import MAX_STEPS, SAMPLE, as_tokenizer_error, check_json, require
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
+NO_ID = 1 << 31  # beyond every vocabulary
 Ids, Template = dict[str, int], list[list[int]]
-NO_ID = 1 << 31
 NO_TEMPLATE = [[], []]  # ids before and after a prompt
 SPECIAL_NAME = re.compile(r"[a-z]+(_\d+)?")
 
@@ -123,17 +122,17 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE):
         super().__init__(len(ranks), specials, vocab_size, template)
+        require(len(pattern) <= MAX_STEPS, f"the pattern has more than {MAX_STEPS:,} characters")
         self.pattern, self.ranks, self.explicit_vocab_size = pattern, ranks, vocab_size
         ids = {token: i for i, token in enumerate(ranks)}
         # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
         special = {f"<|{name}|>": i for name, i in specials.items()}
         ids[b""] = NO_ID  # of an empty match, at which tiktoken would panic
+        settings = {"pat_str": pattern, "mergeable_ranks": ids, "special_tokens": special}
         with as_tokenizer_error("the pattern cannot be used"):
-            self.encoding = tiktoken.Encoding(
-                "bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special
-            )
-        if self.decode(self.encode(SAMPLE)) != SAMPLE:
-            raise TokenizerError(f"the pattern {pattern!r:.60} leaves out a part of a text")
+            self.encoding = tiktoken.Encoding("bpe", **settings)
+        is_lossless = self.decode(self.encode(SAMPLE)) == SAMPLE
+        require(is_lossless, f"the pattern {pattern!r:.60} leaves out a part of a text")
 
     @classmethod
     def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
@@ -144,10 +143,10 @@ class BytePairTokenizer(Tokenizer):
         return cls(pattern, tokens, specials, vocab_size, template)
 
     def encode(self, text):
-        with as_tokenizer_error(f"tokenizer.json cannot encode {text!r:.60}"):
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
             ids = self.encoding.encode_to_numpy(text, disallowed_special=())
-        if ids.size and ids.max() == NO_ID:
-            raise TokenizerError(f"the pattern {self.pattern!r:.60} matches the empty string")
+        is_empty = ids.size and ids.max() == NO_ID
+        require(not is_empty, f"the pattern {self.pattern!r:.60} matches the empty string")
         return ids
 
     def decode_bytes(self, ids):
@@ -171,7 +170,7 @@ class HubTokenizer(Tokenizer):
             raise ValueError(f"the tokenizer has ids up to {highest}; the model's vocab_size is {vocab_size}")
 
     def encode(self, text):
-        with as_tokenizer_error(f"tokenizer.json cannot encode {text!r:.60}"):
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
             return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
 
     def decode_bytes(self, ids):

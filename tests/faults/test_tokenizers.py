@@ -169,7 +169,9 @@ def test_published_kinds_are_accepted(name):
     assert len(ids) >= 3 and ours.encode("cat").ids == ids and ours.decode(ids) == theirs.decode(ids)
 
 
-@pytest.mark.parametrize("pattern", ["", "x*", "x*|.", "(?=l)", "(?!)", "[^é]", "("])
+@pytest.mark.parametrize(
+    "pattern", ["", "x*", "x*|.", "(?=l)", "(?!)", "[^é]", "(", pytest.param("." * 10**6, id="long")]
+)
 def test_patterns_that_do_not_split_every_text(pattern, capfd):
     """tiktoken would panic at an empty match, and drop what is not matched."""
     with pytest.raises(ValueError, match="the pattern"):
@@ -194,7 +196,7 @@ def test_a_text_at_which_the_libraries_give_up():
 
 
 def test_interrupts_are_not_errors_of_a_tokenizer():
-    for interrupt in (KeyboardInterrupt, SystemExit):
+    for interrupt in (KeyboardInterrupt, SystemExit, MemoryError):
         with pytest.raises(interrupt), as_tokenizer_error("not valid"):
             raise interrupt
 
