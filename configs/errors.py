@@ -9,6 +9,10 @@ class CheckpointError(Exception):
     exit_code = 4  # a run folder, or a checkpoint in it, is damaged or incomplete
 
 
+class TokenizerError(ValueError):
+    exit_code = 4  # the tokenizer of a run or model cannot be used
+
+
 class HubError(ValueError):
     exit_code = 4  # a folder or model cannot be converted from or to the Hugging Face formats
 

@@ -4,13 +4,9 @@ import json
 import re
 from itertools import pairwise
 
+from data.tokenizers.limits import SAMPLE
 from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, HubTokenizer, load_hf_tokenizer
 from data.tokenizers.train import PATTERN, byte_level, bytes_to_unicode
-
-SAMPLE = (
-    "It's  a naïve Straße, 東京 — don't 1234567890 3.14e-10!\n\n\tdef f(x):\r\n        return x ** 2  # été\n"
-    '\'Tis "so" e\u0301 \u00a0 \u2028 \U0001f642\U0001f468\u200d\U0001f469 Привет мир 你好 शब्द  end \n \n  '
-)
 
 
 def to_hf(tokenizer):

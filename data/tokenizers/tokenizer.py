@@ -13,9 +13,11 @@ import numpy as np
 import tiktoken
 
 from configs.registry import Count, build
+from data.tokenizers.limits import MAX_STEPS, SAMPLE, as_tokenizer_error, check_json, require
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
+NO_ID = 1 << 31  # beyond every vocabulary
 Ids, Template, Files = dict[str, int], list[list[int]], dict[str, str]
 NO_TEMPLATE = [[], []]  # ids before and after a prompt
 SPECIAL_NAME = re.compile(r"[a-z]+(_\d+)?")
@@ -133,11 +135,17 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE, files=None):
         super().__init__(len(ranks), specials, vocab_size, template, files)
+        require(len(pattern) <= MAX_STEPS, f"the pattern has more than {MAX_STEPS:,} characters")
         self.pattern, self.ranks, self.explicit_vocab_size = pattern, ranks, vocab_size
         ids = {token: i for i, token in enumerate(ranks)}
         # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
         special = {f"<|{name}|>": i for name, i in specials.items()}
-        self.encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special)
+        ids[b""] = NO_ID  # of an empty match, at which tiktoken would panic
+        settings = {"pat_str": pattern, "mergeable_ranks": ids, "special_tokens": special}
+        with as_tokenizer_error("the pattern cannot be used"):
+            self.encoding = tiktoken.Encoding("bpe", **settings)
+        is_lossless = self.decode(self.encode(SAMPLE)) == SAMPLE
+        require(is_lossless, f"the pattern {pattern!r:.60} leaves out a part of a text")
 
     @classmethod
     def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
@@ -148,7 +156,11 @@ class BytePairTokenizer(Tokenizer):
         return cls(pattern, tokens, specials, vocab_size, template, files)
 
     def encode(self, text):
-        return self.encoding.encode_to_numpy(text, disallowed_special=())
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
+            ids = self.encoding.encode_to_numpy(text, disallowed_special=())
+        is_empty = ids.size and ids.max() == NO_ID
+        require(not is_empty, f"the pattern {self.pattern!r:.60} matches the empty string")
+        return ids
 
     def decode_bytes(self, ids):
         return b"".join(self.ranks[i] for i in ids)
@@ -172,16 +184,15 @@ class HubTokenizer(Tokenizer):
             raise ValueError(f"the tokenizer has ids up to {highest}; the model's vocab_size is {vocab_size}")
 
     def encode(self, text):
-        try:
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
             return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library has no class of its own
-            raise ValueError(f"this tokenizer cannot encode {text!r:.60}: {error}") from None
 
     def decode_bytes(self, ids):
-        return self.backend.decode(list(ids)).encode()
+        return self.decode(ids).encode()
 
     def decode(self, ids):
-        return self.backend.decode(list(ids))
+        with as_tokenizer_error("tokenizer.json cannot decode"):
+            return self.backend.decode(list(ids))
 
     def incremental_decoder(self, before=()):
         """Tokens may join in any way, so new ids are decoded together with the last that became text."""
@@ -204,11 +215,11 @@ def load_hf_tokenizer(text):
     """A tokenizer of the library that never parses special tokens out of text."""
     import tokenizers
 
-    try:
+    with as_tokenizer_error("not a valid tokenizer.json"):
+        check_json(text)
         tokenizer = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library has no class of its own
-        raise ValueError(f"not a valid tokenizer.json: {error}") from None
     tokenizer.encode_special_tokens = True
+    tokenizer.post_processor = None  # one could repeat a text
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

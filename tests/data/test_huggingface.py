@@ -171,7 +171,7 @@ def test_a_text_that_cannot_be_encoded():
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
     ours = from_hf(words, {"end": 1}, 2)
     assert ours.encode("a").tolist() == [0]
-    with pytest.raises(ValueError, match="this tokenizer cannot encode 'b': .*UNK"):
+    with pytest.raises(ValueError, match="tokenizer.json cannot encode 'b': .*UNK"):
         ours.encode("b")
 
 
