@@ -1,5 +1,6 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
+import os
 import re
 from contextlib import suppress
 from copy import deepcopy
@@ -21,6 +22,7 @@ from configs.schema import MAX_INT, Config
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
+MAX_OVERRIDE = 4000  # characters, but for a path
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
@@ -95,6 +97,8 @@ def check_override(override):
         raise ValueError(f"unknown setting {key}")
     if "${" in override and name not in VERBATIM:
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
+    if name not in VERBATIM and len(override) > MAX_OVERRIDE:
+        raise ValueError(f"{override:.60}... is longer than {MAX_OVERRIDE:,} characters")
     options = options_of(group) if re.fullmatch(r"\w+", group) else []
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
@@ -102,10 +106,22 @@ def check_override(override):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
     if not options or value in options or "," in value:
         return
-    if group == "data" and (Path(value).expanduser().exists() or re.search(r"[./]", value)):
+    if group == "data" and (os.path.exists(value) or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
     hint = did_you_mean(value, options)
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
+
+
+def check_flags(args, known):
+    """Refuse flags but the known ones: a setting is written without dashes."""
+    unknown = sorted({arg.partition("=")[0] for arg in args if arg.startswith("-")} - known)
+    if unknown:
+        words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
+        value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
+        setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
+        example = f"{setting}={value}" if setting else "train.steps=100"
+        hint = f"settings are written key=value, for example {example} (see train.py --cfg job)"
+        raise ValueError(f"unknown option {unknown[0]}; {hint}")
 
 
 def groups():
@@ -113,7 +129,7 @@ def groups():
 
 
 def options_of(group):
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+    return sorted(path.stem for path in CONFIGS.glob("*/*.yaml") if path.parent.name == group)
 
 
 def package_of(group):
@@ -145,7 +161,7 @@ def expand_sweep(overrides):
         choices.append([override])
         if p.is_sweep_override():
             choices[-1] = [f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()]
-        elif key in VERBATIM and not Path(value).exists():
+        elif key in VERBATIM and not os.path.exists(value):
             choices[-1] = [f"{key}={path}" for path in value.split(",")]
     return [list(combination) for combination in product(*choices)]
 

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from configs.cli import print
 from configs.registry import build
 from data.disk import filesize
 from data.store import unigram_entropy

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 import numpy as np
 import torch
 
+from configs.cli import print
 from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from data.disk import filesize

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import count
 
+from configs.cli import print
 from configs.errors import CheckpointError, DiskError, RunLockedError
 from data import disk
 from model.checkpoint import save as checkpoint

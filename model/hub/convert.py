@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
+from configs.cli import expand_user
 from data.tokenizers.huggingface import to_hf
 from model import build_model
 from model.checkpoint.files import model_config, read_config
@@ -46,7 +47,7 @@ def init_config(place):
     if is_hf_folder(place):
         _, model, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
-    config = read_config(Path(place).expanduser())
+    config = read_config(expand_user(place))
     return {"model": config["model"], "tokenizer": config.get("tokenizer", {})}
 
 
@@ -55,7 +56,7 @@ def init_model(place):
     if is_hf_folder(place):
         model, tokenizer, *_ = load_hf(place)
         return model, tokenizer
-    run = load_run(Path(place).expanduser())
+    run = load_run(expand_user(place))
     return run.model.train(), run.tokenizer
 
 

@@ -1,8 +1,8 @@
 """The tokenizer of a folder in a Hugging Face format."""
 
 from itertools import count, takewhile
-from pathlib import Path
 
+from configs.cli import expand_user
 from configs.errors import HubError
 from configs.registry import Count, check_value
 from data.tokenizers.huggingface import from_hf, load_hf_tokenizer
@@ -19,7 +19,7 @@ ROLES = {
 
 def is_hf_folder(place):
     """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
-    folder = Path(place).expanduser()
+    folder = expand_user(place)
     if folder.is_dir():
         return (folder / "config.json").exists() and not (folder / "config.yaml").exists()
     return NAME.fullmatch(str(place)) is not None and not folder.parent.exists()

@@ -2,9 +2,12 @@
 
 from training.monitor.metrics import rows
 
+MAX_VALUE = 1e18  # of what is drawn; matplotlib's arithmetic overflows beyond 1e300
+
 
 def points(rows, name):
-    return [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
+    pairs = [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
+    return [(tokens, loss) for tokens, loss in pairs if abs(tokens) < MAX_VALUE and abs(loss) < MAX_VALUE]
 
 
 def draw(curves, path):
@@ -24,7 +27,7 @@ def draw(curves, path):
 
 
 def draw_run(metrics, path):
-    logged = rows(metrics)
+    logged = list(rows(metrics))
     partial, full = ([row for row in logged if row.get("full") is flag] for flag in (False, True))
     curves = [("training", "-", points(logged, "loss")), ("validation", "o-", points(partial, "val_loss"))]
     draw([*curves, ("full validation", "D", points(full, "val_loss"))], path)
