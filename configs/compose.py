@@ -22,7 +22,7 @@ from configs.schema import MAX_INT, Config
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
-MAX_OVERRIDE = 4000  # characters, but for a path
+MAX_KEY, MAX_VALUE = 200, 4000  # characters; a path may have more
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
@@ -97,8 +97,8 @@ def check_override(override):
         raise ValueError(f"unknown setting {key}")
     if "${" in override and name not in VERBATIM:
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
-    if name not in VERBATIM and len(override) > MAX_OVERRIDE:
-        raise ValueError(f"{override:.60}... is longer than {MAX_OVERRIDE:,} characters")
+    if len(key) > MAX_KEY or (len(value) > MAX_VALUE and name not in VERBATIM):
+        raise ValueError(f"{override:.60}... is too long")
     options = options_of(group) if re.fullmatch(r"\w+", group) else []
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")

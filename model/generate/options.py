@@ -145,11 +145,9 @@ def read_texts(options):
     try:
         data = file.read_bytes() if file else sys.stdin.buffer.read()
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except OSError as error:
-        raise ValueError(f"{name} cannot be read ({error.strerror.lower()})") from None
-    except UnicodeDecodeError as error:
-        place = f"byte {error.object[error.start]:#x} at offset {error.start}"
-        raise ValueError(f"{name} is not UTF-8: {place}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror.lower() if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
+        raise ValueError(f"{name} cannot be read ({reason})") from None
     texts = [line for line in text.split("\n") if line.strip()] if file else [text.removesuffix("\n")]
     if not texts:
         raise ValueError(f"{name} has no prompt; each line is one")
