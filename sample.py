@@ -146,7 +146,8 @@ def show(text):
 
 def print_json(prompt, text, ids, logprobs, finish_reason):
     row = dict(prompt=prompt, text=text, ids=ids, logprobs=logprobs, finish_reason=finish_reason)
-    sys.stdout.write(f"{json.dumps(row, ensure_ascii=sys.stdout.isatty())}\n")
+    ensure_ascii = sys.stdout.isatty() or sys.stdout.encoding.lower() != "utf-8"
+    sys.stdout.write(f"{json.dumps(row, ensure_ascii=ensure_ascii)}\n")
     sys.stdout.flush()
 
 

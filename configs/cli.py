@@ -15,8 +15,7 @@ from configs.errors import StopRequested
 EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}  # of errors without their own
 EXIT_RANK_DIED = 7
 PEER_DIED = re.compile("gloo|NCCL|Connection (closed|reset)")  # in torch's message
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # also changes of text direction
-MAX_MESSAGE = 1000  # characters
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and bidirectional overrides
 
 
 def escape(text, keep=""):
@@ -53,8 +52,8 @@ def run_command(main, args):
             raise
         if {"debug=true", "--debug"} & set(args):
             print(traceback.format_exc(), file=sys.stderr)
-        if len(message) > MAX_MESSAGE:  # it may quote a name of any length
-            message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+        if len(message) > 1000:  # it may quote a name of any length
+            message = f"{message[:500]} ... {message[-500:]}"
         print(f"error: {escape(message)}", file=sys.stderr)
         return code
 

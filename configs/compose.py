@@ -22,7 +22,6 @@ from configs.schema import MAX_INT, Config
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
-MAX_KEY, MAX_VALUE = 200, 4000  # characters; a path may have more
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
@@ -97,7 +96,7 @@ def check_override(override):
         raise ValueError(f"unknown setting {key}")
     if "${" in override and name not in VERBATIM:
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
-    if len(key) > MAX_KEY or (len(value) > MAX_VALUE and name not in VERBATIM):
+    if len(key) > 200 or (len(value) > 4000 and name not in VERBATIM):
         raise ValueError(f"{override:.60}... is too long")
     options = options_of(group) if re.fullmatch(r"\w+", group) else []
     if options and key.startswith("~"):
@@ -114,8 +113,7 @@ def check_override(override):
 
 def check_flags(args, known):
     """Refuse flags but the known ones: a setting is written without dashes."""
-    unknown = sorted({arg.partition("=")[0] for arg in args if arg.startswith("-")} - known)
-    if unknown:
+    if unknown := sorted({arg.partition("=")[0] for arg in args if arg.startswith("-")} - known):
         words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
         value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
         setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))

@@ -22,7 +22,6 @@ COLUMNS = (
     ("masked accuracy", "val_accuracy", "{:.1%}"),
     ("exact match", "val_exact_match", "{:.1%}"),
 )
-MAX_CELL = 100  # characters of a name or value
 MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are left out
 
 
@@ -33,7 +32,7 @@ def compare(folders, home=None, failed=(), swept=()):
     runs = dict(sorted(runs.items(), key=lambda item: min(math.inf, item[1][1].get("val_loss", math.inf))))
     basenames = [folder.name for folder in runs]
     names = {folder: folder.name if basenames.count(folder.name) == 1 else folder for folder in runs}
-    names = {folder: escape(name)[:MAX_CELL] for folder, name in names.items()}
+    names = {folder: escape(name)[:100] for folder, name in names.items()}
     table = markdown_table({names[folder]: run for folder, run in runs.items()})
     text = "\n\n".join([table, *edge_hints([config for config, _ in runs.values()], swept)])
     if failed:
@@ -68,7 +67,7 @@ def markdown_table(runs):
     for name, (config, last) in runs.items():
         values = [str(config.get(key, "-")) for key in settings]
         lines += [[name, *values, *(form.format(last[f]) if f in last else "-" for _, f, form in columns)]]
-    lines = [[escape(cell[:MAX_CELL]).replace("|", "\\|") for cell in line] for line in lines]
+    lines = [[escape(cell[:100]).replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]

@@ -2,12 +2,10 @@
 
 from training.monitor.metrics import rows
 
-MAX_VALUE = 1e18  # of what is drawn; matplotlib's arithmetic overflows beyond 1e300
-
 
 def points(rows, name):
     pairs = [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
-    return [(tokens, loss) for tokens, loss in pairs if abs(tokens) < MAX_VALUE and abs(loss) < MAX_VALUE]
+    return [pair for pair in pairs if max(map(abs, pair)) < 1e18]  # matplotlib overflows near 1e300
 
 
 def draw(curves, path):
