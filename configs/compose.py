@@ -105,7 +105,7 @@ def check_override(override):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
     if not options or value in options or "," in value:
         return
-    if group == "data" and (os.path.exists(value) or re.search(r"[./]", value)):
+    if group == "data" and (os.path.exists(os.path.expanduser(value)) or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
     hint = did_you_mean(value, options)
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
@@ -127,7 +127,7 @@ def groups():
 
 
 def options_of(group):
-    return sorted(path.stem for path in CONFIGS.glob("*/*.yaml") if path.parent.name == group)
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
 def package_of(group):
