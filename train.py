@@ -5,6 +5,7 @@ python train.py model=llama data=text data.path=book.txt
 
 import sys
 
+from configs.cli import print
 from configs.compose import compose
 from configs.registry import build
 from data.corpus import load, tokenizing_progress

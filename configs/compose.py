@@ -1,5 +1,6 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
+import os
 import re
 from contextlib import suppress
 from copy import deepcopy
@@ -95,6 +96,8 @@ def check_override(override):
         raise ValueError(f"unknown setting {key}")
     if "${" in override and name not in VERBATIM:
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
+    if len(key) > 200 or (len(value) > 4000 and name not in VERBATIM):
+        raise ValueError(f"{override:.60}... is too long")
     options = options_of(group) if re.fullmatch(r"\w+", group) else []
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
@@ -102,10 +105,21 @@ def check_override(override):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
     if not options or value in options or "," in value:
         return
-    if group == "data" and (Path(value).expanduser().exists() or re.search(r"[./]", value)):
+    if group == "data" and (os.path.exists(os.path.expanduser(value)) or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
     hint = did_you_mean(value, options)
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
+
+
+def check_flags(args, known):
+    """Refuse flags but the known ones: a setting is written without dashes."""
+    if unknown := sorted({arg.partition("=")[0] for arg in args if arg.startswith("-")} - known):
+        words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
+        value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
+        setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
+        example = f"{setting}={value}" if setting else "train.steps=100"
+        hint = f"settings are written key=value, for example {example} (see train.py --cfg job)"
+        raise ValueError(f"unknown option {unknown[0]}; {hint}")
 
 
 def groups():
@@ -145,7 +159,7 @@ def expand_sweep(overrides):
         choices.append([override])
         if p.is_sweep_override():
             choices[-1] = [f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()]
-        elif key in VERBATIM and not Path(value).exists():
+        elif key in VERBATIM and not os.path.exists(value):
             choices[-1] = [f"{key}={path}" for path in value.split(",")]
     return [list(combination) for combination in product(*choices)]
 

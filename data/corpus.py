@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from configs.cli import print
 from configs.registry import Ratio, build, check_value
 from data import OBJECTIVES, SOURCES, TOKENIZERS
 from data.loader import PairLoader, TokenLoader

@@ -14,11 +14,11 @@ import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import HashCache, disk_errors, sync, write_synced
 from data.readers import CHUNK_CHARS, rechunk
@@ -106,7 +106,7 @@ def slice_chunks(chunks, start, stop):
 
 def prepare(source, trainer, specials, cache, val_fraction, report=None):
     """The corpus of a source, from the cache or built now, with calls of report(bytes, total or None)."""
-    cache = Path(cache).expanduser()
+    cache = expand_user(cache)
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)
         hashes = HashCache(cache / "fingerprints.json")

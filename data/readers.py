@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import disk_errors
 
@@ -46,15 +47,15 @@ def resolve_paths(path, cache):
     """The files that a name, folder or glob stands for, except the cache; hidden ones only by name."""
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
-    place = Path(path).expanduser()
-    if place.is_file():
+    place = expand_user(path)
+    if os.path.isfile(place):  # Path.is_file raises an error if the name is too long
         return [place]
-    names = walk_files(place) if place.is_dir() else glob.glob(str(place), recursive=True)
+    names = walk_files(place) if os.path.isdir(place) else glob.glob(str(place), recursive=True)
     ours = os.path.join(os.path.abspath(os.path.expanduser(cache or os.devnull)), "")
     files = [name for name in names if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)]
     if files:
         return [Path(name) for name in sorted(files)]
-    if place.is_dir():
+    if os.path.isdir(place):
         raise DataError(f"there is no text in the folder {path}: it holds no files")
     what = "file that matches" if glob.has_magic(path) else "file or folder"
     raise DataError(f"there is no {what} {path} (in {Path.cwd()})")

@@ -5,7 +5,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from configs.cli import explain
+from configs.cli import explain, print
 from configs.errors import CheckpointError, DiskError
 from model.checkpoint import save as checkpoint
 from model.checkpoint.files import step_dir

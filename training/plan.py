@@ -6,7 +6,9 @@ import re
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from statistics import median
+from threading import Timer
 from typing import NamedTuple
 
 import torch
@@ -14,11 +16,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from configs.cli import print
 from configs.registry import build
 from data.disk import filesize
 from data.store import unigram_entropy
 from model import build_model
-from training.distributed import Dist
+from training.distributed import Dist, is_main_rank
 from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
 from training.step import LossModule, TrainStep, seed_step
@@ -48,12 +51,26 @@ class FlopCounter(TorchDispatchMode):
         return output
 
 
+@contextmanager
+def announce(what, seconds=5.0):
+    """Print what is being done, if it takes longer."""
+    timer = Timer(seconds, lambda: print(f"{what} ...", file=sys.stderr))
+    if is_main_rank():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@announce("measuring a training step")
 def profile_step(config, dist, precision, loaders, model, optimizer, stored=None):
     """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
     batch = loaders.train.batch(widest, *dist).to(device)
-    row, saved = batch.rows(0, 1), {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
+    row = batch.rows(0, 1).map_tensors(torch.clone)  # a view would be counted with its whole batch
+    saved = {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
     # alone: a process that runs out of memory must not block the others
     trial = TrainStep(model, optimizer, precision, Dist(), rows, config.train.grad_clip)
     seed_step(config.seed, 0)
@@ -139,6 +156,7 @@ def check_batch_size(train, world_size):
         raise ValueError(f"train.micro_batch_size is {micro}; expected a divisor of {rows} (per process)")
 
 
+@announce("building the model")
 def check_parts(config):
     """Refuse a model, optimizer or schedule that cannot be built, before any text is read."""
     advice = "choose a smaller size=, or smaller parts"

@@ -9,6 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from configs.cli import print
 from configs.compose import compose, compose_raw, did_you_mean, flatten, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from configs.cli import print
 from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from data.disk import filesize

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import count
 
+from configs.cli import print
 from configs.errors import CheckpointError, DiskError, RunLockedError
 from data import disk
 from model.checkpoint import save as checkpoint
@@ -20,7 +21,7 @@ from model.checkpoint.files import read_json
 from training.distributed import is_main_rank
 from training.monitor.metrics import truncate_rows
 
-NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]*")  # the runs of a sweep are in its folder
+NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def lock_if_resuming(config, runs_dir):
 
 def check_name(name, runs_dir, resume=False):
     if name is not None and not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"name is {name!r}; use up to 120 letters, digits, '.', '_' and '-'")
     if name and not resume and (runs_dir / name).exists():
         raise ValueError(f"{runs_dir / name} already exists; add resume=true to continue it, or change name=")
 

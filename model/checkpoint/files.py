@@ -100,7 +100,7 @@ def refuse_links(folder):
 
 
 def read_config(folder):
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise CheckpointError(f"no such run: {folder}")
     refuse_links(folder)
     path = folder / "config.yaml"

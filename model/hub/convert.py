@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
+from configs.cli import expand_user
 from model import build_model
 from model.checkpoint.files import model_config, read_config
 from model.checkpoint.load import load_run, load_weights
@@ -45,7 +46,7 @@ def init_config(place):
     if is_hf_folder(place):
         _, model, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
-    config = read_config(Path(os.path.expanduser(place)))
+    config = read_config(expand_user(place))
     return {"model": config["model"], "tokenizer": config.get("tokenizer", {})}
 
 
@@ -54,7 +55,7 @@ def init_model(place):
     if is_hf_folder(place):
         model, tokenizer, *_ = load_hf(place)
         return model, tokenizer
-    run = load_run(Path(os.path.expanduser(place)))
+    run = load_run(expand_user(place))
     return run.model.train(), run.tokenizer
 
 

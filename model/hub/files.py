@@ -1,13 +1,13 @@
 """Files of a folder in a Hugging Face format, or of a model on the hub."""
 
 import json
-import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from configs.cli import expand_user
 from configs.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -15,7 +15,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 def resolve_folder(place):
     """The folder of that name; if there is none, the model of that name on the hub, downloaded once."""
-    folder = Path(os.path.expanduser(place))  # unlike Path's, it leaves the home of no user as it is
+    folder = expand_user(place)
     if folder.is_dir():
         return folder
     if not NAME.fullmatch(str(place)):

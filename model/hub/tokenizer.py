@@ -2,8 +2,8 @@
 
 import json
 from itertools import count, takewhile
-from pathlib import Path
 
+from configs.cli import expand_user
 from configs.errors import HubError
 from configs.registry import Count, check_value
 from data.tokenizers.huggingface import from_hf, to_hf
@@ -26,7 +26,7 @@ PREFIX_SPACE_CLASSES |= {"qwen3": "Qwen2Tokenizer"}
 
 def is_hf_folder(place):
     """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
-    folder = Path(place).expanduser()
+    folder = expand_user(place)
     if folder.is_dir():
         return (folder / "config.json").exists() and not (folder / "config.yaml").exists()
     return NAME.fullmatch(str(place)) is not None and not folder.parent.exists()

@@ -41,9 +41,9 @@ CONFIG = [
     ("device=tpu", "device is 'tpu'; choose one of"),
     ("train=3", "train is a group of settings; set one of them, such as train.steps=3"),
     ("resume=true", "resume=true needs a name=...; runs has no run yet"),
-    ("name=../x", "name is '../x'; use letters"),
+    ("name=../x", "name is '../x'; use up to 120 letters"),
     ("-m resume=true seed=1,2", "resume=true: each run of a sweep is new"),
-    ("--lr=3 seed=1", r"unknown option --lr; .* for example optimizer.lr=3 \(see --cfg job\)"),
+    ("--lr=3 seed=1", r"unknown option --lr; .* for example optimizer.lr=3 \(see train.py --cfg job\)"),
     # what Hydra would take: its own settings, interpolations, other files, code
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings have no effect here"),
     ("+experiment=../../x", "unknown option experiment=../../x"),

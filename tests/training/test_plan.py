@@ -53,6 +53,8 @@ def test_activations_grow_with_the_batch(prepare):
     small, large = (prepare(f"train.batch_size={n}").cost for n in (2, 8))
     assert large.activation_bytes == pytest.approx(4 * small.activation_bytes, rel=0.01)
     assert large.optimizer_bytes == small.optimizer_bytes > 0
+    split = prepare("train.batch_size=512", "train.micro_batch_size=2").cost
+    assert split.activation_bytes == small.activation_bytes
 
 
 def test_micro_batches_on_a_cpu(prepare):

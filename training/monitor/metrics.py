@@ -5,8 +5,9 @@ import os
 import sys
 from contextlib import suppress
 
+from configs.cli import print
 from data import disk
-from model.checkpoint.files import open_file
+from model.checkpoint.files import MAX_BYTES, open_file
 
 
 class JsonlLog:
@@ -40,7 +41,7 @@ def read_rows(path):
     if not path.exists():
         return
     with open_file(path) as file:
-        for line in file.read().splitlines():
+        for line in iter(lambda: file.readline(MAX_BYTES), b""):
             with suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 if isinstance(row, dict) and type(row.get("step")) is int:
@@ -49,10 +50,9 @@ def read_rows(path):
 
 def rows(path):
     """The numbers in each row of metrics.jsonl."""
-    return [
-        {k: v for k, v in row.items() if isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**63)}
-        for row in read_rows(path)
-    ]
+    for row in read_rows(path):
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        yield {name: n for name, n in numbers.items() if isinstance(n, float) or abs(n) < 2**63}
 
 
 def truncate_rows(path, keep):
