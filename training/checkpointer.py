@@ -42,13 +42,14 @@ class AsyncCheckpointer:
     def write(self, copies, state):
         """In the thread."""
         self.check_lock()
-        checkpoint.save(self.folder, copies, state, self.sync_logs)
+        checkpoint.save(self.folder, copies, state, self.before_rename)
 
-    def sync_logs(self):
-        """Before a checkpoint appears: what resumes from it never writes the rows of earlier steps again."""
+    def before_rename(self):
+        """Sync the logs: a run that resumes from the checkpoint does not write the rows before it again."""
         for log in self.logs:
             log.write(sync=True)
         disk.sync_folder(self.folder.parent)
+        self.check_lock()
 
     def prune(self, best):
         """In the thread, after the checkpoint itself, which may have failed."""

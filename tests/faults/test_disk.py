@@ -1,5 +1,6 @@
 """A disk that is full or gone, and what is written to it."""
 
+import errno
 import os
 import random
 import re
@@ -9,15 +10,27 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from filelock import lock_descriptor
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_of
 
 from data import disk
 from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
 from model.checkpoint.save import prune, save
-from tests.faults.harness import STEPS, equal, overridden, run_trials, train, verified_steps
+from tests.faults.harness import (
+    STEPS,
+    equal,
+    overridden,
+    reference,
+    run_trials,
+    train,
+    verified_steps,
+)
 from tests.faults.shim import Shim, full, operations
+from tests.faults.test_links import contents
+from training import run_folder
 from training.checkpointer import AsyncCheckpointer
+from training.monitor.metrics import JsonlLog, read_rows
 
 
 def full_at(operation, cwd):
@@ -78,6 +91,88 @@ def test_a_folder_that_disappears(tmp_path):
     assert output.count("warning: a checkpoint could not be saved") == 1
     assert output.count("metrics.jsonl cannot be written") == 1
     assert not (tmp_path / "runs/run").exists() and verified_steps(tmp_path / "elsewhere") == [1]
+
+
+MOMENTS = [("open", "metrics.jsonl"), ("mkdir", "step-00000002.draft"), ("fsync", "samples.jsonl")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_another_run_takes_the_name(tmp_path, moment):
+    """The folder is removed and made anew by another run, where the first one changes nothing."""
+    run, other = tmp_path / "runs/run", Path(shutil.copytree(reference(), tmp_path / "other"))
+    before = contents(other)
+
+    def take(name, real, args):
+        if (name, Path(args[0]).name) == moment and (run / "checkpoints").exists() and other.exists():
+            run.rename(tmp_path / "removed")
+            other.rename(run)
+
+    overrides = overridden("train.steps=12", "seed=1")
+    code, output = train(tmp_path, overrides, Shim(1, take, below="runs/run/", always=True))
+    assert code == 8 and output.count("error: ") == 1 and "Traceback" not in output, output
+    assert re.search("error: runs/run was deleted and is now used by process .*; this run has ended", output)
+    assert contents(run) == {run / path.relative_to(other): data for path, data in before.items()}
+
+
+def test_another_run_is_faster(tmp_path):
+    """Two runs with resume=auto begin at once: one makes the folder, the other one leaves it alone."""
+
+    def act():
+        def check(*args):
+            folder = tmp_path / "runs/run"
+            folder.mkdir(parents=True)
+            assert lock_descriptor(os.open(folder / "lock", os.O_RDWR | os.O_CREAT), blocking=False)
+
+        run_folder.check_disk_space = check
+
+    code, output = train(tmp_path, overridden("resume=auto"), act)
+    assert code == 8 and "error: runs/run is in use by another process" in output, output
+    assert [path.name for path in (tmp_path / "runs/run").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("cut, left", [(os.unlink, b""), (0, b""), (15, b'{"step": 1}\n{"s\n')])
+def test_a_log_that_is_deleted_or_cut(tmp_path, cut, left):
+    path = tmp_path / "metrics.jsonl"
+    log = JsonlLog(path)
+    log.add({"step": 1})
+    log.add({"step": 2})
+    cut(path) if callable(cut) else os.truncate(path, cut)
+    log.add({"step": 3})
+    log.add({"step": 4})
+    assert path.read_bytes() == left + b'{"step": 3}\n{"step": 4}\n'
+
+
+def test_a_row_that_is_cut_off_is_written_again(tmp_path, monkeypatch):
+    path, write = tmp_path / "metrics.jsonl", os.write
+    log = JsonlLog(path)
+
+    def short(handle, data):
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data[: len(data) // 2])
+
+    log.add({"step": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", short)
+        log.add({"step": 2})
+        log.add({"step": 3})
+        assert path.read_bytes() == b'{"step": 1}\n'
+    log.add({"step": 4})
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 3, 4] and path.read_text().count("\n") == 4
+
+
+def test_no_checkpoint_appears_before_the_rows_of_its_steps(tmp_path):
+    """Else a run that is killed before they could be written would resume without them."""
+
+    def act(name, real, args):
+        if name == "write" and args[0].endswith("metrics.jsonl"):
+            full(name, real, args)
+
+    code, output = train(tmp_path, overridden(), Shim(1, act, below="runs/run/", always=True))
+    assert code == 6 and output.count("error: ") == 1, output
+    assert not verified_steps(tmp_path / "runs/run")
+    assert train(tmp_path, overridden("resume=auto"))[0] == 0
+    equal(tmp_path / "runs/run")
 
 
 def test_free_space_is_checked_before_the_first_step(tmp_path):
