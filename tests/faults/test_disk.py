@@ -130,6 +130,18 @@ def test_another_run_is_faster(tmp_path):
     assert [path.name for path in (tmp_path / "runs/run").iterdir()] == ["lock"]
 
 
+def test_a_disk_without_locks(tmp_path):
+    def act():
+        def fail(*args, **rest):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        run_folder.lock_descriptor = fail
+
+    code, output = train(tmp_path, overridden(), act)
+    assert code == 0 and output.count("warning: runs/run cannot be locked (No locks available)") == 1, output
+    equal(tmp_path / "runs/run")
+
+
 @pytest.mark.parametrize("cut, left", [(os.unlink, b""), (0, b""), (15, b'{"step": 1}\n{"s\n')])
 def test_a_log_that_is_deleted_or_cut(tmp_path, cut, left):
     path = tmp_path / "metrics.jsonl"

@@ -5,7 +5,9 @@ import os
 import random
 import re
 import shutil
+import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,14 +17,16 @@ from data.store import Corpus
 from tests.faults.harness import (
     STEPS,
     TIMES,
+    child,
     equal,
+    exit_code,
     overridden,
     reference,
     run_trials,
     train,
     verified_steps,
 )
-from tests.faults.shim import operations
+from tests.faults.shim import Shim, kill, operations
 from training.monitor.metrics import read_rows
 
 
@@ -68,9 +72,22 @@ def changed(entries, removed, added):
     return {name: node for name, node in entries.items() if name != removed} | added
 
 
+def load(path):
+    """A file, or a folder with all that is in it, as it is on a disk."""
+    if path.is_dir():
+        node = Folder()
+        node.now = node.synced = {below.name: load(below) for below in path.iterdir()}
+    else:
+        node = File()
+        node.data = node.synced = path.read_bytes()
+    return node
+
+
 class Disk:
-    def __init__(self, root):
-        self.root, self.top = root, Folder()
+    """The folder `root`, which was a copy of the folder `before`."""
+
+    def __init__(self, root, before):
+        self.root, self.top = root, load(before)
 
     def find(self, path):
         node = self.top
@@ -98,10 +115,10 @@ class Disk:
             folder.change(base, {})
 
 
-def states(log, root, folder, draws):
+def states(recorded, folder, draws):
     """The folder as a cut after each operation leaves it: with what was synced, and more by each draw."""
-    disk = Disk(root)
-    for entry in log:
+    disk = Disk(recorded.root, recorded.before)
+    for entry in recorded.log:
         disk.do(*entry)
         for draw in (None, *draws) if entry[0] == "fsync" else draws:
             shutil.rmtree(folder, ignore_errors=True)
@@ -122,10 +139,10 @@ def newest_step(folder):
     return newest
 
 
-def check(log, root, folder, *draws):
+def check(recorded, folder, *draws):
     """At every operation; the newest checkpoint never gets older."""
     newest = 0
-    for draw in states(log, root, folder, draws):
+    for draw in states(recorded, folder, draws):
         step = newest_step(folder / "runs/run")
         if not draw:
             assert step >= newest
@@ -133,39 +150,55 @@ def check(log, root, folder, *draws):
     assert newest == STEPS
 
 
+class Recorded(NamedTuple):
+    root: Path
+    before: Path  # a copy of it
+    log: list  # the disk operations of a run in it
+
+
+def record(folder, kill_at=None):
+    """A run, or what resumes one that was killed at this operation."""
+    root, before = folder / "root", folder / "before"
+    root.mkdir()
+    if kill_at:
+        assert exit_code(child(root, overridden(), Shim(kill_at, kill))) == -signal.SIGKILL
+    shutil.copytree(root, before)
+    return Recorded(root, before, operations(root, overridden("resume=auto"), below=str(root)))
+
+
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """(the folder of a run, its disk operations)"""
-    root = tmp_path_factory.mktemp("recorded")
-    return root, operations(root, overridden(), below=str(root))
+def new(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("new"))
 
 
-def test_checkpoints_are_whole_and_their_rows_are_there(recorded, tmp_path):
-    root, log = recorded
-    check(log, root, tmp_path / "state", random.Random(0))
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("resumed"), kill_at=110)
+
+
+@pytest.mark.parametrize("which", ["new", "resumed"])
+def test_checkpoints_are_whole_and_their_rows_are_there(which, request, tmp_path):
+    check(request.getfixturevalue(which), tmp_path / "state", random.Random(0))
 
 
 SYNCS = [r"metrics\.jsonl", r"samples\.jsonl", r"\w+\.safetensors", r"manifest\.json", r"step-\d+\.draft"]
-SYNCS += ["checkpoints", "run", "runs", ""]
+SYNCS += ["checkpoints", "run", "runs", "root"]
 
 
 @pytest.mark.parametrize("left_out", SYNCS)
-def test_a_missing_sync_is_detected(recorded, tmp_path, left_out):
-    root, log = recorded
-    name = left_out or re.escape(root.name)
-    log = [entry for entry in log if entry[0] != "fsync" or not re.fullmatch(name, Path(entry[1]).name)]
+def test_a_missing_sync_is_detected(new, tmp_path, left_out):
+    log = [e for e in new.log if e[0] != "fsync" or not re.fullmatch(left_out, Path(e[1]).name)]
     with pytest.raises((CheckpointError, AssertionError)):
-        check(log, root, tmp_path / "state")
+        check(new._replace(log=log), tmp_path / "state")
 
 
-def resume_all(recorded, cuts, folder):
-    """Resume after each (number of operations, seed of what survives beside what was synced, or None)."""
-    root, log = recorded
+def resume_after(recorded, cuts, folder):
+    """Cuts: (after so many operations, seed of what survives beside what was synced, or None)."""
 
     def resume(cut, cwd):
         n, seed = cut
-        disk = Disk(root)
-        for entry in log[:n]:
+        disk = Disk(recorded.root, recorded.before)
+        for entry in recorded.log[:n]:
             disk.do(*entry)
         cwd.rmdir()
         disk.top.write_to(cwd, seed and random.Random(seed))
@@ -176,29 +209,39 @@ def resume_all(recorded, cuts, folder):
     return run_trials(resume, cuts, folder)
 
 
-def test_a_run_resumes(recorded, tmp_path):
-    log = recorded[1]
-    synced = [n for n, entry in enumerate(log, 1) if entry[0] == "fsync" and entry[1].endswith("checkpoints")]
-    cuts = [(n, None) for n in synced[1::4]]
-    resume_all(
-        recorded, cuts + [(random.Random(seed).randrange(len(log)), seed) for seed in (1, 2, 3)], tmp_path
-    )
+def test_a_run_resumes(new, tmp_path):
+    ends = [n for n, e in enumerate(new.log, 1) if e[0] == "fsync" and e[1].endswith("checkpoints")]
+    cuts = [(ends[1], None), (ends[-1], None)]
+    cuts += [(random.Random(seed).randrange(len(new.log)), seed) for seed in (1, 2, 3)]
+    resume_after(new, cuts, tmp_path)
 
 
 @pytest.mark.faults
-def test_a_run_resumes_from_every_cut(recorded, tmp_path):
-    cuts = [(n, seed) for n in range(len(recorded[1]) + 1) for seed in (None, n + 1)]
-    print(f"{resume_all(recorded, cuts, tmp_path)} power cuts")
+@pytest.mark.parametrize("which", ["new", "resumed"])
+def test_a_run_resumes_from_every_cut(which, request, tmp_path):
+    recorded = request.getfixturevalue(which)
+    cuts = [(n, seed) for n in range(len(recorded.log) + 1) for seed in (None, n + 1)]
+    print(f"{resume_after(recorded, cuts, tmp_path)} power cuts")
 
 
 def test_tokens_are_complete_or_absent(tmp_path):
-    root, folder = tmp_path / "recorded", tmp_path / "state"
-    root.mkdir()
+    root, before, folder = tmp_path / "root", tmp_path / "before", tmp_path / "state"
+    for path in (root, before):
+        path.mkdir()
     log = operations(root, overridden(f"data.cache={root}/cache", "dry_run=true"), below=str(root))
     seen = set()
-    for _ in states(log, root, folder, [random.Random(seed) for seed in range(8)]):
+    for _ in states(Recorded(root, before, log), folder, [random.Random(seed) for seed in range(8)]):
         corpora = [path for path in (folder / "cache").glob("text-*") if not path.suffix]
         for path in corpora:
             Corpus(path, HashCache(tmp_path / "hashes.json"))
         seen.add(len(corpora))
     assert seen == {0, 1}
+
+
+def test_baselines_that_were_cut_off(tmp_path):
+    """They are kept in the cache without a sync, and computed again."""
+    assert train(tmp_path, overridden(f"data.cache={tmp_path}/cache"))[0] == 0
+    [kept] = tmp_path.glob("cache/*/bits_per_byte.json")
+    kept.write_bytes(b"")
+    code, output = train(tmp_path, overridden(f"data.cache={tmp_path}/cache", "name=other"))
+    assert code == 0 and "xz -9 primed" in output, output
