@@ -40,7 +40,7 @@ class AsyncCheckpointer:
         self.seconds += time.perf_counter() - start
 
     def write(self, copies, state):
-        """In the thread."""
+        """In the thread, which raises RunLockedError once another run has the folder."""
         self.check_lock()
         checkpoint.save(self.folder, copies, state, self.before_rename)
 

@@ -74,9 +74,9 @@ def open_run_folder(run, runs_dir, check_lock):
     check_disk_space(run, runs_dir)
     folder, resume, step = runs_dir / str(run.config.name), run.config.resume, run.state.step
     environment = checkpoint.environment(run.precision)
-    is_new = not resume or not folder.is_dir()
+    is_new = not check_lock or not folder.is_dir()
     folder = new_folder(run.config, runs_dir) if is_new else folder
-    with nullcontext(check_lock) if check_lock and not is_new else lock_run(folder) as check_lock:
+    with lock_run(folder) if is_new else nullcontext(check_lock) as check_lock:
         checkpoint.clean_up(folder / "checkpoints", step)
         truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
         truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
@@ -115,4 +115,4 @@ def new_folder(config, runs_dir):
                 disk.sync_folder(parent)
             return folder
         except FileExistsError:
-            check_name(config.name, runs_dir, config.resume)
+            check_name(config.name, runs_dir)
