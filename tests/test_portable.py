@@ -11,9 +11,8 @@ ROOT = Path(__file__).parent.parent
 
 # what Windows does not have
 MODULES = "fcntl grp pwd readline resource termios tty"
-OS = """O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_SYNC chown fchmod fchown fork geteuid getgid getuid
-killpg mkfifo nice pread pwrite sched_getaffinity setsid sysconf uname wait4"""
-SIGNALS = "SIGALRM SIGCHLD SIGHUP SIGKILL SIGPIPE SIGQUIT SIGTSTP SIGUSR1 SIGUSR2 alarm setitimer sigwait"
+OS = "O_DIRECTORY O_NOFOLLOW chown fchmod fork getuid mkfifo pread pwrite sched_getaffinity sysconf uname"
+SIGNALS = "SIGALRM SIGCHLD SIGHUP SIGKILL SIGPIPE SIGQUIT SIGUSR1 SIGUSR2 alarm setitimer"
 O_BINARY = 0x8000  # ignored by Linux
 
 CHILD = """
@@ -40,9 +39,8 @@ def take_away():
     platform.libc_ver = lambda: ("", "")
     shutil._use_fd_functions = False
     os.O_BINARY, flags_of = O_BINARY, {}
-    real = {
-        name: getattr(os, name) for name in ("open", "write", "fsync", "rename", "replace", "unlink", "rmdir")
-    }
+    renaming = ("rename", "replace", "unlink", "rmdir")
+    real = {name: getattr(os, name) for name in ("open", "write", "fsync", *renaming)}
 
     def open_file(path, flags, mode=0o777):
         if os.path.isdir(path):
@@ -75,7 +73,7 @@ def take_away():
         return call
 
     os.open, os.write, os.fsync = open_file, write, fsync
-    for name in ("rename", "replace", "unlink", "rmdir"):
+    for name in renaming:
         setattr(os, name, unless_open(name))
 
 
