@@ -112,13 +112,13 @@ def validate(overrides):
 
 def main(overrides, runs_dir):
     config, overrides = resolve_config(overrides, runs_dir, init_config)
-    with lock_if_resuming(config, runs_dir):
+    with lock_if_resuming(config, runs_dir) as check_lock:
         run = prepare(config, overrides, runs_dir)
         if run.dist.is_main:
             print(plan(run))
         if config.dry_run:
             return
-        with catching_signals(), run.open(runs_dir), open_monitor(run) as monitor:
+        with catching_signals(), run.open(runs_dir, check_lock), open_monitor(run) as monitor:
             val_metrics = train(run, monitor)
         if run.dist.is_main:
             print(summarize(run, val_metrics))

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from configs.errors import DataError
 
+O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
 LARGE = 1 << 24  # bytes
 MTIME_GRACE = 2.0  # seconds after which another write would change a file's times
@@ -20,7 +21,8 @@ HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a wri
 
 def write_synced(path, chunks):
     """Write a new file, fsync it, and return its {bytes, sha256}."""
-    handle, digest, size = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), hashlib.sha256(), 0
+    flags, digest, size = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, hashlib.sha256(), 0
+    handle = os.open(path, flags, 0o666)
     try:
         for chunk in chunks:
             left = memoryview(chunk)
@@ -36,9 +38,12 @@ def write_synced(path, chunks):
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def sync(path):
-    """fsync a file, or the entries of a folder."""
-    handle = os.open(path, os.O_RDONLY)
+def sync_folder(folder):
+    """fsync the entries of a folder, so that new and renamed files in it survive."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folder
+        return
     try:
         os.fsync(handle)
     finally:
@@ -51,7 +56,7 @@ def atomic_write(path, text):
     draft.unlink(missing_ok=True)
     write_synced(draft, [text.encode()])
     os.replace(draft, path)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def atomic_rmtree(folder):
@@ -59,6 +64,7 @@ def atomic_rmtree(folder):
     trash = folder.with_suffix(".trash")
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(folder, trash)
+    sync_folder(trash.parent)
     shutil.rmtree(trash)
 
 

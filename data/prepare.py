@@ -4,7 +4,6 @@ A text is assigned to a split by a hash of its content, so neither other texts n
 equal texts stay together.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -17,10 +16,11 @@ from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from filelock import lock_descriptor
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import HashCache, disk_errors, sync, write_synced
+from data.disk import HashCache, disk_errors, sync_folder, write_synced
 from data.readers import CHUNK_CHARS, rechunk
 from data.store import Corpus, TokenWriter
 
@@ -119,8 +119,8 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
     folder = cache / f"{type(source).__name__.lower()}-{hashlib.sha256(key).hexdigest()[:16]}"
     if folder.exists():
         return Corpus(folder, hashes)
-    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)  # other processes wait; it is released even by a kill
+    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "wb") as lock:
+        lock_descriptor(lock.fileno())  # other processes wait; it is released even by a kill
         if not folder.exists():
             draft = folder.with_suffix(".draft")
             with disk_errors("cannot write"):
@@ -130,9 +130,9 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
                     tokenize_into(draft, source, trainer, specials, val_fraction, report)
                     if source.stat_key() != stat_key:
                         raise DataError("the text changed while it was read; run again")
-                    sync(draft)
+                    sync_folder(draft)
                     os.rename(draft, folder)
-                    sync(cache)
+                    sync_folder(cache)
                 finally:
                     shutil.rmtree(draft, ignore_errors=True)
     return Corpus(folder, hashes)

@@ -109,7 +109,7 @@ def exit_process(code):
     sys.exit(code)
 
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+STOP_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")]  # not all on Windows
 received = []  # the signals of this process
 
 

@@ -18,7 +18,7 @@ from model.checkpoint.files import FORMAT, TrainState
 from model.checkpoint.save import model_tensors
 from training.checkpointer import AsyncCheckpointer
 from training.distributed import check_stop
-from training.monitor.metrics import rows
+from training.monitor.metrics import JsonlLog, rows
 from training.run_folder import open_run_folder
 from training.schedule import SCHEDULES
 
@@ -68,9 +68,9 @@ class Run:
         return time.perf_counter() - self.start
 
     @contextmanager
-    def open(self, runs_dir):
+    def open(self, runs_dir, check_lock):
         """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
-        with self.open_folder(runs_dir) if self.dist.is_main else nullcontext():
+        with self.open_folder(runs_dir, check_lock) if self.dist.is_main else nullcontext():
             try:
                 yield
             except StopRequested as stop:  # torchrun kills all processes once one has exited
@@ -78,11 +78,13 @@ class Run:
                 raise StopRequested from None
 
     @contextmanager
-    def open_folder(self, runs_dir):
-        with open_run_folder(self, runs_dir) as self.folder:
+    def open_folder(self, runs_dir, check_lock):
+        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock):
             earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
             self.start = time.perf_counter() - max(earlier, default=0)
-            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
+            names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
+            self.logs = [JsonlLog(self.folder / name, check_lock) for name in names]
+            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", keep, self.logs, check_lock)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield

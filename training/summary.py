@@ -4,6 +4,7 @@ import json
 import lzma
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from data.store import unigram_entropy
 
@@ -39,7 +40,7 @@ def compress(loaders):
     """{compressor: bits per byte of the validation text}, cached because it takes seconds."""
     train, validation, tokenizer = loaders.train.part, loaders.validation.part, loaders.tokenizer
     cached = validation.path.parent / "bits_per_byte.json"
-    if cached.exists():
+    with suppress(FileNotFoundError, ValueError):  # it may have been cut off when it was written
         return json.loads(cached.read_text())
     if validation.n_bytes > XZ_WINDOW:
         return {}

@@ -2,7 +2,6 @@
 
 import ast
 import io
-import sys
 import threading
 from contextlib import redirect_stderr
 
@@ -139,4 +138,5 @@ def test_slow_work_is_announced():
     assert stream.getvalue() == "building ...\n"
     with redirect_stderr(io.StringIO()) as stream, announce("building", seconds=60):
         pass
-    assert not stream.getvalue() and threading.active_count() == len(sys._current_frames())
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert not stream.getvalue() and all(timer.finished.is_set() for timer in timers)
