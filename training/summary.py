@@ -5,7 +5,7 @@ import lzma
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
-from data.store import unigram_entropy
+from data.disk import read_json
 
 XZ_WINDOW = 64 << 20  # bytes that xz -9 can look back
 PROMPTS = {
@@ -20,7 +20,7 @@ def summarize(run, val_metrics):
     if "val_bpb" in val_metrics:
         bits = {"this model": val_metrics["val_bpb"], **compress(run.loaders)}
         lines += [f"{name:<40} {n:.3f} bits/byte" for name, n in bits.items()]
-    unigram = unigram_entropy(run.loaders.train.part.tokens)
+    unigram = run.loaders.train.part.unigram_entropy
     if step and val_metrics["val_loss"] >= unigram:
         advice = "train longer or change optimizer.lr"
         lines.append(f"warning: no better than the unigram baseline (loss {unigram:.2f}); {advice}")
@@ -39,8 +39,8 @@ def compress(loaders):
     """{compressor: bits per byte of the validation text}, cached because it takes seconds."""
     train, validation, tokenizer = loaders.train.part, loaders.validation.part, loaders.tokenizer
     cached = validation.path.parent / "bits_per_byte.json"
-    if cached.exists():
-        return json.loads(cached.read_text())
+    if isinstance(bits := read_json(cached), dict):
+        return bits
     if validation.n_bytes > XZ_WINDOW:
         return {}
     parts = [validation, train] if train.n_bytes + validation.n_bytes <= XZ_WINDOW else [validation]
