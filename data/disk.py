@@ -78,14 +78,14 @@ def filesize(n):
 
 
 @contextmanager
-def disk_errors(action):
-    """Turn an OSError into a DataError that names the file and a way out."""
+def disk_errors(action, path=None):
+    """Turn an OSError into a DataError that names the file, or `path`, and a way out."""
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
-        name = f" {error.filename}" if error.filename else ""
+        name = f" {error.filename or path}" if error.filename or path else ""
         raise DataError(f"{action}{name}: {error.strerror.lower()}{HINTS.get(error.errno, '')}") from None
 
 
@@ -119,5 +119,5 @@ def stat_key(stat):
 
 
 def digest(path):
-    with open(path, "rb") as file:
+    with disk_errors("cannot read", path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
