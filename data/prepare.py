@@ -151,11 +151,13 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
             if left < 0:  # a token has at least one character
                 return
 
+    total, done = source.n_bytes(), 0
+    if report:
+        report(done, total)
     tokenizer = trainer.train(texts, specials)
     options = tokenizer.vocab_size, source.input_kind
     writers = {split: TokenWriter(draft, split, *options) for split in SPLITS}
     with writers[TRAIN] as train, writers[VALIDATION]:
-        total, done = source.n_bytes(), 0
         jobs = job_batches(split_chunks(source, val_fraction))
         for encoded in ordered_map(lambda job: encode(job, tokenizer), jobs):
             for split, (ids, lengths, n_bytes, n_items) in encoded.items():

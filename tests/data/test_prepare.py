@@ -457,7 +457,7 @@ first = child(lambda: build("two", hold))
 assert os.read(ready[0], 1) == b"b"
 second = child(wait)
 assert os.read(ready[0], 1) == b"w"
-os.write(go[1], b"g")
+os.write(go[1], b"gg")  # before the tokenizer is trained, and after the text
 print([os.waitpid(pid, 0)[1] for pid in (first, second)], len(folders("two")))
 """
     assert run_python(code, tmp_path).strip() == "[0, 0] 1"
