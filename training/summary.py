@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from data.disk import read_json
 
-XZ_WINDOW = 64 << 20  # bytes that xz -9 can look back
+XZ_BYTES = 16 << 20  # of text; more would take minutes and gigabytes
 PROMPTS = {
     "decoder": '--prompt "def "',
     "encoder": '--prompt "def [MASK](self):"',
@@ -41,9 +41,9 @@ def compress(loaders):
     cached = validation.path.parent / "bits_per_byte.json"
     if isinstance(bits := read_json(cached), dict):
         return bits
-    if validation.n_bytes > XZ_WINDOW:
+    if validation.n_bytes > XZ_BYTES:
         return {}
-    parts = [validation, train] if train.n_bytes + validation.n_bytes <= XZ_WINDOW else [validation]
+    parts = [validation, train] if train.n_bytes + validation.n_bytes <= XZ_BYTES else [validation]
     text, *prime = (tokenizer.decode_bytes(p.tokens[p.tokens < tokenizer.n_ordinary].tolist()) for p in parts)
     with ThreadPoolExecutor(2) as threads:
         texts = [text, *prime, *(first + text for first in prime)]
