@@ -13,10 +13,12 @@ import pytest
 
 from configs.errors import DataError
 from data import disk, prepare, readers
+from data.corpus import Loaders
 from data.prepare import TRAIN, VALIDATION, split_chunks
-from tests.data.corpora import corpus, source, text_corpus
+from tests.data.corpora import corpus, loader, source, text_corpus
 from tests.data.test_sources import write_table
 from tests.parts import ROOT
+from training.summary import compress
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
 
@@ -484,3 +486,13 @@ print(folders("full"))
 def test_unigram_entropy(tmp_path):
     part = text_corpus(tmp_path, "abcdefgh" * 20 + "a" * 8).train  # the tail is for validation
     assert part.unigram_entropy == pytest.approx(np.log(8), rel=1e-3)
+
+
+def test_damaged_baselines_are_computed_again(tmp_path):
+    made = text_corpus(tmp_path, TEXT)
+    splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
+    loaders, notes = Loaders(made.tokenizer, *splits), made.folder / "bits_per_byte.json"
+    bits = compress(loaders)
+    for content in (notes.read_text()[:-1], "", "null"):
+        notes.write_text(content)
+        assert compress(loaders) == bits == json.loads(notes.read_text())
