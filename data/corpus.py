@@ -16,6 +16,8 @@ from data.loader import PairLoader, TokenLoader
 from data.prepare import prepare
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
+LARGE = 10**7  # bytes of text, which may take a while
+
 
 class Loaders(NamedTuple):
     tokenizer: Tokenizer
@@ -70,14 +72,18 @@ class FromState:
 
 @contextmanager
 def tokenizing_progress():
-    """A function for prepare(report=): a progress bar on a terminal, and a line at the end."""
+    """A function for prepare(report=): a progress bar on a terminal, else a line about a large text; and a
+    line at the end."""
     console, reports = Console(stderr=True), []
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", visible=False)
 
         def report(done, total):
-            reports.append((time.perf_counter(), done))
+            if done:
+                reports.append((time.perf_counter(), done))
+            elif not console.is_terminal and (total or LARGE) >= LARGE:
+                print(f"tokenizing {decimal(total) if total else 'the text'} ...", file=sys.stderr)
             bar.update(task, completed=done, total=total, visible=True)
 
         yield report

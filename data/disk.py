@@ -12,7 +12,7 @@ from configs.errors import DataError
 
 O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
-LARGE = 1 << 24  # bytes
+LARGE = MAX_JSON_BYTES = 1 << 24
 MTIME_GRACE = 2.0  # seconds after which another write would change a file's times
 FULL = "; free some space, or choose another disk with data.cache=FOLDER"
 HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
@@ -68,6 +68,14 @@ def atomic_rmtree(folder):
     shutil.rmtree(trash)
 
 
+def read_json(path):
+    """What a small JSON file holds, or None if it is missing or damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        if path.is_file() and path.stat().st_size < MAX_JSON_BYTES:  # reading a pipe would block
+            return json.loads(path.read_bytes())
+    return None
+
+
 def filesize(n):
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if n >= size:
@@ -76,14 +84,14 @@ def filesize(n):
 
 
 @contextmanager
-def disk_errors(action):
-    """Turn an OSError into a DataError that names the file and a way out."""
+def disk_errors(action, path=None):
+    """Turn an OSError into a DataError that names the file, or `path`, and a way out."""
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
-        name = f" {error.filename}" if error.filename else ""
+        name = f" {error.filename or path}" if error.filename or path else ""
         raise DataError(f"{action}{name}: {error.strerror.lower()}{HINTS.get(error.errno, '')}") from None
 
 
@@ -91,11 +99,8 @@ class HashCache:
     """sha256 of files; those of large files are kept in a JSON file, by name, size and times."""
 
     def __init__(self, path):
-        self.path = path
-        try:
-            self.known = json.loads(path.read_text())
-        except (OSError, ValueError):
-            self.known = {}
+        self.path, known = path, read_json(path)
+        self.known = known if isinstance(known, dict) else {}
 
     def get(self, path):
         stat, name = os.stat(path), os.path.abspath(path)
@@ -120,5 +125,5 @@ def stat_key(stat):
 
 
 def digest(path):
-    with open(path, "rb") as file:
+    with disk_errors("cannot read", path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,7 +25,7 @@ USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.gen
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
     "data": {"numpy", "torch", "tiktoken", "tiktoken_ext", "tokenizers", "datasets", "huggingface_hub"}
-    | {"requests", "rich", "filelock"},
+    | {"pyarrow", "requests", "rich", "filelock"},
     "model": {"torch", "safetensors", "tokenizers", "huggingface_hub", "yaml", "omegaconf", "matplotlib"}
     | {"rich", "filelock", "transformers"},
 }

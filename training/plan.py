@@ -19,7 +19,6 @@ from torch.utils.flop_counter import flop_registry
 from configs.cli import print
 from configs.registry import build
 from data.disk import filesize
-from data.store import unigram_entropy
 from model import build_model
 from training.distributed import Dist, is_main_rank
 from training.optimizer import OPTIMIZERS
@@ -192,7 +191,7 @@ def plan(run):
         memory, steps = f"{memory} per process", f"{steps}, on {world} processes"
     if (n := batch_size // world // cost.micro_batch_size) > 1:
         steps += f", {n} micro-batches of {cost.micro_batch_size}"
-    unigram, seconds = unigram_entropy(train.part.tokens), cost.seconds * run.steps
+    unigram, seconds = train.part.unigram_entropy, cost.seconds * run.steps
     total_time = f"{seconds:.0f} s" if seconds < 90 else clock(seconds)
     sizes = ", ".join(f"{part} {size:,}" for part, size in parts.most_common())
     return f"""\

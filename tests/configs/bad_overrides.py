@@ -66,7 +66,7 @@ PARALLEL = "model=bart data=parallel "
 DATA = [
     ("data.path=none.txt", "there is no file or folder none.txt"),
     ("data.path=empty", "it holds no files"),
-    ("data.path=/dev/zero", "there is no file or folder /dev/zero"),
+    ("data.path=/dev/zero", "/dev/zero is neither a file nor a folder"),
     ("data.path=zero.txt", "what was found is empty"),
     ("data.path=nul.txt", "a NUL byte at offset 1"),
     ("data.path=latin.txt", "not UTF-8: byte 0xe9 at offset 3"),
