@@ -96,7 +96,7 @@ class Config:
     init_from: str | None
     seed: Seed
     device: str
-    precision: str
+    precision: Annotated[str, ("auto", "fp32", "bf16", "fp16")]
     compile: bool | Annotated[str, ("auto",)]
     dry_run: bool
     debug: bool

@@ -39,7 +39,7 @@ def lock_run(folder):
             hint = "do not start a second run in it"
             print(f"warning: {folder} cannot be locked ({error.strerror}); {hint}", file=sys.stderr)
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": time.strftime("%F %T %z")}
-        (folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
+        disk.atomic_write(folder / "owner.json", json.dumps(owner))
         yield
 
 
