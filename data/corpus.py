@@ -30,8 +30,8 @@ class Loaders(NamedTuple):
         return self.train.part.path.parent.name
 
 
-def load(config, tokenizer=None, report=None):
-    """The loaders of a config; `tokenizer` is that of a pretrained model."""
+def build_data(config):
+    """(source, objective, cache, val_fraction) of a config; no text is read."""
     options, architecture = dict(config.data), config.model.kind
     cache = check_value("data.cache", options.pop("cache", None), str)
     val_fraction = check_value("data.val_fraction", options.pop("val_fraction", None), Ratio)
@@ -47,6 +47,12 @@ def load(config, tokenizer=None, report=None):
         hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
         kinds = " or ".join(objective.architectures)
         raise ValueError(f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}")
+    return source, objective, cache, val_fraction
+
+
+def load(config, tokenizer=None, report=None):
+    """The loaders of a config; `tokenizer` is that of a pretrained model."""
+    source, objective, cache, val_fraction = build_data(config)
     pretrained = tokenizer and FromState(tokenizer.state())
     trainer = pretrained or build("tokenizer", TOKENIZERS, config.tokenizer, {})
     corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)

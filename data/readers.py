@@ -58,7 +58,7 @@ def resolve_paths(path, cache):
         return [Path(name) for name in sorted(files)]
     if os.path.isdir(place):
         raise DataError(f"there is no text in the folder {path}: it holds no files")
-    if place.exists():
+    if os.path.exists(place):
         raise DataError(f"{path} is neither a file nor a folder")
     what = "file that matches" if glob.has_magic(path) else "file or folder"
     raise DataError(f"there is no {what} {path} (in {Path.cwd()})")

@@ -18,6 +18,8 @@ from torch.utils.flop_counter import flop_registry
 
 from configs.cli import print
 from configs.registry import build
+from data import TOKENIZERS
+from data.corpus import build_data
 from data.disk import filesize
 from model import build_model
 from training.distributed import Dist, is_main_rank
@@ -157,7 +159,7 @@ def check_batch_size(train, world_size):
 
 @announce("building the model")
 def check_parts(config):
-    """Refuse a model, optimizer or schedule that cannot be built, before any text is read."""
+    """Refuse a part that cannot be built, before any text is read."""
     advice = "choose a smaller size=, or smaller parts"
     try:
         with torch.device("meta"):
@@ -171,6 +173,9 @@ def check_parts(config):
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     if config.train.steps:
         build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
+    build_data(config)
+    if not config.init_from and config.tokenizer.get("kind") != "hub":  # which have one
+        build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
 
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")

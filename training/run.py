@@ -40,15 +40,15 @@ class Run:
         self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
         names = [field.name for field in fields(TrainState)] if stored else []
         self.state = TrainState(**{name: getattr(stored.state, name) for name in names})
-        same_length = stored and stored.state.stop_criteria == self.stop_criteria
-        self.steps = stored.state.total_steps if same_length else self.total_steps()
+        same_length = stored and train.minutes and stored.state.stop_criteria == self.stop_criteria
+        self.steps = self.total_steps(same_length and stored.state.total_steps)
         if self.steps < self.state.step:
             limits = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
             raise ValueError(f"the run has done {self.state.step} steps, but {limits}; raise or remove them")
         if self.steps:
             self.schedule = build("schedule", SCHEDULES, config.schedule, {"steps": self.steps})
 
-    def total_steps(self):
+    def total_steps(self, by_minutes=None):
         """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
         train, seconds = self.config.train, self.cost.seconds * self.dist.is_main  # the main process decides
         [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
@@ -56,7 +56,7 @@ class Run:
             train.steps,
             train.tokens and math.ceil(train.tokens / self.tokens_per_step),
             train.epochs and math.ceil(train.epochs * self.loaders.train.n / train.batch_size),
-            train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds)),
+            by_minutes or (train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds))),
         ]
         return min(steps for steps in limits if steps is not None)
 

@@ -37,7 +37,7 @@ def lock_run(folder):
             print(f"warning: {folder} cannot be locked ({error.strerror}); {hint}", file=sys.stderr)
         start = time.strftime("%Y-%m-%d %H:%M:%S %z")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
-        (folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
+        disk.atomic_write(folder / "owner.json", json.dumps(owner))
 
         def check_lock():
             with suppress(FileNotFoundError):  # a missing folder is up to the writes, which fail

@@ -44,7 +44,7 @@ class TrainStep:
         self.precision, self.dist = precision, dist
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
         self.loss_module = LossModule(model)  # evaluates
-        self.train_module = dist.wrap(train_module or self.loss_module)
+        self.train_module = dist.wrap(self.loss_module if train_module is None else train_module)
 
     def __call__(self, batch, lr_factor):
         """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights."""

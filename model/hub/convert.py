@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from configs.cli import expand_user
 from model import build_model
 from model.checkpoint.files import model_config, read_config
-from model.checkpoint.load import load_run, load_weights
+from model.checkpoint.load import build_on_meta, load_run, load_weights
 from model.checkpoint.save import model_tensors
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.files import files_of, refuse_invalid, resolve_folder
@@ -46,8 +46,10 @@ def init_config(place):
     if is_hf_folder(place):
         _, model, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
-    config = read_config(expand_user(place))
-    return {"model": config["model"], "tokenizer": config.get("tokenizer", {})}
+    folder = expand_user(place)
+    config = read_config(folder)
+    build_on_meta(folder, config, 256)
+    return {"model": config["model"], "tokenizer": config["tokenizer"]}
 
 
 def init_model(place):

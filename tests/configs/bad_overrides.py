@@ -37,7 +37,7 @@ CONFIG = [
     ("seed=-1", "seed is -1; expected an integer from 0 to 18,446,744,073,709,551,615"),
     ("compile=maybe", "compile is 'maybe'; expected true or false or auto"),
     ("wandb.mode=yes", "wandb.mode is 'yes'; expected one of: disabled, offline, online"),
-    ("precision=fp61", "precision is 'fp61'; choose one of"),
+    ("precision=fp61", "precision is 'fp61'; expected one of: auto"),
     ("device=tpu", "device is 'tpu'; choose one of"),
     ("train=3", "train is a group of settings; set one of them, such as train.steps=3"),
     ("resume=true", "resume=true needs a name=...; runs has no run yet"),

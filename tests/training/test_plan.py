@@ -1,6 +1,7 @@
 """The trial steps change nothing, and measure what a step costs."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -74,6 +75,14 @@ def test_a_failing_compiler_costs_a_warning(prepare, monkeypatch, capsys):
     monkeypatch.setattr(torch, "compile", compile)
     assert type(prepare("compile=true").train_step.train_module) is LossModule
     assert capsys.readouterr().err.endswith("warning: not compiled (no compiler here)\n")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_a_run_is_compiled(prepare, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    run = prepare("compile=true")
+    assert isinstance(run.train_step.train_module, torch._dynamo.OptimizedModule)
+    assert run.train_step(run.loaders.train.batch(0), 1.0).loss > 0
 
 
 def test_the_plan(prepare):

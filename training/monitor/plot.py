@@ -21,6 +21,7 @@ def draw(curves, path):
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
+    path.unlink(missing_ok=True)  # it may be a hard link to another file
     figure.savefig(path, dpi=110)
 
 
