@@ -5,25 +5,22 @@ python sample.py --prompt "def "
 
 import json
 import math
-import os
-import re
 import sys
 from contextlib import suppress
 
-from configs.cli import run_command
+from configs.cli import escape, print, run_command
 from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint.files import RUNS_DIR, newest_run
 from model.checkpoint.load import load_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
-from model.generate.options import check_options, parse_options, read_texts
+from model.generate.options import as_utf8, check_options, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt, fill_masks
 from model.generate.stream import TextStream
 from model.precision import choose_device, choose_precision
 
 MAX_BATCH = 64
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but \n and \t; a terminal would act on these
 
 
 class Sampler:
@@ -93,7 +90,7 @@ def generate_batch(sampler, rows, live):
 def generate_tokens(sampler, prompts, sample_ids):
     """(row, id, log-probability) of each new token."""
     model, options, specials = sampler.model, sampler.options, sampler.tokenizer.specials
-    limits, sources = {"max_new_tokens": options.max_new_tokens, "stop": specials["end"]}, None
+    limits, sources = {"max_new_tokens": options.max_new_tokens, "stop": sampler.tokenizer.end_ids}, None
     if model.kind == "encoder_decoder":
         sources, prompts = prompts, [[specials["start"]] for _ in prompts]
     if options.beams is not None:
@@ -142,23 +139,26 @@ def save_attention_maps(sampler, ids, generated=()):
 
 
 def show(text):
-    if sys.stdout.isatty():
-        text = CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-    print(text, end="", flush=True)
+    """Print exactly this text, but for control characters on a terminal."""
+    sys.stdout.write(escape(text, keep="\n\t") if sys.stdout.isatty() else text)
+    sys.stdout.flush()
 
 
 def print_json(prompt, text, ids, logprobs, finish_reason):
     row = dict(prompt=prompt, text=text, ids=ids, logprobs=logprobs, finish_reason=finish_reason)
-    print(json.dumps(row, ensure_ascii=sys.stdout.isatty()), flush=True)
+    ensure_ascii = sys.stdout.isatty() or sys.stdout.encoding.lower() != "utf-8"
+    sys.stdout.write(f"{json.dumps(row, ensure_ascii=ensure_ascii)}\n")
+    sys.stdout.flush()
 
 
 def interactive(sampler, handler):
     """One prompt after another until the end of input; an error or an interrupt only ends its own prompt."""
     with suppress(ImportError):  # not on every system
         import readline  # noqa: F401  line editing and history
+    sys.stdin.reconfigure(errors="surrogateescape")  # a line that is not UTF-8 is refused by itself
     while True:
         try:
-            text = input("> " if sys.stdin.isatty() else "").removeprefix("\ufeff")  # a pipe may have a BOM
+            text = as_utf8(input("> " if sys.stdin.isatty() else "")).removeprefix("\ufeff")  # of a pipe
         except EOFError:
             return
         try:
@@ -185,7 +185,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, name) is None:  # the shell has closed it
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
     sys.exit(run_command(main, sys.argv[1:]))

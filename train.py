@@ -5,13 +5,14 @@ python train.py model=llama data=text data.path=book.txt
 
 import sys
 
+from configs.cli import print
 from configs.compose import compose
 from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
 from model import build_model
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc
-from training.distributed import catching_signals, init_distributed, shut_down
+from training.distributed import catching_signals, exit_process, init_distributed
 from training.estimate import estimate
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
@@ -29,7 +30,7 @@ def prepare(config, overrides, runs_dir):
     """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
     check_name(config.name, runs_dir, config.resume)
     check_parts(config)
-    dist, device = init_distributed(choose_device(config.device), config.parallel)
+    dist, device = init_distributed(choose_device(config.device), config.parallel, config.ddp_timeout)
     check_batch_size(config.train, dist.world_size)
     tune_malloc()
     precision = choose_precision(device, config.precision)
@@ -38,7 +39,9 @@ def prepare(config, overrides, runs_dir):
     if config.init_from and not stored:
         initial_model, tokenizer = init_model(config.init_from)
     with tokenizing_progress() as report:
-        loaders = reload_data(config, stored, report) if stored else load(config, tokenizer, report)
+        loaders = dist.run_slow(
+            lambda: reload_data(config, stored, report) if stored else load(config, tokenizer, report), device
+        )
     model = initial_model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     model = model.to(device)
     train_step, cost = profile_step(config, dist, precision, loaders, model, stored)
@@ -111,20 +114,17 @@ def main(overrides, runs_dir):
     if config.dry_run == "plan":
         print(estimate(config))
         return
-    try:
-        with lock_if_resuming(config, runs_dir):
-            run = prepare(config, overrides, runs_dir)
-            if run.dist.is_main:
-                print(plan(run))
-            if config.dry_run:
-                return
-            with catching_signals(), run.open(runs_dir), open_monitor(run) as monitor:
-                val_metrics = train(run, monitor)
-            if run.dist.is_main:
-                print(summarize(run, val_metrics))
-    finally:
-        shut_down()
+    with lock_if_resuming(config, runs_dir) as check_lock:
+        run = prepare(config, overrides, runs_dir)
+        if run.dist.is_main:
+            print(plan(run))
+        if config.dry_run:
+            return
+        with catching_signals(), run.open(runs_dir, check_lock), open_monitor(run) as monitor:
+            val_metrics = train(run, monitor)
+        if run.dist.is_main:
+            print(summarize(run, val_metrics))
 
 
 if __name__ == "__main__":
-    sys.exit(launch(main, validate, sys.argv[1:]))
+    exit_process(launch(main, validate, sys.argv[1:]))

@@ -1,20 +1,34 @@
 """Command line: every command ends with 0, or with one sentence on stderr and an exit code."""
 
+import argparse
+import builtins
+import errno
 import os
 import re
 import sys
 import traceback
 from functools import partial
+from pathlib import Path
 
 from configs.errors import StopRequested
 
 EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}  # of errors without their own
-EXIT_RANK_DIED = 7
-PEER_DIED = re.compile("gloo|NCCL|Connection (closed|reset)")  # in torch's message
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and bidirectional overrides
+
+
+def escape(text, keep=""):
+    """Spell out control characters: a terminal would act on them."""
+    return CONTROL.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text))
+
+
+def print(text="", file=None, end="\n"):
+    """Print text that may come from a file or a model."""
+    builtins.print(escape(text, keep="\n\t"), file=file, end=end, flush=True)
 
 
 def run_command(main, args):
     """main(args), and the exit code; debug=true and --debug show the traceback."""
+    reopen_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # text may have characters that a terminal cannot show
     try:
@@ -27,17 +41,16 @@ def run_command(main, args):
     except KeyboardInterrupt:
         return 130
     except StopRequested as stop:
-        if stop.args:
-            print(stop, file=sys.stderr)
         return stop.exit_code
     except Exception as error:
         code, message = explain(error)
-        if code is None:
-            raise
-        if {"debug=true", "--debug"} & set(args):
-            traceback.print_exc()
-        print(f"error: {message}", file=sys.stderr)
-        return code
+        if code is None or {"debug=true", "--debug"} & set(args):
+            print(traceback.format_exc(), file=sys.stderr)
+        if len(message) > 1000:  # it may quote a name of any length
+            message = f"{message[:500]} ... {message[-500:]}"
+        if code is not None:
+            print(f"error: {escape(message)}", file=sys.stderr)
+        return code or 1
 
 
 def explain(error):
@@ -45,13 +58,39 @@ def explain(error):
     message, known = str(error), (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+        if error.errno == errno.ENAMETOOLONG:
+            return 2, message
     elif isinstance(error, RuntimeError) and not hasattr(error, "exit_code"):
         reason = message.partition("\n")[0]
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
-            return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size="
-        code = EXIT_RANK_DIED if PEER_DIED.search(reason) else None
-        return code, "another process of this run has ended; see its own error"
+            return 6, f"out of memory ({reason}); use a smaller model, batch or context"
     return getattr(error, "exit_code", next(known, None)), message or "out of memory"
+
+
+def reopen_streams():
+    """Open closed standard streams on the null device: the next file to be opened would get their number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """A parser whose errors are those of run_command."""
+
+    def error(self, message):
+        raise ValueError(message)
+
+
+def expand_user(path):
+    """The path, with ~ and ~name replaced by home folders."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        name = Path(path).parts[0]
+        raise ValueError(f"cannot expand {name} in {path}: the home folder is unknown") from None
 
 
 class SafeStream:

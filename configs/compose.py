@@ -1,5 +1,6 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
+import os
 import re
 from contextlib import suppress
 from copy import deepcopy
@@ -16,13 +17,14 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from configs.registry import from_dict
-from configs.schema import MAX_INT, Config
+from configs.registry import flatten, from_dict
+from configs.schema import Config, check_numbers
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
+CANNOT_PARSE = "cannot parse {!r:.60}; write group=option or key=value, each as one shell word"
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
 # what other projects, and earlier versions of this one, call a setting
@@ -88,32 +90,49 @@ def compose_cached(overrides, complete=True):
 def check_override(override):
     """Refuse what only Hydra accepts, such as its own settings and interpolations, and unknown options."""
     key, _, value = override.partition("=")
-    group = (name := key.lstrip("+~")).partition("@")[0]
+    group, at, _ = (name := key.lstrip("+~")).partition("@")
     if re.match(r"hydra\b", name):
         raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
-    if "/" in key or ".." in key:
+    if "/" in key or ".." in key or (at and group not in groups()):
         raise ValueError(f"unknown setting {key}")
+    if not re.fullmatch(r"\w[\w.-]{0,200}(@[\w.]+)?", name):
+        raise ValueError(CANNOT_PARSE.format(override))
     if "${" in override and name not in VERBATIM:
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
-    options = options_of(group) if re.fullmatch(r"\w+", group) else []
+    if len(value) > 4000 and name not in VERBATIM:
+        raise ValueError(f"{override:.60}... is too long")
+    options = options_of(group)
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
     if options and value.startswith("["):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
     if not options or value in options or "," in value:
         return
-    if group == "data" and (Path(value).expanduser().exists() or re.search(r"[./]", value)):
+    if group == "data" and (os.path.exists(os.path.expanduser(value)) or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
     hint = did_you_mean(value, options)
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
 
 
+def check_flags(args, known):
+    """Refuse flags but the known ones: a setting is written without dashes."""
+    if unknown := sorted({arg.partition("=")[0] for arg in args if arg.startswith("-")} - known):
+        words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
+        value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
+        setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
+        example = f"{setting}={value}" if setting else "train.steps=100"
+        hint = f"settings are written key=value, for example {example} (see train.py --cfg job)"
+        raise ValueError(f"unknown option {unknown[0]}; {hint}")
+
+
+@cache
 def groups():
-    return {name: options_of(name) for name in sorted({p.parent.name for p in CONFIGS.glob("*/*.yaml")})}
+    names = sorted({path.parent.name for path in CONFIGS.glob("*/*.yaml")})
+    return {name: sorted(path.stem for path in (CONFIGS / name).glob("*.yaml")) for name in names}
 
 
 def options_of(group):
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+    return groups().get(group, [])
 
 
 def package_of(group):
@@ -145,7 +164,7 @@ def expand_sweep(overrides):
         choices.append([override])
         if p.is_sweep_override():
             choices[-1] = [f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()]
-        elif key in VERBATIM and not Path(value).exists():
+        elif key in VERBATIM and not os.path.exists(value):
             choices[-1] = [f"{key}={path}" for path in value.split(",")]
     return [list(combination) for combination in product(*choices)]
 
@@ -156,12 +175,14 @@ def explain_error(error, overrides):
     text = " ".join(re.split(end, str(error))[0].split())
     key = getattr(error, "full_key", None)
     if isinstance(error, OverrideParseException):
-        return f"cannot parse {error.override!r}; write group=option or key=value, each as one shell word"
+        return CANNOT_PARSE.format(error.override)
     if isinstance(error, MissingMandatoryValue):
         return f"{key or text.rpartition(' ')[2]} is required"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
-    if match := re.search(r"Could not override '(.+?)'|Key '(.+?)' (?:is )?not in", text):
+    if match := re.search(
+        r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)' (?:is )?not in", text
+    ):
         return unknown_setting(match[1] or key or match[2], overrides)
     if match := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
         return f"{match[1] or match[2]} exists already; write it without +"
@@ -202,21 +223,10 @@ def nearest(name, known):
     return next(iter(close or get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)
 
 
-def flatten(node, path=""):
-    """{dotted key: value} of nested dicts."""
-    flat = {}
-    for key, value in node.items():
-        flat |= flatten(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-    return flat
-
-
 def to_config(raw):
     """Plain data as a Config: every value of its type and within its bounds."""
     config = from_dict(Config, raw)
-    for key, value in flatten(asdict(config)).items():
-        limit = 2**31 if key.startswith("model.") else MAX_INT if isinstance(value, int) else 1e30
-        if isinstance(value, int | float) and key != "seed" and not abs(value) <= limit:
-            raise ValueError(f"{key} is {value}; expected a finite number of at most {limit:.3g}")
+    check_numbers(flatten(asdict(config)))
     train = config.train
     if train.steps is None and train.tokens is None and train.minutes is None and train.epochs is None:
         raise ValueError("a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes")

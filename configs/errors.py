@@ -9,6 +9,10 @@ class CheckpointError(Exception):
     exit_code = 4  # a run folder, or a checkpoint in it, is damaged or incomplete
 
 
+class TokenizerError(ValueError):
+    exit_code = 4  # the tokenizer of a run or model cannot be used
+
+
 class HubError(ValueError):
     exit_code = 4  # a folder or model cannot be converted from or to the Hugging Face formats
 
@@ -19,6 +23,10 @@ class NonFiniteError(Exception):
 
 class DiskError(Exception):
     exit_code = 6  # the disk is too full to keep what a run has to keep
+
+
+class RankError(Exception):
+    exit_code = 7  # another process of the run has ended or does not respond
 
 
 class RunLockedError(Exception):

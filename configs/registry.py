@@ -55,7 +55,7 @@ def matches(value, annotation):
         return any(matches(value, option) for option in inner)
     if annotation is float:
         return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is annotation
+    return type(value) is annotation and (annotation is not str or "\0" not in value)
 
 
 def describe_type(annotation):
@@ -100,6 +100,14 @@ def from_dict(schema, values, path=""):
         elif field.default is MISSING:
             raise ValueError(f"{full} is missing")
     return schema(**made)
+
+
+def flatten(node, path=""):
+    """{dotted key: value} of nested dicts."""
+    flat = {}
+    for key, value in node.items():
+        flat |= flatten(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return flat
 
 
 @cache

@@ -12,6 +12,14 @@ Size = Annotated[int, Bounds(least=1, most=2**31)]
 Seed = Annotated[int, Bounds(least=0, most=2**64 - 1)]
 
 
+def check_numbers(flat):
+    """Refuse what torch cannot count and no memory can hold, in {dotted key: value}."""
+    for key, value in flat.items():
+        limit = 2**31 if key.startswith("model.") else MAX_INT if isinstance(value, int) else 1e30
+        if isinstance(value, int | float) and key != "seed" and not abs(value) <= limit:
+            raise ValueError(f"{key} is {value}; expected a finite number of at most {limit:.3g}")
+
+
 @dataclass
 class EncoderSizes:
     d_model: Size | None  # null: as in the decoder
@@ -95,12 +103,13 @@ class Config:
     init_from: str | None
     seed: Seed
     device: str
-    precision: str
+    precision: Annotated[str, ("auto", "fp32", "bf16", "fp16")]
     compile: bool | Annotated[str, ("auto",)]
     parallel: Annotated[str, ("auto", "none", "ddp", "fsdp")]
     dry_run: bool | Annotated[str, ("plan",)]
     world: Count
     gpu: str
+    ddp_timeout: Annotated[float, Bounds(above=0, most=10**6)]
     debug: bool
     model: ModelConfig
     data: dict[str, Any]

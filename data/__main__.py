@@ -3,11 +3,10 @@
 python -m data data=text data.path=book.txt model=bert
 """
 
-import argparse
 import sys
 
-from configs.cli import run_command
-from configs.compose import compose
+from configs.cli import ArgumentParser, print, run_command
+from configs.compose import check_flags, compose
 from configs.schema import IGNORE_INDEX
 from data.corpus import load, tokenizing_progress
 
@@ -15,7 +14,8 @@ MAX_ROWS = 4  # of the first batch
 
 
 def main(args):
-    parser = argparse.ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
+    check_flags(args, {"-h", "--help"})
+    parser = ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
     config = compose(parser.parse_args(args).overrides)
     with tokenizing_progress() as report:

@@ -9,11 +9,14 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from configs.cli import print
 from configs.registry import Ratio, build, check_value
 from data import OBJECTIVES, SOURCES, TOKENIZERS
 from data.loader import PairLoader, TokenLoader
 from data.prepare import prepare
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
+
+LARGE = 10**7  # bytes of text, which may take a while
 
 
 class Loaders(NamedTuple):
@@ -27,8 +30,8 @@ class Loaders(NamedTuple):
         return self.train.part.path.parent.name
 
 
-def load(config, tokenizer=None, report=None):
-    """The loaders of a config; `tokenizer` is that of a pretrained model."""
+def build_data(config):
+    """(source, objective, cache, val_fraction) of a config; no text is read."""
     options, architecture = dict(config.data), config.model.kind
     cache = check_value("data.cache", options.pop("cache", None), str)
     val_fraction = check_value("data.val_fraction", options.pop("val_fraction", None), Ratio)
@@ -44,6 +47,12 @@ def load(config, tokenizer=None, report=None):
         hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
         kinds = " or ".join(objective.architectures)
         raise ValueError(f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}")
+    return source, objective, cache, val_fraction
+
+
+def load(config, tokenizer=None, report=None):
+    """The loaders of a config; `tokenizer` is that of a pretrained model."""
+    source, objective, cache, val_fraction = build_data(config)
     pretrained = tokenizer and FromState(tokenizer.state())
     trainer = pretrained or build("tokenizer", TOKENIZERS, config.tokenizer, {})
     corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
@@ -69,14 +78,18 @@ class FromState:
 
 @contextmanager
 def tokenizing_progress():
-    """A function for prepare(report=): a progress bar on a terminal, and a line at the end."""
+    """A function for prepare(report=): a progress bar on a terminal, else a line about a large text; and a
+    line at the end."""
     console, reports = Console(stderr=True), []
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", visible=False)
 
         def report(done, total):
-            reports.append((time.perf_counter(), done))
+            if done:
+                reports.append((time.perf_counter(), done))
+            elif not console.is_terminal and (total or LARGE) >= LARGE:
+                print(f"tokenizing {decimal(total) if total else 'the text'} ...", file=sys.stderr)
             bar.update(task, completed=done, total=total, visible=True)
 
         yield report

@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 
 from configs.errors import DataError
 
+O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
-LARGE = 1 << 24  # bytes
+LARGE = MAX_JSON_BYTES = 1 << 24
 MTIME_GRACE = 2.0  # seconds after which another write would change a file's times
 FULL = "; free some space, or choose another disk with data.cache=FOLDER"
 HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
@@ -20,7 +21,8 @@ HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a wri
 
 def write_synced(path, chunks):
     """Write a new file, fsync it, and return its {bytes, sha256}."""
-    handle, digest, size = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), hashlib.sha256(), 0
+    flags, digest, size = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, hashlib.sha256(), 0
+    handle = os.open(path, flags, 0o666)
     try:
         for chunk in chunks:
             left = memoryview(chunk)
@@ -36,9 +38,12 @@ def write_synced(path, chunks):
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def sync(path):
-    """fsync a file, or the entries of a folder."""
-    handle = os.open(path, os.O_RDONLY)
+def sync_folder(folder):
+    """fsync the entries of a folder, so that new and renamed files in it survive."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folder
+        return
     try:
         os.fsync(handle)
     finally:
@@ -51,7 +56,7 @@ def atomic_write(path, text):
     draft.unlink(missing_ok=True)
     write_synced(draft, [text.encode()])
     os.replace(draft, path)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def atomic_rmtree(folder):
@@ -59,7 +64,16 @@ def atomic_rmtree(folder):
     trash = folder.with_suffix(".trash")
     shutil.rmtree(trash, ignore_errors=True)
     os.rename(folder, trash)
+    sync_folder(trash.parent)
     shutil.rmtree(trash)
+
+
+def read_json(path):
+    """What a small JSON file holds, or None if it is missing or damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        if path.is_file() and path.stat().st_size < MAX_JSON_BYTES:  # reading a pipe would block
+            return json.loads(path.read_bytes())
+    return None
 
 
 def filesize(n):
@@ -70,14 +84,14 @@ def filesize(n):
 
 
 @contextmanager
-def disk_errors(action):
-    """Turn an OSError into a DataError that names the file and a way out."""
+def disk_errors(action, path=None):
+    """Turn an OSError into a DataError that names the file, or `path`, and a way out."""
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
-        name = f" {error.filename}" if error.filename else ""
+        name = f" {error.filename or path}" if error.filename or path else ""
         raise DataError(f"{action}{name}: {error.strerror.lower()}{HINTS.get(error.errno, '')}") from None
 
 
@@ -85,11 +99,8 @@ class HashCache:
     """sha256 of files; those of large files are kept in a JSON file, by name, size and times."""
 
     def __init__(self, path):
-        self.path = path
-        try:
-            self.known = json.loads(path.read_text())
-        except (OSError, ValueError):
-            self.known = {}
+        self.path, known = path, read_json(path)
+        self.known = known if isinstance(known, dict) else {}
 
     def get(self, path):
         stat, name = os.stat(path), os.path.abspath(path)
@@ -114,5 +125,5 @@ def stat_key(stat):
 
 
 def digest(path):
-    with open(path, "rb") as file:
+    with disk_errors("cannot read", path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

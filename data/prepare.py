@@ -4,7 +4,6 @@ A text is assigned to a split by a hash of its content, so neither other texts n
 equal texts stay together.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -14,18 +13,19 @@ import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from filelock import lock_descriptor
 
+from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import HashCache, disk_errors, sync, write_synced
+from data.disk import HashCache, disk_errors, sync_folder, write_synced
 from data.readers import CHUNK_CHARS, rechunk
-from data.store import Corpus, TokenWriter
+from data.store import SPLITS, Corpus, TokenWriter, write_index
 
-FORMAT = 1  # of a corpus in the cache
-TRAIN, VALIDATION = "train", "validation"
+FORMAT = 2  # of a corpus in the cache
+TRAIN, VALIDATION = SPLITS
 LOOKAHEAD = 256  # texts; of fewer, at least one goes to validation
 JOB_CHARS = 1 << 19  # encoded at a time by a thread
 
@@ -106,7 +106,7 @@ def slice_chunks(chunks, start, stop):
 
 def prepare(source, trainer, specials, cache, val_fraction, report=None):
     """The corpus of a source, from the cache or built now, with calls of report(bytes, total or None)."""
-    cache = Path(cache).expanduser()
+    cache = expand_user(cache)
     with disk_errors("cannot use"):
         cache.mkdir(parents=True, exist_ok=True)
         hashes = HashCache(cache / "fingerprints.json")
@@ -119,8 +119,8 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
     folder = cache / f"{type(source).__name__.lower()}-{hashlib.sha256(key).hexdigest()[:16]}"
     if folder.exists():
         return Corpus(folder, hashes)
-    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)  # other processes wait; it is released even by a kill
+    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "wb") as lock:
+        lock_descriptor(lock.fileno())  # other processes wait; it is released even by a kill
         if not folder.exists():
             draft = folder.with_suffix(".draft")
             with disk_errors("cannot write"):
@@ -130,9 +130,9 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
                     tokenize_into(draft, source, trainer, specials, val_fraction, report)
                     if source.stat_key() != stat_key:
                         raise DataError("the text changed while it was read; run again")
-                    sync(draft)
+                    sync_folder(draft)
                     os.rename(draft, folder)
-                    sync(cache)
+                    sync_folder(cache)
                 finally:
                     shutil.rmtree(draft, ignore_errors=True)
     return Corpus(folder, hashes)
@@ -151,11 +151,13 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
             if left < 0:  # a token has at least one character
                 return
 
+    total, done = source.n_bytes(), 0
+    if report:
+        report(done, total)
     tokenizer = trainer.train(texts, specials)
-    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    writers = {split: TokenWriter(draft, split, dtype, source.input_kind) for split in (TRAIN, VALIDATION)}
+    options = tokenizer.vocab_size, source.input_kind
+    writers = {split: TokenWriter(draft, split, *options) for split in SPLITS}
     with writers[TRAIN] as train, writers[VALIDATION]:
-        total, done = source.n_bytes(), 0
         jobs = job_batches(split_chunks(source, val_fraction))
         for encoded in ordered_map(lambda job: encode(job, tokenizer), jobs):
             for split, (ids, lengths, n_bytes, n_items) in encoded.items():
@@ -172,10 +174,7 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
         if not writers[split].n_tokens:
             raise DataError(f"the {split} split is empty with data.val_fraction={val_fraction}; {hint}")
     file = write_synced(draft / "tokenizer.json", [json.dumps(tokenizer.state()).encode()])
-    index = {"format": FORMAT, "input_kind": source.input_kind, "dtype": dtype}
-    index |= {"vocab_size": tokenizer.vocab_size, "tokenizer": file}
-    index |= {"parts": {split: writer.entry() for split, writer in writers.items()}}
-    write_synced(draft / "index.json", [json.dumps(index).encode()])
+    write_index(draft / "index.json", source.input_kind, file, writers)
 
 
 def job_batches(chunks):

@@ -13,12 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import disk_errors
 
 CHUNK_CHARS = 1 << 19  # or bytes of a file
 # Every pre-tokenizer splits between a letter or digit and white space, so a cut there changes no token.
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
+BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
 HINT = "; convert it, use data=table for a table, or select files with a glob such as 'folder/**/*.txt'"
 FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 # parts of the standard library that teach little: tests, tools, copies of other packages, character tables
@@ -46,16 +48,18 @@ def resolve_paths(path, cache):
     """The files that a name, folder or glob stands for, except the cache; hidden ones only by name."""
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
-    place = Path(path).expanduser()
-    if place.is_file():
+    place = expand_user(path)
+    if os.path.isfile(place):  # Path.is_file raises an error if the name is too long
         return [place]
-    names = walk_files(place) if place.is_dir() else glob.glob(str(place), recursive=True)
+    names = walk_files(place) if os.path.isdir(place) else glob.glob(str(place), recursive=True)
     ours = os.path.join(os.path.abspath(os.path.expanduser(cache or os.devnull)), "")
     files = [name for name in names if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)]
     if files:
         return [Path(name) for name in sorted(files)]
-    if place.is_dir():
+    if os.path.isdir(place):
         raise DataError(f"there is no text in the folder {path}: it holds no files")
+    if os.path.exists(place):
+        raise DataError(f"{path} is neither a file nor a folder")
     what = "file that matches" if glob.has_magic(path) else "file or folder"
     raise DataError(f"there is no {what} {path} (in {Path.cwd()})")
 
@@ -73,7 +77,7 @@ class Document(NamedTuple):
 def read_chunks(path):
     """The text of a UTF-8 file, unchanged except that a byte order mark is dropped."""
     decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
-    with disk_errors("cannot read"), open(path, "rb") as file:
+    with disk_errors("cannot read", path), open(path, "rb") as file:
         for data in chain(iter(partial(file.read, CHUNK_CHARS), b""), [b""]):  # the last flushes the decoder
             if b"\0" in data:
                 nul = offset + data.index(b"\0")
@@ -127,7 +131,10 @@ def file_rows(paths, fields):
             raise DataError(f"{path} is not a table; expected a name that ends in {', '.join(FORMATS)}")
         if not path.stat().st_size:
             raise DataError(f"{path} is empty")
-        rows = json_rows(path) if suffix in (".jsonl", ".json") else table_rows(path, suffix, fields)
+        if suffix in (".jsonl", ".json"):
+            rows = json_rows(path)
+        else:
+            rows = parquet_rows(path, fields) if suffix == ".parquet" else csv_rows(path, suffix, fields)
         yield from text_fields(rows, fields, path)
 
 
@@ -149,19 +156,29 @@ def parse_json(place, text):
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-def table_rows(path, suffix, fields):
+def csv_rows(path, suffix, fields):
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our error says it all
-    as_text = {"keep_default_na": False, "converters": dict.fromkeys(fields, str)}  # keep "007" and "NA"
-    unquoted = as_text | {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    options = {".csv": as_text, ".tsv": unquoted}.get(suffix, {})
+    options = {"keep_default_na": False, "converters": dict.fromkeys(fields, str)}  # keep "007" and "NA"
+    if suffix == ".tsv":
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     if "::" in str(path):
         raise DataError(f"{path} cannot be opened as a table: rename it without '::'")
-    kind, files = suffix[1:].replace("tsv", "csv"), glob.escape(str(path))
+    files = glob.escape(str(path))
     with reader_errors(path):
-        table = datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
+        table = datasets.load_dataset("csv", data_files=files, split="train", streaming=True, **options)
         yield from ((f"{path}, row {number}", row) for number, row in enumerate(table, 1))
+
+
+def parquet_rows(path, fields):
+    from pyarrow.parquet import ParquetFile
+
+    with reader_errors(path), ParquetFile(path) as file:
+        columns = fields if set(fields) <= set(file.schema_arrow.names) else None
+        batches = file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
+        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import urllib.request
 import warnings
 from functools import cache
 from itertools import zip_longest
-from pathlib import Path
 from typing import Annotated
 
+from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data import readers
@@ -88,7 +88,7 @@ class Table(FileSource):
 
     def files(self):
         path, files = self.path, readers.resolve_paths(self.path, self.cache)
-        if Path(path).expanduser().is_dir():
+        if expand_user(path).is_dir():
             files = [file for file in files if file.suffix.lower() in FORMATS]
             if not files:
                 raise DataError(f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}")
@@ -141,7 +141,7 @@ class Shakespeare(FileSource):
     """Tiny Shakespeare, the text of many small benchmarks; downloaded once."""
 
     def __init__(self, cache):
-        self.path = Path(cache).expanduser() / "tinyshakespeare.txt"
+        self.path = expand_user(cache) / "tinyshakespeare.txt"
 
     def files(self):
         if not self.path.exists():

@@ -3,30 +3,42 @@
 import hashlib
 import json
 import os
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from configs.errors import DataError
+from data.disk import read_json, write_synced
 from data.tokenizers.tokenizer import tokenizer_from_state
 
+SPLITS = "train", "validation"
 ENTROPY_SAMPLE = 10_000_000  # tokens
-MALFORMED = FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError
+
+
+def token_dtype(vocab_size):
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+def file_names(split, input_kind):
+    """The tokens and, for pairs, the offset where each text ends."""
+    return [f"{split}.tokens", f"{split}.bounds"] if input_kind == "pairs" else [f"{split}.tokens"]
 
 
 class TokenWriter:
-    """Writes one split of a corpus: its tokens and, for pairs, the offset where each text ends."""
+    """Writes one split of a corpus."""
 
-    def __init__(self, folder, name, dtype, input_kind):
-        self.tokens, self.offsets, self.dtype = f"{name}.tokens", f"{name}.bounds", np.dtype(dtype)
-        names = [self.tokens, self.offsets] if input_kind == "pairs" else [self.tokens]
+    def __init__(self, folder, split, vocab_size, input_kind):
+        self.dtype, names = token_dtype(vocab_size), file_names(split, input_kind)
+        self.tokens, self.offsets = names[0], names[1:]
         self.files = {name: (folder / name).open("xb") for name in names}
         self.hashes = {name: hashlib.sha256() for name in names}
         self.n_tokens = self.n_bytes = self.n_items = 0
 
     def write(self, ids, lengths, n_bytes, n_items):
         """The concatenated ids of some texts, and the length of each."""
-        if self.offsets in self.files:
-            self.append(self.offsets, self.n_tokens + np.cumsum(lengths, dtype=np.int64))
+        for name in self.offsets:
+            self.append(name, self.n_tokens + np.cumsum(lengths, dtype=np.int64))
         self.append(self.tokens, ids.astype(self.dtype))
         self.n_tokens += len(ids)
         self.n_bytes += n_bytes
@@ -47,23 +59,22 @@ class TokenWriter:
                     file.flush()
                     os.fsync(file.fileno())
 
-    def entry(self):
-        """The split in the index."""
+    def checksums(self):
+        """{name: {bytes, sha256}} of its files"""
         sizes = {name: os.path.getsize(file.name) for name, file in self.files.items()}
-        files = {name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()}
-        return {"tokens": self.n_tokens, "bytes": self.n_bytes, "items": self.n_items, "files": files}
+        return {name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()}
 
 
 class TokenFile:
     """The tokens of one split: `n_bytes` of text in `n_items` documents or pairs."""
 
-    def __init__(self, folder, name, index):
-        entry = index["parts"][name]
-        self.path, self.vocab_size = folder / f"{name}.tokens", index["vocab_size"]
-        self.n_tokens, self.n_bytes, self.n_items = entry["tokens"], entry["bytes"], entry["items"]
-        self.tokens = np.memmap(self.path, index["dtype"], "r")
-        if index["input_kind"] == "pairs":  # where each text ends
-            self.offsets = np.memmap(folder / f"{name}.bounds", np.int64, "r")
+    def __init__(self, paths, vocab_size, n_bytes, n_items):
+        self.path, *offsets = paths
+        self.vocab_size, self.n_bytes, self.n_items = vocab_size, n_bytes, n_items
+        self.tokens = np.memmap(self.path, token_dtype(vocab_size), "r")
+        self.n_tokens = len(self.tokens)
+        for path in offsets:  # where each text ends
+            self.offsets = np.memmap(path, np.int64, "r")
 
     def windows(self, starts, length):
         """(window, token): `length` tokens from each start."""
@@ -84,33 +95,52 @@ class TokenFile:
             raise corrupt_error(self.path, f"holds the id {highest}, beyond its vocab_size {self.vocab_size}")
         return ids.astype(np.int64)
 
+    @cached_property
+    def unigram_entropy(self):
+        """In nats: the loss of a model that knows the token frequencies and nothing else."""
+        counts = np.bincount(self.tokens[:ENTROPY_SAMPLE])
+        p = counts[counts > 0] / counts.sum()
+        return float(-(p * np.log(p)).sum())
 
-def unigram_entropy(tokens):
-    """In nats: the loss of a model that knows the token frequencies and nothing else."""
-    counts = np.bincount(tokens[:ENTROPY_SAMPLE])
-    p = counts[counts > 0] / counts.sum()
-    return float(-(p * np.log(p)).sum())
+
+def write_index(path, input_kind, tokenizer, writers):
+    """What the files are, and a hash of that."""
+    index = {"input_kind": input_kind, "files": {"tokenizer.json": tokenizer}}
+    for split, writer in writers.items():
+        index[split] = {"n_bytes": writer.n_bytes, "n_items": writer.n_items}
+        index["files"] |= writer.checksums()
+    write_synced(path, [json.dumps(index | {"sha256": index_hash(index)}).encode()])
+
+
+def read_index(path):
+    index = read_json(path)
+    if not isinstance(index, dict) or index.pop("sha256", None) != index_hash(index):
+        raise corrupt_error(path, "is not a valid index")
+    return index
+
+
+def index_hash(index):
+    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
 class Corpus:
     """A verified store: the tokenizer, and the train and validation splits."""
 
     def __init__(self, folder, hashes):
-        try:
-            index = json.loads((folder / "index.json").read_text(errors="replace"))
-            files = {name: f for entry in index["parts"].values() for name, f in entry["files"].items()}
-            for name, expected in (files | {"tokenizer.json": index["tokenizer"]}).items():
-                path = folder / name
-                size = path.stat().st_size if path.exists() else 0
-                if size != expected["bytes"]:
-                    raise corrupt_error(path, f"has {size} bytes instead of {expected['bytes']}")
-                if hashes.get(path) != expected["sha256"]:
-                    raise corrupt_error(path, "is not what was written")
-            self.tokenizer = tokenizer_from_state(json.loads((folder / "tokenizer.json").read_text()))
-            self.train, self.validation = (TokenFile(folder, name, index) for name in index["parts"])
-        except MALFORMED:
-            raise corrupt_error(folder / "index.json", "is not a valid index") from None
-        self.folder = folder
+        self.folder, index = folder, read_index(folder / "index.json")
+        names = {split: file_names(split, index["input_kind"]) for split in SPLITS}
+        for name in ("tokenizer.json", *chain(*names.values())):
+            path, expected = folder / name, index["files"][name]
+            size = path.stat().st_size if path.is_file() else 0
+            if size != expected["bytes"]:
+                raise corrupt_error(path, f"has {size} bytes instead of {expected['bytes']}")
+            if hashes.get(path) != expected["sha256"]:
+                raise corrupt_error(path, "is not what was written")
+        self.tokenizer = tokenizer_from_state(json.loads((folder / "tokenizer.json").read_text()))
+        self.train, self.validation = (
+            TokenFile([folder / name for name in names[split]], self.tokenizer.vocab_size, **index[split])
+            for split in SPLITS
+        )
 
 
 def corrupt_error(path, what):

@@ -123,7 +123,7 @@ class YarnScaling:
         )
         low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * pairs - 1)
         pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
-        ramp = ((pair - low) / max(high - low, 0.001)).clamp(0, 1)
+        ramp = ((pair - low) / (high - low or 0.001)).clamp(0, 1)
         mscale = self.attention_factor or 0.1 * math.log(self.factor) + 1
         return torch.lerp(inv_freq, inv_freq / self.factor, ramp), mscale
 

@@ -91,7 +91,7 @@ def peak_flops(precision):
 def processor():
     """The fields of the first CPU in /proc/cpuinfo; empty where there is none."""
     path = Path("/proc/cpuinfo")
-    text = path.read_text() if path.exists() else ""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 

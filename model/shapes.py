@@ -3,7 +3,6 @@
 The model is tiny unless a size is given: python -m model.shapes model=t5 size=small
 """
 
-import argparse
 import linecache
 import re
 import sys
@@ -13,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from configs.cli import run_command
-from configs.compose import compose
+from configs.cli import ArgumentParser, print, run_command
+from configs.compose import check_flags, compose
 from model import LEGEND, build_model
 
 HERE = Path(__file__).parent
@@ -101,7 +100,8 @@ def trace_forward(model, inputs):
 
 
 def main(args):
-    parser = argparse.ArgumentParser(prog="python -m model.shapes", description=__doc__)
+    check_flags(args, {"-h", "--help"})
+    parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
     config = compose(["size=tiny", *parser.parse_args(args).overrides]).model
     model = build_model(config, VOCAB_SIZE).double()  # in float64 there is no fused kernel to hide the scores

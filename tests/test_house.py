@@ -25,9 +25,9 @@ USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.gen
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
     "data": {"numpy", "torch", "tiktoken", "tiktoken_ext", "tokenizers", "datasets", "huggingface_hub"}
-    | {"requests", "rich", "filelock"},
+    | {"pyarrow", "requests", "rich", "filelock"},
     "model": {"torch", "safetensors", "tokenizers", "huggingface_hub", "yaml", "omegaconf", "matplotlib"}
-    | {"rich", "filelock"},
+    | {"rich", "filelock", "transformers"},
 }
 SLOW = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib", "transformers"}
 

@@ -5,8 +5,9 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from configs.cli import explain
+from configs.cli import explain, print
 from configs.errors import CheckpointError, DiskError
+from data import disk
 from model.checkpoint import save as checkpoint
 from model.checkpoint.files import step_dir
 
@@ -16,8 +17,8 @@ MAX_SAVE_FAILURES = 3  # in a row, then the run ends
 class AsyncCheckpointer:
     """One checkpoint at a time. A failure is a warning at the next poll; several in a row end the run."""
 
-    def __init__(self, folder, keep):
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder, keep, logs=(), check_lock=lambda: None):
+        self.folder, self.keep, self.logs, self.check_lock = folder, keep, logs, check_lock
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
         self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
@@ -35,13 +36,26 @@ class AsyncCheckpointer:
             for part, named in copies.items() if gathered is None else ():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
             self.saved, self.count = state["step"], self.count + 1
-            self.pending.append(self.thread.submit(checkpoint.save, self.folder, copies, state, gathered))
+            self.pending.append(self.thread.submit(self.write, copies, state, gathered))
             wait(self.pending if gathered else ())
         self.pending.append(self.thread.submit(self.prune, state["step"] if best else None))
         self.seconds += time.perf_counter() - start
 
+    def write(self, copies, state, gathered):
+        """In the thread, which raises RunLockedError once another run has the folder."""
+        self.check_lock()
+        checkpoint.save(self.folder, copies, state, self.before_rename, gathered)
+
+    def before_rename(self):
+        """Sync the logs: a run that resumes from the checkpoint does not write the rows before it again."""
+        for log in self.logs:
+            log.write(sync=True)
+        disk.sync_folder(self.folder.parent)
+        self.check_lock()
+
     def prune(self, best):
         """In the thread, after the checkpoint itself, which may have failed."""
+        self.check_lock()
         if best is not None and (self.folder / step_dir(best)).is_dir():
             checkpoint.write_pointer(self.folder, "best", best)
         checkpoint.prune(self.folder, self.keep)

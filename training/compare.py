@@ -1,10 +1,10 @@
 """Compare: several runs in one table and one plot: python -m training.compare runs/a runs/b"""
 
-import argparse
+import math
 import sys
 from pathlib import Path
 
-from configs.cli import run_command
+from configs.cli import ArgumentParser, escape, expand_user, print, run_command
 from configs.compose import flatten
 from model.checkpoint.files import read_config
 from training.monitor.metrics import rows
@@ -27,15 +27,19 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 def compare(folders, home=None, failed=(), swept=()):
     """Print the table, best first, and save it with the curves. After a sweep, failed is {run: exit code}."""
-    home, runs = Path(home or "."), {folder: read_run(folder) for folder in map(Path, folders)}
-    runs = dict(sorted(runs.items(), key=lambda item: item[1][1].get("val_loss", float("inf"))))
+    home, runs = Path(home or "."), {folder: read_run(folder) for folder in map(expand_user, folders)}
+    # NaN is not below infinity, and therefore last
+    runs = dict(sorted(runs.items(), key=lambda item: min(math.inf, item[1][1].get("val_loss", math.inf))))
     basenames = [folder.name for folder in runs]
-    names = {folder: folder.name if basenames.count(folder.name) == 1 else str(folder) for folder in runs}
+    names = {folder: folder.name if basenames.count(folder.name) == 1 else folder for folder in runs}
+    names = {folder: escape(name)[:100] for folder, name in names.items()}
     table = markdown_table({names[folder]: run for folder, run in runs.items()})
     text = "\n\n".join([table, *edge_hints([config for config, _ in runs.values()], swept)])
     if failed:
         text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
     curves = [(names[folder], "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in runs]
+    for name in ("comparison.md", "comparison.png"):
+        (home / name).unlink(missing_ok=True)  # writing would follow a link
     draw(curves, home / "comparison.png")
     (home / "comparison.md").write_text(f"{text}\n\n![validation loss](comparison.png)\n", encoding="utf-8")
     print(f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png")
@@ -43,10 +47,6 @@ def compare(folders, home=None, failed=(), swept=()):
 
 def read_run(folder):
     """(flat config, last value of each metric)"""
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}; give the folders of runs, such as runs/*")
-    if not (folder / "config.yaml").exists() or not (folder / "metrics.jsonl").exists():
-        raise ValueError(f"{folder} is not the folder of a run: it lacks config.yaml or metrics.jsonl")
     config = flatten(read_config(folder) | {"name": None, "overrides": None})
     last = {name: value for row in rows(folder / "metrics.jsonl") for name, value in row.items()}
     return config, last | {"minutes": last.get("seconds", 0) / 60}
@@ -67,7 +67,7 @@ def markdown_table(runs):
     for name, (config, last) in runs.items():
         values = [str(config.get(key, "-")) for key in settings]
         lines += [[name, *values, *(form.format(last[f]) if f in last else "-" for _, f, form in columns)]]
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    lines = [[escape(cell[:100]).replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
@@ -85,7 +85,7 @@ def edge_hints(configs, swept):
 
 
 def main(args):
-    parser = argparse.ArgumentParser("python -m training.compare", description=__doc__)
+    parser = ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="runs/name")
     compare(parser.parse_args(args).folders)
 

@@ -1,15 +1,37 @@
 """Processes that split each batch, and the signals that stop them."""
 
+import faulthandler
 import os
+import re
 import signal
-from contextlib import contextmanager, nullcontext
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from configs.errors import StopRequested
+from configs.errors import RankError, StopRequested
+
+TIMED_OUT = re.compile("timed out|timeout", re.I)  # in torch's messages
+DISCONNECTED = re.compile("gloo|remote process|Connection (closed|reset)|communicator was aborted")
+
+
+@contextmanager
+def waiting_for(what):
+    """Turn torch's errors about another process into a RankError; after a timeout, print all stacks."""
+    try:
+        yield
+    except RuntimeError as error:
+        if TIMED_OUT.search(str(error)):
+            faulthandler.dump_traceback(sys.stderr)
+            raise RankError(f"timed out (ddp_timeout) waiting for {what}; see the stacks above") from None
+        if DISCONNECTED.search(str(error)):
+            raise RankError("another process of this run has ended; see its own error") from None
+        raise
 
 
 class Dist(NamedTuple):
@@ -28,6 +50,7 @@ class Dist(NamedTuple):
         """The part of each batch that this process gets: (rank, world_size)."""
         return self.rank, self.world_size
 
+    @waiting_for("the model of another process")
     def wrap(self, module):
         return DDP(module, gradient_as_bucket_view=True) if self.parallel == "ddp" else module
 
@@ -42,6 +65,7 @@ class Dist(NamedTuple):
             with module.no_sync() if self.parallel == "ddp" else nullcontext():
                 yield
 
+    @waiting_for("another process")
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
         if self.world_size == 1:
@@ -54,12 +78,23 @@ class Dist(NamedTuple):
         own = [number if rank == self.rank else 0.0 for rank in range(self.world_size)]
         return max(self.all_reduce_sum(*own, device=device))
 
-    def barrier(self, device):
-        """Wait for the other processes: torchrun kills all of them as soon as one has exited."""
-        self.all_reduce_sum(0, device=device)
+    def run_slow(self, function, device, only_main=False):
+        """function(), which may take one process longer than ddp_timeout: the others wait in many short
+        collectives, for as long as it answers. All return together."""
+        if self.world_size == 1:
+            return function()
+        takes_part = self.is_main or not only_main
+        future, running = ThreadPoolExecutor(1).submit(function if takes_part else lambda: None), True
+        while running:
+            finished, _ = wait([future], timeout=0.5)
+            if finished and future.exception():
+                break
+            [running] = self.all_reduce_sum(not finished, device=device)
+        return future.result()
 
 
-def init_distributed(device, parallel):
+@waiting_for("another process to start")
+def init_distributed(device, parallel, timeout):
     """(Dist, the device of this process)"""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         if parallel not in ("auto", "none"):
@@ -74,7 +109,9 @@ def init_distributed(device, parallel):
             raise ValueError(f"process {local + 1} has no GPU: there are {n_gpus}; lower --nproc_per_node")
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    faulthandler.enable()  # NCCL aborts a process that has waited too long
+    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if parallel == "none" and world_size > 1:
         raise ValueError(f"parallel=none, but torchrun started {world_size} processes; choose ddp or fsdp")
@@ -88,12 +125,16 @@ def is_main_rank():
     return os.environ.get("RANK", "0") == "0"
 
 
-def shut_down():
+def exit_process(code):
+    """sys.exit(code), without freeing what DDP shares with the threads of gloo: that can deadlock."""
     if dist.is_initialized():
-        dist.destroy_process_group()
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+STOP_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")]  # not all on Windows
 received = []  # the signals of this process
 
 
@@ -109,7 +150,9 @@ def catching_signals():
 
 
 def on_signal(number, frame):
-    if received:
+    # torchrun forwards a signal that a scheduler may have sent to all processes already
+    repeated = dist.is_initialized() and number in received
+    if received and not repeated:
         os._exit(128 + number)
     received.append(number)
 

@@ -110,8 +110,8 @@ def predict_targets(model, tokenizer, batch):
 
 
 def generate_ids(model, tokenizer, prompts, max_new_tokens, sources=None):
-    end, rows = tokenizer.specials["end"], [[] for _ in prompts]
-    for ids in stoppable(generate(model, prompts, max_new_tokens=max_new_tokens, sources=sources, stop=end)):
+    rows, options = [[] for _ in prompts], {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
+    for ids in stoppable(generate(model, prompts, sources=sources, **options)):
         for row, i in zip(rows, ids, strict=True):
             if i is not None:
                 row.append(i)

@@ -1,4 +1,4 @@
-"""Plan: what a run will cost, measured in a few steps that are rolled back, and the lines that report it."""
+"""Plan: checks before a run, and the lines that tell what it will cost."""
 
 import math
 import os
@@ -8,10 +8,12 @@ from collections import Counter
 import torch
 
 from configs.registry import build
+from data import TOKENIZERS
+from data.corpus import build_data
 from data.disk import filesize
-from data.store import unigram_entropy
 from model import build_model
 from training.optimizer import OPTIMIZERS
+from training.profile import announce
 from training.schedule import SCHEDULES
 
 
@@ -24,8 +26,9 @@ def check_batch_size(train, world_size):
         raise ValueError(f"train.micro_batch_size is {micro}; expected a divisor of {rows} (per process)")
 
 
+@announce("building the model")
 def check_parts(config):
-    """Refuse a model, optimizer or schedule that cannot be built, before any text is read."""
+    """Refuse a part that cannot be built, before any text is read."""
     advice = "choose a smaller size=, or smaller parts"
     try:
         with torch.device("meta"):
@@ -33,12 +36,15 @@ def check_parts(config):
     except RuntimeError as error:  # the number of bytes overflows
         raise MemoryError(f"a model of these sizes fits in no memory ({error}); {advice}") from None
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
     if size > memory:
         raise MemoryError(f"the weights need {filesize(size)}, the memory is {filesize(memory)}; {advice}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     if config.train.steps:
         build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})
+    build_data(config)
+    if not config.init_from and config.tokenizer.get("kind") != "hub":  # which have one
+        build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
 
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
@@ -59,7 +65,7 @@ def plan(run):
         memory, steps = f"{memory} per process", f"{steps}, on {world} processes"
     if (n := batch_size // world // cost.micro_batch_size) > 1:
         steps += f", {n} micro-batches of {cost.micro_batch_size}"
-    unigram, seconds = unigram_entropy(train.part.tokens), cost.seconds * run.steps
+    unigram, seconds = train.part.unigram_entropy, cost.seconds * run.steps
     total_time = f"{seconds:.0f} s" if seconds < 90 else clock(seconds)
     sizes = ", ".join(f"{part} {size:,}" for part, size in parts.most_common())
     return f"""\

@@ -4,15 +4,18 @@ import math
 import re
 import sys
 import time
+from contextlib import contextmanager
 from statistics import median
+from threading import Timer
 from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from configs.cli import print
 from configs.registry import build
-from training.distributed import Dist
+from training.distributed import Dist, is_main_rank
 from training.optimizer import OPTIMIZERS
 from training.sharding import local, shard
 from training.step import LossModule, TrainStep, recompute_blocks, seed_step
@@ -53,12 +56,25 @@ class FlopCounter(TorchDispatchMode):
         return output
 
 
+@contextmanager
+def announce(what, seconds=5.0):
+    """Print what is being done, if it takes longer."""
+    timer = Timer(seconds, lambda: print(f"{what} ...", file=sys.stderr))
+    if is_main_rank():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@announce("measuring a training step")
 def profile_step(config, dist, precision, loaders, model, stored=None):
     """(TrainStep, StepCost) after a few trial steps, which leave weights and optimizer as they were."""
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
     batch = loaders.train.batch(widest, *dist.share)
-    row = batch.rows(0, 1).to(device)
+    row = batch.rows(0, 1).map_tensors(torch.clone).to(device)  # a view would be counted with its whole batch
     seed_step(config.seed, 0)
     flops, activation_bytes = count_flops_and_activations(model, precision, row)
     loss_module = LossModule(model)

@@ -1,14 +1,18 @@
 """Resume: the settings that a resumed run may change, and the checkpoint it continues from."""
 
 import json
+import os
 import re
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from difflib import get_close_matches
 from functools import reduce
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from configs.cli import print
 from configs.compose import compose, compose_raw, did_you_mean, flatten, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value
@@ -16,13 +20,15 @@ from data.corpus import load
 from model.checkpoint import files
 from model.checkpoint.load import check_specs, iter_tensors
 from model.checkpoint.save import model_tensors
+from training.plan import check_parts
 from training.run_folder import check_name
 from training.sharding import like
 
 # what a resumed run may change: freely, only if resume_allow names it, or never; the longest prefix decides
 POLICIES = {
-    "free": "name resume resume_allow device parallel dry_run world gpu plan debug data.cache log eval "
-    "checkpoint sample wandb train.recompute train.steps train.tokens train.epochs train.minutes train.patience",
+    "free": "name resume resume_allow device parallel ddp_timeout dry_run world gpu plan debug data.cache "
+    "log eval checkpoint sample wandb train.recompute train.steps train.tokens train.epochs train.minutes "
+    "train.patience",
     "allow": "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip",
     "fixed": "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size",
 }
@@ -49,7 +55,9 @@ def resolve_config(overrides, runs_dir, init_config=None):
         if config.resume_allow:
             raise ValueError("resume_allow has an effect only with resume=true; remove it")
         return config, without_resume(overrides)
-    runs = [p.parent.name for p in sorted(runs_dir.glob("*/config.yaml"), key=lambda p: p.stat().st_mtime)]
+    configs = [*runs_dir.glob("*/config.yaml"), *runs_dir.glob("sweep-*/*/config.yaml")]
+    configs.sort(key=lambda path: path.stat().st_mtime)
+    runs = [path.parent.relative_to(runs_dir).as_posix() for path in configs]
     if own["name"] is None:
         hint = f"the newest run is name={runs[-1]}" if runs else f"{runs_dir} has no run yet"
         raise ValueError(f"resume={str(resume).lower()} needs a name=...; {hint}")
@@ -62,7 +70,9 @@ def resolve_config(overrides, runs_dir, init_config=None):
         raise CheckpointError(f"{folder} has checkpoints but no config.yaml, so it cannot be resumed")
     if resume == "auto":
         return compose(overrides, init_config), without_resume(overrides)
-    raise ValueError(f"there is no run {folder}{did_you_mean(own['name'], runs)}; resume=auto would start it")
+    near = get_close_matches(own["name"], runs, 1) or [run for run in runs if run.endswith(f"/{folder.name}")]
+    hint = f" (did you mean {near[-1]}?)" if near else ""
+    raise ValueError(f"there is no run {folder}{hint}; resume=auto would start it")
 
 
 def merge_overrides(folder, overrides):
@@ -78,10 +88,11 @@ def merge_overrides(folder, overrides):
         check_value("overrides", old, list[str])
         if len(old) > MAX_OVERRIDES:
             raise ValueError(f"it has {len(old):,} overrides; expected at most {MAX_OVERRIDES}")
-        before = flatten(asdict(to_config(stored | {"resume": False, "resume_allow": []})))
-        base = composed(old)
+        config = to_config(stored | {"resume": False, "resume_allow": []})
+        check_parts(config)
+        before, base = flatten(asdict(config)), composed(old)
     except ValueError as error:
-        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a run: {error}") from None
+        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a run: {error!s:.300}") from None
     kept, new, nodes = old, [], []
     for override in overrides:
         key = override.partition("=")[0]
@@ -105,7 +116,19 @@ def merge_overrides(folder, overrides):
     after |= {k: v for k, v in wanted.items() if is_under(k, *nodes) or v != base.get(k, ...)}
     config = to_config(unflatten(after))
     check_changes(before, flatten(asdict(config)), config.resume_allow)
+    if "data.cache" not in nodes:
+        check_cache(folder, config.data["cache"])
     return config, without_resume([*kept, *new])
+
+
+def check_cache(folder, cache):
+    """Tokens are not written to a new place that a config.yaml alone names: it may be from anyone."""
+    has_tokens = glob(f"{escape(os.path.expanduser(cache))}/*/index.json")
+    if not has_tokens and cache != compose_raw(())["data"]["cache"]:
+        hint = f"add data.cache={cache} to tokenize into it"
+        raise CheckpointError(
+            f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}"
+        )
 
 
 def without_resume(overrides):
@@ -151,10 +174,10 @@ class StoredCheckpoint(NamedTuple):
 
 def latest_whole(folder, dist, device):
     """The newest undamaged checkpoint of a run, the same in all processes; None if it has no checkpoint."""
-    step, root = 0, folder / "checkpoints"
+    step, root, errors = 0, folder / "checkpoints", []
+    checkpoints = files.whole_checkpoints(root, errors)
+    checkpoint = dist.run_slow(lambda: next(checkpoints, None), device, only_main=True)
     if dist.is_main:
-        errors = []
-        checkpoint = next(files.whole_checkpoints(root, errors), None)
         if errors and not checkpoint:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")
         for error in errors:

@@ -1,13 +1,16 @@
 """Run: everything that belongs to one training run, and what it saves."""
 
 import math
+import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
+from functools import partial
 
 import numpy as np
 import torch
 
+from configs.cli import print
 from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from data.disk import filesize
@@ -15,7 +18,7 @@ from model.checkpoint.files import FORMAT, TrainState
 from model.checkpoint.save import model_tensors, stored_order
 from training.checkpointer import AsyncCheckpointer
 from training.distributed import check_stop
-from training.monitor.metrics import rows
+from training.monitor.metrics import JsonlLog, rows
 from training.run_folder import open_run_folder
 from training.schedule import SCHEDULES
 from training.sharding import whole
@@ -38,15 +41,15 @@ class Run:
         self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
         names = [field.name for field in fields(TrainState)] if stored else []
         self.state = TrainState(**{name: getattr(stored.state, name) for name in names})
-        same_length = stored and stored.state.stop_criteria == self.stop_criteria
-        self.steps = stored.state.total_steps if same_length else self.total_steps()
+        same_length = stored and train.minutes and stored.state.stop_criteria == self.stop_criteria
+        self.steps = self.total_steps(same_length and stored.state.total_steps)
         if self.steps < self.state.step:
             limits = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
             raise ValueError(f"the run has done {self.state.step} steps, but {limits}; raise or remove them")
         if self.steps:
             self.schedule = build("schedule", SCHEDULES, config.schedule, {"steps": self.steps})
 
-    def total_steps(self):
+    def total_steps(self, by_minutes=None):
         """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
         train, seconds = self.config.train, self.cost.seconds * self.dist.is_main  # the main process decides
         [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
@@ -54,7 +57,7 @@ class Run:
             train.steps,
             train.tokens and math.ceil(train.tokens / self.tokens_per_step),
             train.epochs and math.ceil(train.epochs * self.loaders.train.n / train.batch_size),
-            train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds)),
+            by_minutes or (train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds))),
         ]
         return min(steps for steps in limits if steps is not None)
 
@@ -66,41 +69,46 @@ class Run:
         return time.perf_counter() - self.start
 
     @contextmanager
-    def open(self, runs_dir):
+    def open(self, runs_dir, check_lock):
         """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
-        if not self.dist.is_main:
+        with self.open_folder(runs_dir, check_lock) if self.dist.is_main else nullcontext():
             try:
                 yield
-            except StopRequested:
-                if self.state.step:
-                    self.save()
-                self.dist.barrier(self.precision.device)
-                raise StopRequested from None  # the main process reports it
-            return
-        with open_run_folder(self, runs_dir) as self.folder:
+            except StopRequested as stop:  # torchrun kills all processes once one has exited
+                if self.dist.parallel == "fsdp" and self.state.step:
+                    self.save_sharded()
+                self.run_in_main(self.save_stopped, stop)
+                raise StopRequested from None
+
+    @contextmanager
+    def open_folder(self, runs_dir, check_lock):
+        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock):
             earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
             self.start = time.perf_counter() - max(earlier, default=0)
-            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", self.config.checkpoint.keep)
+            names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
+            self.logs = [JsonlLog(self.folder / name, check_lock) for name in names]
+            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", keep, self.logs, check_lock)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield
                 self.checkpointer.wait()
-            except StopRequested as signal:
-                command = f"python train.py name={self.config.name or self.folder.name} resume=true"
-                message = f"stopped by {signal} before the first step. To start again: {command}"
-                if step := self.state.step:
-                    self.save()
-                    self.checkpointer.wait()
-                    message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
-                if self.checkpointer.failures:
-                    message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
-                    raise DiskError(message) from None
-                self.dist.barrier(self.precision.device)
-                raise StopRequested(message) from None
             finally:
                 self.checkpointer.close()
             if self.checkpointer.failures:
                 raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
+
+    def save_stopped(self, signal):
+        command = f"python train.py name={self.config.name or self.folder.name} resume=true"
+        message = f"stopped by {signal} before the first step. To start again: {command}"
+        if step := self.state.step:
+            if self.dist.parallel != "fsdp":
+                self.save_in_main(best=False)
+            self.checkpointer.wait()
+            message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
+        if self.checkpointer.failures:
+            message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
+            raise DiskError(message) from None
+        print(message, file=sys.stderr)
 
     @contextmanager
     def error_context(self, step):
@@ -135,27 +143,31 @@ class Run:
         self.steps = self.state.step
         return True
 
+    def run_in_main(self, function, *args):
+        self.dist.run_slow(partial(function, *args), self.precision.device, only_main=True)
+
     def save(self, best=False):
         """Once per step, however often it is called."""
         if self.dist.parallel == "fsdp":
             self.save_sharded(best)
-        elif self.checkpointer:
-            self.checkpointer.save(self.stored_state(), self.tensors, best)
+        else:
+            self.run_in_main(self.save_in_main, best)
 
-    def save_sharded(self, best):
+    def save_sharded(self, best=False):
         """Tensors are gathered one by one while they are written, by all processes or by none."""
         is_new = self.dist.is_main and self.checkpointer.saved != self.state.step
         [is_new] = self.dist.all_reduce_sum(is_new, device=self.precision.device)
         gathered = self.gather() if is_new else iter(())
-        if self.checkpointer:
-            self.checkpointer.save(self.stored_state(), self.tensors, best, gathered)
+        if self.dist.is_main:
+            self.save_in_main(best, gathered)
         for _ in gathered:  # in other processes all of it, in the main one what an error has left
             pass
 
-    def stored_state(self):
+    def save_in_main(self, best, gathered=None):
         state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
         state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
-        return state | {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
+        state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
+        self.checkpointer.save(state, self.tensors, best, gathered)
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}

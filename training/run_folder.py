@@ -1,7 +1,5 @@
 """Run folder: its name, its lock, and what is written or cleaned up in it before the first step."""
 
-import errno
-import fcntl
 import json
 import os
 import re
@@ -13,6 +11,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import count
 
+from filelock import lock_descriptor
+
+from configs.cli import print
 from configs.errors import CheckpointError, DiskError, RunLockedError
 from data import disk
 from model.checkpoint import save as checkpoint
@@ -20,51 +21,63 @@ from model.checkpoint.files import read_json
 from training.distributed import is_main_rank
 from training.monitor.metrics import truncate_rows
 
-NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]*")  # the runs of a sweep are in its folder
+NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
 
 
 @contextmanager
 def lock_run(folder):
-    """Lock the folder for this process. The file is opened once: closing any handle of it would unlock it."""
-    with os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)) as handle:
+    """Lock the folder for this process. Yields check_lock(), which raises once another run has its name."""
+    path = folder / "lock"
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock_descriptor(file.fileno(), blocking=False):
+                raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it")
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                owner = "another process"
-                with suppress(CheckpointError, KeyError, TypeError):
-                    stored = read_json(folder / "owner.json")
-                    owner = f"process {stored['pid']} on {stored['host']}, started {stored['start']}"
-                raise RunLockedError(f"{folder} is in use by {owner}; wait for it, or stop it") from None
             hint = "do not start a second run in it"
             print(f"warning: {folder} cannot be locked ({error.strerror}); {hint}", file=sys.stderr)
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": time.strftime("%F %T %z")}
-        (folder / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
-        yield
+        start = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
+        disk.atomic_write(folder / "owner.json", json.dumps(owner))
+
+        def check_lock():
+            with suppress(FileNotFoundError):  # a missing folder is up to the writes, which fail
+                if not os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                    message = f"{folder} was deleted and is now used by {owner_of(folder)}"
+                    raise RunLockedError(f"{message}; this run has ended")
+
+        yield check_lock
+
+
+def owner_of(folder):
+    """The process that has locked it, as far as it is known."""
+    with suppress(CheckpointError, KeyError, TypeError):
+        owner = read_json(folder / "owner.json")
+        return f"process {owner['pid']} on {owner['host']}, started {owner['start']}"
+    return "another process"
 
 
 def lock_if_resuming(config, runs_dir):
-    """Lock a run that is resumed, before its checkpoint is read."""
+    """Lock a run that is resumed, before its checkpoint is read: check_lock(), or None for a new run."""
     resumes = config.resume and not config.dry_run and is_main_rank() and (runs_dir / config.name).is_dir()
     return lock_run(runs_dir / config.name) if resumes else nullcontext()
 
 
 def check_name(name, runs_dir, resume=False):
     if name is not None and not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"name is {name!r}; use up to 120 letters, digits, '.', '_' and '-'")
     if name and not resume and (runs_dir / name).exists():
         raise ValueError(f"{runs_dir / name} already exists; add resume=true to continue it, or change name=")
 
 
 @contextmanager
-def open_run_folder(run, runs_dir):
-    """The folder of a new or resumed run, with its metadata, for the main process alone."""
+def open_run_folder(run, runs_dir, check_lock):
+    """(folder of a new or resumed run, with its metadata; check_lock of it), for the main process alone."""
     check_disk_space(run, runs_dir)
     folder, resume, step = runs_dir / str(run.config.name), run.config.resume, run.state.step
     environment = checkpoint.environment(run.precision)
-    is_new = not resume or not folder.is_dir()
+    is_new = not check_lock or not folder.is_dir()
     folder = new_folder(run.config, runs_dir) if is_new else folder
-    with lock_run(folder) if is_new else nullcontext():  # lock_if_resuming has locked a resumed run
+    with lock_run(folder) if is_new else nullcontext(check_lock) as check_lock:
         checkpoint.clean_up(folder / "checkpoints", step)
         truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
         truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
@@ -77,7 +90,7 @@ def open_run_folder(run, runs_dir):
         elif resume:
             reason = f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
             print(f"{reason}; starting at step 0")
-        yield folder
+        yield folder, check_lock
 
 
 def check_disk_space(run, runs_dir):
@@ -99,6 +112,8 @@ def new_folder(config, runs_dir):
         folder = runs_dir / (stem if n == 1 else f"{stem}_{n}")
         try:
             folder.mkdir(parents=True)
+            for parent in (folder.parent, runs_dir, runs_dir.parent):
+                disk.sync_folder(parent)
             return folder
         except FileExistsError:
-            check_name(config.name, runs_dir, config.resume)
+            check_name(config.name, runs_dir)

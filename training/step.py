@@ -15,6 +15,7 @@ from data.loader import rank_slice
 from data.shuffle import hash_seed
 from model.block import Block
 from model.loss import loss
+from training.distributed import waiting_for
 from training.sharding import whole
 
 
@@ -57,7 +58,7 @@ class TrainStep:
         self.precision, self.dist = precision, dist
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
         self.loss_module = loss_module  # evaluates
-        self.train_module = dist.wrap(train_module or loss_module)
+        self.train_module = dist.wrap(loss_module if train_module is None else train_module)
 
     def __call__(self, batch, lr_factor):
         """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights."""
@@ -76,6 +77,7 @@ class TrainStep:
         self.optimizer.step(lr_factor, scaler, overflow)
         return StepMetrics(total / count, norm, overflow)
 
+    @waiting_for("the gradients of another process")
     def backward(self, batch, count):
         """Accumulate the gradient of the mean over `count` targets, those of all processes."""
         total = torch.zeros((), device=self.precision.device)

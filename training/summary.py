@@ -5,9 +5,9 @@ import lzma
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
-from data.store import unigram_entropy
+from data.disk import read_json
 
-XZ_WINDOW = 64 << 20  # bytes that xz -9 can look back
+XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 PROMPTS = {
     "decoder": '--prompt "def "',
     "encoder": '--prompt "def [MASK](self):"',
@@ -20,7 +20,7 @@ def summarize(run, val_metrics):
     if "val_bpb" in val_metrics:
         bits = {"this model": val_metrics["val_bpb"], **compress(run.loaders)}
         lines += [f"{name:<40} {n:.3f} bits/byte" for name, n in bits.items()]
-    unigram = unigram_entropy(run.loaders.train.part.tokens)
+    unigram = run.loaders.train.part.unigram_entropy
     if step and val_metrics["val_loss"] >= unigram:
         advice = "train longer or change optimizer.lr"
         lines.append(f"warning: no better than the unigram baseline (loss {unigram:.2f}); {advice}")
@@ -39,18 +39,24 @@ def compress(loaders):
     """{compressor: bits per byte of the validation text}, cached because it takes seconds."""
     train, validation, tokenizer = loaders.train.part, loaders.validation.part, loaders.tokenizer
     cached = validation.path.parent / "bits_per_byte.json"
-    if cached.exists():
-        return json.loads(cached.read_text())
-    if validation.n_bytes > XZ_WINDOW:
+    if isinstance(bits := read_json(cached), dict):
+        return bits
+    if validation.n_bytes > XZ_BYTES:
         return {}
-    parts = [validation, train] if train.n_bytes + validation.n_bytes <= XZ_WINDOW else [validation]
+    parts = [validation, train] if train.n_bytes + validation.n_bytes <= XZ_BYTES else [validation]
     text, *prime = (tokenizer.decode_bytes(p.tokens[p.tokens < tokenizer.n_ordinary].tolist()) for p in parts)
     with ThreadPoolExecutor(2) as threads:
         texts = [text, *prime, *(first + text for first in prime)]
-        xz = list(threads.map(lambda text: len(lzma.compress(text, preset=9)), texts))
+        xz = list(threads.map(xz_size, texts))
     sizes = {"gzip -9": len(zlib.compress(text, 9, wbits=31)), "xz -9": xz[0]}
     if prime:
         sizes["xz -9 primed with the training text"] = xz[2] - xz[1]
     bits = {name: 8 * size / len(text) for name, size in sizes.items()}
     cached.write_text(json.dumps(bits))
     return bits
+
+
+def xz_size(text):
+    """Compressed by xz -9, whose dictionary of 64 MiB, and ten times that of memory, is cut to the text."""
+    options = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": min(max(len(text), 4096), 64 << 20)}
+    return len(lzma.compress(text, filters=[options]))

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import hydra
 
-from configs.cli import SafeStream, run_command
-from configs.compose import CONFIGS, compose_raw, expand_sweep, flatten, groups, nearest, quote_value, resolve
+from configs.cli import SafeStream, print, reopen_streams, run_command
+from configs.compose import CONFIGS, check_flags, expand_sweep, groups, quote_value, resolve
 from configs.errors import StopRequested
 from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config
@@ -35,6 +35,7 @@ USAGE = """Train a small language model.
 
 def launch(main, validate, args):
     """The exit code of train.py's command line, which trains by main(overrides, runs_dir)."""
+    reopen_streams()
     flags = {arg.partition("=")[0] for arg in args if arg.startswith("-")}
     if flags - SWEEP:
         return run_command(lambda args: show(validate, flags, args), args)
@@ -46,13 +47,7 @@ def launch(main, validate, args):
 
 def show(validate, flags, args):
     """Help, or one of Hydra's listings."""
-    if unknown := sorted(flags - SWEEP - HELP - HYDRA):
-        words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
-        value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
-        setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
-        example = f"{setting}={value}" if setting else "train.steps=100"
-        hint = f"settings are written key=value, for example {example} (see --cfg job)"
-        raise ValueError(f"unknown option {unknown[0]}; {hint}")
+    check_flags(args, SWEEP | HELP | HYDRA)
     if flags & HELP:
         listing = "\n".join(f"{group}: {', '.join(options)}" for group, options in groups().items())
         text = (CONFIGS / "train.yaml").read_text(encoding="utf-8")

@@ -2,25 +2,29 @@
 
 import json
 import re
+from itertools import pairwise
 
+from data.tokenizers.limits import SAMPLE
 from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, HubTokenizer, load_hf_tokenizer
 from data.tokenizers.train import PATTERN, byte_level, bytes_to_unicode
-
-SAMPLE = (
-    "It's  a naïve Straße, 東京 — don't 1234567890 3.14e-10!\n\n\tdef f(x):\r\n        return x ** 2  # été\n"
-    '\'Tis "so" e\u0301 \u00a0 \u2028 \U0001f642\U0001f468\u200d\U0001f469 Привет мир 你好 शब्द  end \n \n  '
-)
 
 
 def to_hf(tokenizer):
     """(tokenizer.json, {name of a special token: how it is written there})"""
-    if tokenizer.kind == "hub":
-        names = {name: tokenizer.backend.id_to_token(i) for name, i in tokenizer.specials.items()}
-        return tokenizer.text, {name: token for name, token in names.items() if token is not None}
+    text = tokenizer.text or bpe_json(tokenizer)
+    hf_tokenizer = load_hf_tokenizer(text)
+    sample = "".join(c for c in SAMPLE if tokenizer.kind != "char" or c in tokenizer.characters)
+    if tokenizer.kind != "hub" and not same_ids(tokenizer, hf_tokenizer, sample):
+        raise ValueError("the tokenizers library interprets this tokenizer's pattern differently")
+    names = {name: hf_tokenizer.id_to_token(i) for name, i in tokenizer.specials.items()}
+    return text, {name: token for name, token in names.items() if token is not None}
+
+
+def bpe_json(tokenizer):
+    """The tokenizer.json of a tokenizer that was made here."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-    name_of = {i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())}
-    names = {name: name_of[i] for name, i in tokenizer.specials.items()}  # one name for each id
+    name_of = {i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())}  # one name for each id
     if tokenizer.kind == "char":
         tokens, merges = list(tokenizer.characters), []
     else:
@@ -44,11 +48,7 @@ def to_hf(tokenizer):
         hf_tokenizer.post_processor = processors.TemplateProcessing(
             single=single, pair=[*single, "$B:1", *after], special_tokens=special_tokens
         )
-    text = hf_tokenizer.to_str()
-    sample = "".join(c for c in SAMPLE if tokenizer.kind != "char" or c in tokenizer.characters)
-    if not same_ids(tokenizer, load_hf_tokenizer(text), sample):
-        raise ValueError("the tokenizers library interprets this tokenizer's pattern differently")
-    return text, names
+    return hf_tokenizer.to_str()
 
 
 def merges_of(tokens):
@@ -88,11 +88,28 @@ def template_of(processor):
     return [ids[: texts[0]], ids[texts[0] :]]
 
 
-def from_hf(text, specials, vocab_size):
+def merges_follow_ranks(ids, merges, ignore_merges):
+    """Does tiktoken, which merges any two tokens that make up a third, lowest id first, give the same ids? It
+    does if these merges are in the order of the ids and lead to each token, given its bytes alone."""
+    from tokenizers.models import BPE
+
+    pairs = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
+    made = [ids.get(a + b, -1) for a, b in pairs]
+    if -1 in made or made != sorted(made) or not all(a in ids and b in ids for a, b in pairs):
+        return False
+    model = BPE(ids, pairs)
+    for token in ids:
+        parts = [part.value for part in model.tokenize(token)]
+        if len(parts) > 1 and (not ignore_merges or any(a + b in ids for a, b in pairwise(parts))):
+            return False
+    return True
+
+
+def from_hf(text, specials, vocab_size, files=None):
     """A BytePairTokenizer for a byte-level BPE such as GPT-2's, merged in the order of its ids, with special
     tokens last, if both give the same ids; else the library's own tokenizer, wrapped."""
     spec = json.loads(text)
-    wrapped = HubTokenizer(text, specials, vocab_size, template_of(spec.get("post_processor")))
+    wrapped = HubTokenizer(text, specials, vocab_size, template_of(spec.get("post_processor")), files)
     model, pattern = spec["model"], split_regex(spec.get("pre_tokenizer"))
     is_bpe = model.get("type") == "BPE" and pattern is not None and not spec.get("normalizer")
     unsupported = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
@@ -105,9 +122,12 @@ def from_hf(text, specials, vocab_size):
     in_order = [ids[t] for t in tokens] == [*range(len(tokens))] and min(specials.values()) >= len(tokens)
     if not in_order or not set("".join(tokens)) == set(byte_of) <= ids.keys():
         return wrapped
+    if not merges_follow_ranks(ids, model["merges"], model.get("ignore_merges")):
+        return wrapped
     ranks = [bytes(byte_of[char] for char in token) for token in tokens]
+    files = {"tokenizer.json": text} | (files or {})
     try:
-        native = BytePairTokenizer(pattern, ranks, specials, vocab_size, wrapped.template)
+        native = BytePairTokenizer(pattern, ranks, specials, vocab_size, wrapped.template, files)
     except ValueError:  # a pattern that tiktoken cannot compile
         return wrapped
     everything = SAMPLE + wrapped.decode(range(len(ranks)))

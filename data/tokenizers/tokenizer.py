@@ -13,12 +13,17 @@ import numpy as np
 import tiktoken
 
 from configs.registry import Count, build
+from data.tokenizers.limits import MAX_STEPS, SAMPLE, as_tokenizer_error, check_json, require
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
-Ids, Template = dict[str, int], list[list[int]]
+NO_ID = 1 << 31  # beyond every vocabulary
+Ids, Template, Files = dict[str, int], list[list[int]], dict[str, str]
 NO_TEMPLATE = [[], []]  # ids before and after a prompt
 SPECIAL_NAME = re.compile(r"[a-z]+(_\d+)?")
+# a tokenizer in a Hugging Face folder, which export writes back
+HF_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+HF_FILES += ("chat_template.jinja",)
 
 
 def assign_ids(names, first):
@@ -31,9 +36,9 @@ class Tokenizer:
 
     state_fields = ()
 
-    def __init__(self, n_ordinary, specials, vocab_size=None, template=NO_TEMPLATE):
-        """`vocab_size` and `template` (ids before and after a prompt) are those of a pretrained model, which
-        may have more rows than the tokenizer has ids, and two special tokens with one id."""
+    def __init__(self, n_ordinary, specials, vocab_size=None, template=NO_TEMPLATE, files=None):
+        """`vocab_size`, `template` (ids before and after a prompt) and `files` are those of a pretrained
+        model, which may have more rows than the tokenizer has ids, and two special tokens with one id."""
         first, ids = n_ordinary if self.kind != "hub" else 0, list(specials.values())
         stop = vocab_size or n_ordinary + MAX_SPECIALS
         if "end" not in specials or not all(SPECIAL_NAME.fullmatch(name) for name in specials):
@@ -47,6 +52,15 @@ class Tokenizer:
         self.names, self.template = {i: name for name, i in specials.items()}, template
         if len(template) != 2 or not all(0 <= i < self.vocab_size for side in template for i in side):
             raise ValueError(f"template must be two lists of ids below {self.vocab_size}")
+        self.files = files or {}
+        self.text = self.files.get("tokenizer.json")
+        if not self.files.keys() <= set(HF_FILES):
+            raise ValueError(f"files must be among: {', '.join(HF_FILES)}")
+
+    @property
+    def end_ids(self):
+        """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
+        return [self.specials["end"], *(i for name, i in self.specials.items() if name.startswith("end_"))]
 
     def decode(self, ids):
         """The text, without special tokens."""
@@ -72,6 +86,7 @@ class Tokenizer:
 
     def state(self):
         optional = {"template": self.template} if any(self.template) else {}
+        optional |= {"files": self.files} if self.files else {}
         fields = {name: getattr(self, name) for name in self.state_fields}
         return {"kind": self.kind, "specials": self.specials} | optional | fields
 
@@ -118,24 +133,34 @@ class BytePairTokenizer(Tokenizer):
 
     kind, state_fields = "bpe", ("pattern",)
 
-    def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE):
-        super().__init__(len(ranks), specials, vocab_size, template)
+    def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE, files=None):
+        super().__init__(len(ranks), specials, vocab_size, template, files)
+        require(len(pattern) <= MAX_STEPS, f"the pattern has more than {MAX_STEPS:,} characters")
         self.pattern, self.ranks, self.explicit_vocab_size = pattern, ranks, vocab_size
         ids = {token: i for i, token in enumerate(ranks)}
         # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
         special = {f"<|{name}|>": i for name, i in specials.items()}
-        self.encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ids, special_tokens=special)
+        ids[b""] = NO_ID  # of an empty match, at which tiktoken would panic
+        settings = {"pat_str": pattern, "mergeable_ranks": ids, "special_tokens": special}
+        with as_tokenizer_error("the pattern cannot be used"):
+            self.encoding = tiktoken.Encoding("bpe", **settings)
+        is_lossless = self.decode(self.encode(SAMPLE)) == SAMPLE
+        require(is_lossless, f"the pattern {pattern!r:.60} leaves out a part of a text")
 
     @classmethod
     def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
-                   template: Template = NO_TEMPLATE):  # fmt: skip
+                   template: Template = NO_TEMPLATE, files: Files | None = None):  # fmt: skip
         tokens = [base64.b64decode(token, validate=True) for token in ranks]
         if len({b"", *tokens}) <= len(tokens) or not {bytes([b]) for b in range(256)} <= set(tokens):
             raise ValueError("ranks must hold every single byte, no token twice and none empty")
-        return cls(pattern, tokens, specials, vocab_size, template)
+        return cls(pattern, tokens, specials, vocab_size, template, files)
 
     def encode(self, text):
-        return self.encoding.encode_to_numpy(text, disallowed_special=())
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
+            ids = self.encoding.encode_to_numpy(text, disallowed_special=())
+        is_empty = ids.size and ids.max() == NO_ID
+        require(not is_empty, f"the pattern {self.pattern!r:.60} matches the empty string")
+        return ids
 
     def decode_bytes(self, ids):
         return b"".join(self.ranks[i] for i in ids)
@@ -151,23 +176,23 @@ class HubTokenizer(Tokenizer):
 
     kind, state_fields = "hub", ("text", "vocab_size")
 
-    def __init__(self, text: str, specials: Ids, vocab_size: Count, template: Template = NO_TEMPLATE):
-        super().__init__(vocab_size, specials, vocab_size, template)
+    def __init__(self, text: str, specials: Ids, vocab_size: Count, template: Template = NO_TEMPLATE,
+                 files: Files | None = None):  # fmt: skip
+        super().__init__(vocab_size, specials, vocab_size, template, files)
         self.text, self.backend = text, load_hf_tokenizer(text)
         if (highest := max(self.backend.get_vocab().values(), default=0)) >= vocab_size:
             raise ValueError(f"the tokenizer has ids up to {highest}; the model's vocab_size is {vocab_size}")
 
     def encode(self, text):
-        try:
+        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
             return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
-        except Exception as error:  # the library has no class of its own
-            raise ValueError(f"this tokenizer cannot encode {text!r:.60}: {error}") from None
 
     def decode_bytes(self, ids):
-        return self.backend.decode(list(ids)).encode()
+        return self.decode(ids).encode()
 
     def decode(self, ids):
-        return self.backend.decode(list(ids))
+        with as_tokenizer_error("tokenizer.json cannot decode"):
+            return self.backend.decode(list(ids))
 
     def incremental_decoder(self, before=()):
         """Tokens may join in any way, so new ids are decoded together with the last that became text."""
@@ -190,11 +215,11 @@ def load_hf_tokenizer(text):
     """A tokenizer of the library that never parses special tokens out of text."""
     import tokenizers
 
-    try:
+    with as_tokenizer_error("not a valid tokenizer.json"):
+        check_json(text)
         tokenizer = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library has no class of its own
-        raise ValueError(f"not a valid tokenizer.json: {error}") from None
     tokenizer.encode_special_tokens = True
+    tokenizer.post_processor = None  # one could repeat a text
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

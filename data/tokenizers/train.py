@@ -12,6 +12,7 @@ from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, CharToke
 
 # GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+MAX_WORD_CHARS = 256  # when tokens are learned: that takes time quadratic in the length of a word
 
 
 class ByteTrainer:
@@ -55,7 +56,7 @@ def train_bpe(texts, vocab_size):
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = byte_level(PATTERN)
+    tokenizer.pre_tokenizer = byte_level(PATTERN.replace("+", f"{{1,{MAX_WORD_CHARS}}}"))
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)

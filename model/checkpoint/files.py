@@ -7,15 +7,15 @@ import os
 import re
 import stat
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 
 from configs.errors import CheckpointError
-from configs.registry import Bounds, NonNegative, from_dict
-from configs.schema import MAX_INT, ModelConfig
+from configs.registry import Bounds, NonNegative, flatten, from_dict
+from configs.schema import MAX_INT, ModelConfig, check_numbers
 from data.tokenizers.tokenizer import tokenizer_from_state
 
 RUNS_DIR = Path("runs")
@@ -23,6 +23,8 @@ STEP = re.compile(r"step-\d{8}")
 FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
 FORMAT = 2
 MAX_BYTES, MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES = 1 << 20, 1 << 16, 1 << 27
+MAX_CONFIG_DEPTH = 16
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
 
 Steps = Annotated[int, Bounds(least=0, most=MAX_INT)]
 AtLeastOne = Annotated[int, Bounds(least=1, most=MAX_INT)]
@@ -100,7 +102,7 @@ def refuse_links(folder):
 
 
 def read_config(folder):
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise CheckpointError(f"no such run: {folder}")
     refuse_links(folder)
     path = folder / "config.yaml"
@@ -108,13 +110,17 @@ def read_config(folder):
         raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml")
     try:
         text = read_text(path, MAX_CONFIG_BYTES)
-        if any(getattr(event, "anchor", None) or getattr(event, "tag", None) for event in yaml.parse(text)):
-            raise yaml.YAMLError  # an alias may repeat a node without end
+        depth = 0
+        for event in yaml.parse(text):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_CONFIG_DEPTH or getattr(event, "anchor", None) or getattr(event, "tag", None):
+                raise yaml.YAMLError  # an alias may repeat a node without end
         config = yaml.safe_load(text)
         plain = json.loads(json.dumps(config)) == config  # no dates, and no keys but strings
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
-    if not plain or not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+    parts = [config.get(part) for part in ("model", "tokenizer")] if isinstance(config, dict) else [None]
+    if not plain or not all(part and isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{path} is not the config of a run")
     if "overrides" not in config:
         raise CheckpointError(f"{path} is of an older format; use this run with the version that wrote it")
@@ -122,7 +128,9 @@ def read_config(folder):
 
 
 def model_config(node):
-    return from_dict(ModelConfig, node, "model.")
+    config = from_dict(ModelConfig, node, "model.")
+    check_numbers(flatten(asdict(config), "model."))
+    return config
 
 
 def read_tokenizer(folder):
@@ -203,7 +211,9 @@ def read_state(checkpoint):
 @contextmanager
 def open_file(path):
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | PLAIN)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CheckpointError(f"{path} is not a regular file; remove it")
             yield file
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -13,6 +13,8 @@ from model import build_model
 from model.checkpoint import files
 from model.checkpoint.save import DTYPES, model_tensors
 
+MAX_TRIES = 20
+
 
 def iter_entries(path, method):
     """(name, tensor or slice) one by one: what the method of the file has for each name."""
@@ -54,6 +56,19 @@ def load_weights(model, tensors):
     return model.requires_grad_()
 
 
+def build_on_meta(folder, config, vocab_size, max_layers=10_000):
+    """The model of a config, with no memory for its weights: they may be larger than any file."""
+    try:
+        settings = files.model_config(config["model"])
+        if max(settings.n_layers, settings.encoder.n_layers or 0) > max_layers:
+            raise ValueError(f"{settings.n_layers} layers are more than its checkpoint has tensors")
+        with torch.device("meta"):
+            return build_model(settings, vocab_size)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a model: {reason}") from None
+
+
 class LoadedRun(NamedTuple):
     model: nn.Module
     tokenizer: Tokenizer
@@ -64,6 +79,16 @@ class LoadedRun(NamedTuple):
 def load_run(folder, which="latest"):
     folder = Path(folder)
     config, tokenizer = files.read_config(folder), files.read_tokenizer(folder)
+    for tries_left in reversed(range(MAX_TRIES)):
+        before = files.list_checkpoints(folder / "checkpoints")
+        try:
+            return load_checkpoint(folder, which, config, tokenizer)
+        except CheckpointError:  # a run that is training may have deleted it: then there is a newer one
+            if not tries_left or files.list_checkpoints(folder / "checkpoints") == before:
+                raise
+
+
+def load_checkpoint(folder, which, config, tokenizer):
     checkpoint = files.find_checkpoint(folder, which)
     try:
         files.verify(checkpoint)
@@ -72,15 +97,7 @@ def load_run(folder, which="latest"):
         hint = f"undamaged: step {' and '.join(steps)}" if steps else "no other is undamaged"
         raise CheckpointError(f"{error}; {hint}") from None
     path = checkpoint / "model.safetensors"
-    try:
-        settings = files.model_config(config["model"])
-        if max(settings.n_layers, settings.encoder.n_layers or 0) > len(tensor_specs(path)):
-            raise ValueError(f"{settings.n_layers} layers are more than {path} has tensors")
-        with torch.device("meta"):  # no memory for a large config before the file is known to match it
-            model = build_model(settings, tokenizer.vocab_size)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a model: {reason}") from None
+    model = build_on_meta(folder, config, tokenizer.vocab_size, len(tensor_specs(path)))
     check_specs(path, model_tensors(model), "model")
     model = load_weights(model, dict(iter_tensors(path))).eval()
     return LoadedRun(model, tokenizer, config, files.step_of(checkpoint))

@@ -19,7 +19,7 @@ DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", to
 DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def save(folder, tensors, state, gathered=None):
+def save(folder, tensors, state, before_rename=lambda: None, gathered=None):
     """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}. If these are
     sharded, `gathered` yields the whole ones in the order of stored_order()."""
     final = folder / step_dir(state["step"])
@@ -32,12 +32,13 @@ def save(folder, tensors, state, gathered=None):
         files["state.json"] = [json.dumps(state, indent=1).encode()]
         manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in sorted(files.items())}
         disk.write_synced(draft / "manifest.json", [json.dumps(manifest, indent=1).encode()])
-        disk.sync(draft)
+        disk.sync_folder(draft)
+        before_rename()
         if final.exists():
             disk.atomic_rmtree(final)
         os.rename(draft, final)
-        disk.sync(folder)
-    except OSError:
+        disk.sync_folder(folder)
+    except Exception:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     write_pointer(folder, "latest", state["step"])

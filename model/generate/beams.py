@@ -41,7 +41,7 @@ def beam_search(model, source, prompt, *, beams, length_penalty, max_new_tokens,
             row, i = divmod(index, state.vocab_size)
             ids, logprobs = active[row]
             hypothesis = Hypothesis([*ids, i], [*logprobs, logprobs_BV[row, i].item()])
-            if i == stop or length == state.max_new_tokens:
+            if i in state.stop or length == state.max_new_tokens:
                 score = hypothesis.score(length, length_penalty)
                 if rank < beams and score > best_score:
                     best, best_score = hypothesis, score

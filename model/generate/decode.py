@@ -49,7 +49,9 @@ class DecodingState:
             raise ValueError(f"got {n_sources} sources; this {model.kind} needs {expected}")
         self.max_new_tokens = check_value("max_new_tokens", max_new_tokens, MaxNewTokens)
         self.vocab_size = model.embedding.table.num_embeddings
-        self.stop = check_value("stop", stop, Annotated[int, Bounds(0, self.vocab_size - 1)] | None)
+        token_id = Annotated[int, Bounds(0, self.vocab_size - 1)]
+        stop = check_value("stop", stop, token_id | list[token_id] | None)
+        self.stop = [stop] if isinstance(stop, int) else stop or []
         self.model, self.rows, self.caches = model, [list(row) for row in prompts], None
         self.memory, self.memory_visible = None, None
         if sources is not None:
@@ -124,9 +126,9 @@ class DecodeStep(NamedTuple):
 
 
 def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, row_ids=None):
-    """Continue each prompt, a list of token ids, until the id `stop`: yields a DecodeStep per step. Samples
-    follow from the seed, the step and the row id (by default its index), so no row depends on the others. The
-    prompts of an encoder-decoder begin the targets, usually with a start token."""
+    """Continue each prompt, a list of token ids, until the id `stop`, or one of several: yields a DecodeStep
+    per step. Samples follow from the seed, the step and the row id (by default its index), so no row depends
+    on the others. The prompts of an encoder-decoder begin the targets, usually with a start token."""
     row_ids = range(len(prompts)) if row_ids is None else row_ids
     with torch.inference_mode():
         state = DecodingState(model, prompts, sources, max_new_tokens, stop)
@@ -149,7 +151,7 @@ def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, sto
             state.append(new_ids)
         ids = [None if done else i for done, i in zip(ended, new_ids.tolist(), strict=True)]
         yield DecodeStep(ids, logits_BV)
-        ended = [i in (None, state.stop) for i in ids]
+        ended = [i in (None, *state.stop) for i in ids]
         if all(ended):
             return
 

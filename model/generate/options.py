@@ -1,12 +1,12 @@
 """Options: the command line of sample.py. An option that would have no effect is an error."""
 
-import argparse
 import os
 import re
 import sys
 from pathlib import Path
 from typing import Annotated, get_args
 
+from configs.cli import ArgumentParser, expand_user
 from configs.registry import Bounds, Count, NonNegative, Positive, check_value
 from model.generate.beams import Beams, LengthPenalty
 from model.generate.decode import MaxNewTokens
@@ -53,13 +53,12 @@ def flag(name):
 
 
 def make_parser():
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python sample.py",
         usage="python sample.py [options]     without an input option, stdin is one prompt",
         description="Sample from a checkpoint: a decoder continues a prompt, an encoder-decoder generates "
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
-        exit_on_error=False,
     )
     inputs = parser.add_mutually_exclusive_group()
     for name, (annotation, text, *_) in OPTIONS.items():
@@ -71,6 +70,11 @@ def make_parser():
     return parser
 
 
+def as_utf8(text):
+    """The UTF-8 text of an argument or line of input, which Python cannot decode under an ASCII locale."""
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
 def parse_options(args):
     joined = []
     for arg in args:  # --prompt=-x, since argparse would take -x alone for an option
@@ -80,7 +84,7 @@ def parse_options(args):
             joined.append(arg)
     try:
         options, unknown = make_parser().parse_known_args(joined)
-    except argparse.ArgumentError as error:
+    except ValueError as error:
         hint = "; write a text that looks like an option as --prompt=--text"
         raise ValueError(f"{error}{hint if 'expected one argument' in str(error) else ''}") from None
     if unknown:
@@ -89,7 +93,10 @@ def parse_options(args):
     for name, value in vars(options).items():
         annotation, *_ = OPTIONS[name]
         if value and annotation is list:
-            setattr(options, name, ["--" if text == [] else text for text in value])  # argparse drops it
+            value = ["--" if text == [] else as_utf8(text) for text in value]  # argparse drops it
+            setattr(options, name, value)
+        elif isinstance(value, Path):
+            setattr(options, name, expand_user(value))
         elif value is not None and get_args(annotation):
             check_value(flag(name), value, annotation)
     return options
@@ -139,7 +146,8 @@ def read_texts(options):
         data = file.read_bytes() if file else sys.stdin.buffer.read()
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} cannot be read ({error})") from None
+        reason = error.strerror.lower() if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
+        raise ValueError(f"{name} cannot be read ({reason})") from None
     texts = [line for line in text.split("\n") if line.strip()] if file else [text.removesuffix("\n")]
     if not texts:
         raise ValueError(f"{name} has no prompt; each line is one")

@@ -1,11 +1,27 @@
 """Prompt: text becomes the ids that a model has learned to see, and an encoder's masks become predictions."""
 
+import re
+from functools import cache
+
 import torch
 
+from data.tokenizers.tokenizer import load_hf_tokenizer
 from model.generate.decode import check_token_rows, left_pad
 
 MASK = "[MASK]"
 TOP_K = 5
+
+
+@cache
+def mask_pattern(mask, tokenizer_json):
+    """[MASK], or the mask as an imported tokenizer writes it, with the white space that this mask absorbs."""
+    own = None
+    if mask is not None and tokenizer_json is not None:
+        own = load_hf_tokenizer(tokenizer_json).get_added_tokens_decoder().get(mask)
+    if own is None:
+        return re.compile(re.escape(MASK))
+    before, after = r"(?:(?<!\s)\s+)?" if own.lstrip else "", r"\s*" if own.rstrip else ""
+    return re.compile(f"{before}(?:{re.escape(MASK)}|{re.escape(own.content)}){after}")
 
 
 def encode_prompt(text, tokenizer, context_length, slide, template):
@@ -13,12 +29,14 @@ def encode_prompt(text, tokenizer, context_length, slide, template):
     turn, or, for other models, ordinary text."""
     if any("\ud800" <= character <= "\udfff" for character in text):  # a byte of argv that is not text
         raise ValueError("the prompt is not UTF-8")
-    count, specials = text.count(MASK), tokenizer.specials
+    specials, mask = tokenizer.specials, tokenizer.specials.get("mask")
+    pieces = mask_pattern(mask, tokenizer.text).split(text)
+    count = len(pieces) - 1
     sentinels = [i for name, i in specials.items() if name.startswith("sentinel")]
-    if "mask" not in specials and sentinels and count > len(sentinels):
+    if mask is None and sentinels and count > len(sentinels):
         raise ValueError(f"the prompt has {count} {MASK}; this run was trained with up to {len(sentinels)}")
-    marks = [specials["mask"]] * count if "mask" in specials else sentinels[:count]
-    first, *rest = (tokenizer.encode(piece).tolist() for piece in (text.split(MASK) if marks else [text]))
+    marks = sentinels[:count] if mask is None else [mask] * count
+    first, *rest = (tokenizer.encode(piece).tolist() for piece in (pieces if marks else [text]))
     ids = first + [i for mark, piece in zip(marks, rest, strict=True) for i in (mark, *piece)]
     if not ids:
         raise ValueError("the prompt is empty")

@@ -7,7 +7,7 @@ class TextStream:
 
     def __init__(self, tokenizer, stops=(), prefix=()):
         self.decode, self.stops = tokenizer.incremental_decoder(prefix), stops
-        self.eos = tokenizer.specials["end"]
+        self.end_ids = tokenizer.end_ids
         # sentinels are shown, since they separate the spans that a model fills in
         self.names = {i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")}
         self.text, self.buffer, self.ids, self.logprobs = "", "", [], []
@@ -19,7 +19,7 @@ class TextStream:
             return ""
         self.ids.append(i)
         self.logprobs.append(logprob)
-        if i == self.eos:
+        if i in self.end_ids:
             return self.finish("eos")
         name = self.names.get(i)
         self.buffer += self.decode([i]) if name is None else self.decode([], final=True) + name

@@ -12,7 +12,7 @@ from model.hub.family import match, spec_from_hf
 from model.hub.files import read_json, refuse_invalid
 from model.hub.spec import config_from_spec
 
-ALL = (GPT2, LLAMA, MISTRAL, QWEN3, NANOCHAT, DEEPSEEK, ROBERTA, BERT, T5, BART)
+ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
 FAMILIES = {family.model_type: family for family in ALL}
 
 

@@ -4,12 +4,12 @@ python -m model.hub import --from FOLDER --to runs/name
 python -m model.hub export --run runs/name --to FOLDER
 """
 
-import argparse
 import sys
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from configs.cli import run_command
+from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import DEFAULT_OBJECTIVE, compose
 from configs.errors import HubError
 from model.checkpoint import save as checkpoint
@@ -37,13 +37,15 @@ def import_run(place, folder):
 
 
 def export_run(run, which, folder, family):
-    loaded = load_run(run, which)
+    loaded = load_run(expand_user(run), which)
     family = export(loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family)
     print(f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})")
+    if find_spec("transformers") is None:
+        print("transformers is not installed; if it is, export also compares the logits with its own")
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
+    parser = ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("import", help="convert a folder in a Hugging Face format to a run")
     command.add_argument("--from", required=True, metavar="FOLDER", help="or owner/name of a hub model")
@@ -54,6 +56,7 @@ def main(argv):
     command.add_argument("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
     command.add_argument("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
     args = parser.parse_args(argv)
+    args.to = expand_user(args.to)
     if args.to.exists():
         raise ValueError(f"{args.to} already exists; choose another folder")
     try:

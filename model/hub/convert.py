@@ -10,16 +10,16 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
-from data.tokenizers.huggingface import to_hf
+from configs.cli import expand_user
 from model import build_model
 from model.checkpoint.files import model_config, read_config
-from model.checkpoint.load import load_run, load_weights
+from model.checkpoint.load import build_on_meta, load_run, load_weights
 from model.checkpoint.save import model_tensors
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.files import files_of, refuse_invalid, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
-from model.hub.tokenizer import is_hf_folder, read_tokenizer
+from model.hub.tokenizer import is_hf_folder, read_tokenizer, write_tokenizer
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -46,8 +46,10 @@ def init_config(place):
     if is_hf_folder(place):
         _, model, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
-    config = read_config(Path(place).expanduser())
-    return {"model": config["model"], "tokenizer": config.get("tokenizer", {})}
+    folder = expand_user(place)
+    config = read_config(folder)
+    build_on_meta(folder, config, 256)
+    return {"model": config["model"], "tokenizer": config["tokenizer"]}
 
 
 def init_model(place):
@@ -55,7 +57,7 @@ def init_model(place):
     if is_hf_folder(place):
         model, tokenizer, *_ = load_hf(place)
         return model, tokenizer
-    run = load_run(Path(place).expanduser())
+    run = load_run(expand_user(place))
     return run.model.train(), run.tokenizer
 
 
@@ -71,23 +73,42 @@ def atomic_folder(folder):
 
 
 def export(model, tokenizer, config, folder, family=None):
-    """Write a folder, read it back and compare logits. Return the family that the model was written as."""
+    """Write a folder and compare its logits. Return the family that the model was written as."""
     end, start, pad = map(tokenizer.specials.get, ("end", "start", "pad"))
-    ids = {"eos_token_id": end, "bos_token_id": end if start is None else start, "pad_token_id": pad}
+    eos = tokenizer.end_ids if len(tokenizer.end_ids) > 1 else end
+    bos = end if start is None and tokenizer.text is None else start
+    ids = {"eos_token_id": eos, "bos_token_id": bos, "pad_token_id": pad}
     if config.kind == "encoder_decoder":
         ids |= {"decoder_start_token_id": start, "forced_eos_token_id": None, "is_encoder_decoder": True}
     match = best_match(spec_from_config(config, model), ids, family)
-    generator, shape = torch.Generator().manual_seed(0), (2, min(model.context_length, 48))
-    n_inputs, vocab_size = 2 if model.kind == "encoder_decoder" else 1, model.embedding.table.num_embeddings
-    inputs = [torch.randint(vocab_size, shape, generator=generator) for _ in range(n_inputs)]
+    vocab_size, generator = model.embedding.table.num_embeddings, torch.Generator().manual_seed(0)
+    ids = torch.tensor([i for i in range(vocab_size) if i != pad])  # padding has no position in RoBERTa
+    n_inputs, length = 2 if model.kind == "encoder_decoder" else 1, min(model.context_length, 48)
+    inputs = ids[torch.randint(len(ids), (n_inputs, 2, length), generator=generator)]
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, match, model, tokenizer)
-        restored, *_ = load_hf(draft)
-        expected, logits = model.float()(*inputs), restored.eval()(*inputs)
-        difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
-        if not difference <= LOGIT_TOLERANCE:
-            raise HubError(f"the written model's logits differ by {difference:.1e}; nothing was kept")
+        expected = model.float()(*inputs)
+        for reader, logits in read_logits(draft, match.family, inputs):
+            difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
+            if not difference <= LOGIT_TOLERANCE:
+                raise HubError(f"read by {reader}, the logits differ by {difference:.1e}; nothing was kept")
     return match.family
+
+
+def read_logits(folder, family, inputs):
+    """(what reads the folder, logits): import, which uses the same tables as export, so that their mistakes
+    cancel out; and transformers, if it is installed and knows the class."""
+    yield "import", load_hf(folder)[0].eval()(*inputs)
+    try:
+        import transformers
+
+        model_class = getattr(transformers, family.architecture)
+    except (ImportError, AttributeError):
+        return
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model = model_class.from_pretrained(folder, local_files_only=True)
+    yield "transformers", model(**dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))).logits
 
 
 def write_folder(draft, match, model, tokenizer):
@@ -105,13 +126,7 @@ def write_folder(draft, match, model, tokenizer):
     resolved = resolve(family.tensors(spec, hf_config), tensors).items()
     hf_tensors = {hf: rule.to_hf([tensors[n] for n in part]).contiguous() for hf, (rule, part, _) in resolved}
     save_file(hf_tensors, draft / "model.safetensors", {"format": "pt"})
-    text, names = to_hf(tokenizer)
-    (draft / "tokenizer.json").write_text(text, encoding="utf-8")
-    roles = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
-    tokenizer_config = {role: names[name] for name, role in roles.items() if name in names}
-    tokenizer_config["model_max_length"] = spec["context_length"]
-    tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
-    files = {"config": hf_config, "tokenizer_config": tokenizer_config, "generation_config": ids}
-    for name, content in files.items():
+    for name, content in {"config": hf_config, "generation_config": ids}.items():
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")

@@ -33,8 +33,8 @@ IGNORED_KEYS = set(
     """
     architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path auto_map
     vocab_size use_cache use_return_dict return_dict output_attentions output_hidden_states output_past
-    torchscript initializer_range initializer_factor init_std is_encoder_decoder problem_type id2label
-    label2id num_labels _num_labels bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id
+    torchscript initializer_range initializer_factor init_std problem_type id2label label2id
+    num_labels _num_labels bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id
     mask_token_id unk_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
     force_bos_token_to_be_generated task_specific_params finetuning_task attention_dropout
     activation_dropout attention_probs_dropout_prob attn_pdrop embd_pdrop classifier_dropout
@@ -49,7 +49,8 @@ IGNORED_KEYS = set(
 )
 # keys that no logit depends on as long as they have this value
 IGNORED_IF = {
-    "is_llama_config": True, "rope_interleaved": False, "is_decoder": False, "add_cross_attention": False,
+    "is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False,
+    "is_llama_config": True, "rope_interleaved": False,
     "tf_legacy_loss": False, "use_bfloat16": False, "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
 
@@ -63,6 +64,7 @@ class Family(NamedTuple):
     tensors: Callable  # (spec, hf_config) -> {name in the file: name in the model, or TensorRule}
     required: Mapping = EMPTY  # the only values supported
     ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
+    implied: Callable = lambda spec: {}  # keys whose values follow from others
     read: Callable = lambda hf_config, spec: {}  # options of the spec that no single key sets
     write: Callable = lambda spec, ids: {}  # and the keys of config.json for them
     prefix: str = ""  # of all tensors but those of the head; a file of the model without head lacks it
@@ -99,7 +101,12 @@ def spec_from_hf(family, hf_config):
         for dim in ("head_dim", "v_head_dim") if spec.get(f"{node}.kind") == "gqa" else ():
             spec[f"{node}.{dim}"] = spec.get(f"{node}.{dim}") or spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
-    understood = {*IGNORED_KEYS, *IGNORED_IF, *family.required, *family.keys, *family.ignored.split()}
+    implied = family.implied(spec)
+    for key, value in implied.items():
+        if hf_config.get(key, value) != value:
+            raise HubError(f"config.json: {key} is {hf_config[key]!r}, but other keys imply {value!r}")
+    understood = {*IGNORED_KEYS, *family.ignored.split(), *IGNORED_IF}
+    understood |= {*family.required, *family.keys, *implied}
     if unknown := sorted(key for key in hf_config.keys() - understood if hf_config[key] is not None):
         raise HubError(f"config.json: {unknown[0]} is {hf_config[unknown[0]]!r}; this key is not supported")
     return spec
@@ -146,7 +153,7 @@ def match(family, spec, ids):
         f"model.{name} is {json.dumps(value)} and {family.architecture} has {json.dumps(other)}"
         for name, (value, other) in changes.items()
     ]
-    distance += len(refusals), len(mismatches)
+    distance += len(refusals + mismatches), len(refusals)
     return FamilyMatch(family, hf_config, spec, refusals + mismatches, distance)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from configs.cli import expand_user
 from configs.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -14,7 +15,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 def resolve_folder(place):
     """The folder of that name; if there is none, the model of that name on the hub, downloaded once."""
-    folder = Path(place).expanduser()
+    folder = expand_user(place)
     if folder.is_dir():
         return folder
     if not NAME.fullmatch(str(place)):
@@ -22,7 +23,7 @@ def resolve_folder(place):
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
     except Exception as error:  # of many types, and those of the libraries below it
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise HubError(f"no such folder: {place}, and no such model can be downloaded: {lines[0]}") from None

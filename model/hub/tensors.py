@@ -66,7 +66,9 @@ def read_tensors(family, table, folder, model_tensors):
     missing = sorted(resolved.keys() - names.keys() - fallback.keys())
     unknown = sorted(names.keys() - resolved.keys() - copies.keys())
     unknown = [name for name in unknown if not any(re.fullmatch(p, name) for p in family.optional)]
-    for problem, wrong in (("lacks", missing), ("has an unknown tensor:", unknown)):
+    in_body = any(name.startswith(family.prefix) for name in missing)
+    lacks = "lacks" if in_body else "lacks its language-modeling head:"
+    for problem, wrong in ((lacks, missing), ("has an unknown tensor:", unknown)):
         if wrong:
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             raise HubError(f"{folder} {problem} {wrong[0]}{more} (a {family.model_type} model)")

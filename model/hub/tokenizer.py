@@ -1,11 +1,13 @@
 """The tokenizer of a folder in a Hugging Face format."""
 
+import json
 from itertools import count, takewhile
-from pathlib import Path
 
+from configs.cli import expand_user
 from configs.errors import HubError
 from configs.registry import Count, check_value
-from data.tokenizers.huggingface import from_hf, load_hf_tokenizer
+from data.tokenizers.huggingface import from_hf, to_hf
+from data.tokenizers.tokenizer import HF_FILES, load_hf_tokenizer
 from model.hub.files import NAME, read_json
 
 # {special token: (names in config.json and tokenizer_config.json, spellings to try if these have none)}
@@ -15,11 +17,16 @@ ROLES = {
     "pad": (("pad",), ("[PAD]", "<pad>")),
     "mask": (("mask",), ("[MASK]", "<mask>")),
 }
+ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
+MAX_FILE_CHARS = 1 << 24  # of a file beside tokenizer.json
+# classes of transformers that read add_prefix_space from tokenizer_config.json, and the models they are for
+PREFIX_SPACE_CLASSES = {"gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "bart": "BartTokenizer"}
+PREFIX_SPACE_CLASSES |= {"qwen3": "Qwen2Tokenizer"}
 
 
 def is_hf_folder(place):
     """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
-    folder = Path(place).expanduser()
+    folder = expand_user(place)
     if folder.is_dir():
         return (folder / "config.json").exists() and not (folder / "config.yaml").exists()
     return NAME.fullmatch(str(place)) is not None and not folder.parent.exists()
@@ -27,37 +34,72 @@ def is_hf_folder(place):
 
 def read_tokenizer(folder, hf_config):
     vocab_size = check_value("vocab_size", hf_config.get("vocab_size"), Count)
-    path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    path = folder / "tokenizer.json"
     if not path.is_file():
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
     try:
-        text = path.read_text(encoding="utf-8")
-        names = read_json(settings) if settings.exists() else {}
-        return from_hf(text, special_ids(hf_config, names, load_hf_tokenizer(text), vocab_size), vocab_size)
+        files = {name: (folder / name).read_text("utf-8") for name in HF_FILES if (folder / name).is_file()}
+        text = files.pop("tokenizer.json")
+        if large := [name for name in files if len(files[name]) > MAX_FILE_CHARS]:
+            raise ValueError(f"{large[0]} has more than {MAX_FILE_CHARS:,} characters")
+        generation, roles, settings = (
+            read_json(folder / f"{name}.json") if (folder / f"{name}.json").exists() else {}
+            for name in ("generation_config", "special_tokens_map", "tokenizer_config")
+        )
+        if name := hf_config.get("tokenizer_class"):  # export writes no such key in config.json
+            settings = {"tokenizer_class": name} | settings
+            files["tokenizer_config.json"] = json.dumps(settings, indent=2)
+        specials = special_ids(hf_config, generation, roles | settings, load_hf_tokenizer(text), vocab_size)
+        return from_hf(obey_prefix_space(text, settings, hf_config), specials, vocab_size, files)
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{path} cannot be used: {error}") from None
 
 
-def special_ids(hf_config, tokenizer_config, library, vocab_size):
-    """{special token: id}, from config.json, else from tokenizer_config.json, else by the usual spelling."""
+def obey_prefix_space(text, settings, hf_config):
+    """tokenizer.json, such that it begins a text with a space only where AutoTokenizer does."""
+    name = settings.get("tokenizer_class") or PREFIX_SPACE_CLASSES.get(hf_config.get("model_type"))
+    spec, add = json.loads(text), settings.get("add_prefix_space") is True
+    last = spec.get("pre_tokenizer") or {}
+    last = last.get("pretokenizers", [last])[-1]
+    is_listed = str(name).removesuffix("Fast") in PREFIX_SPACE_CLASSES.values()
+    if not is_listed or last.get("add_prefix_space", add) == add:
+        return text
+    last["add_prefix_space"] = add
+    return json.dumps(spec)
 
-    def candidates(roles, spellings):
-        for role in roles:
-            i, name = hf_config.get(f"{role}_token_id"), tokenizer_config.get(f"{role}_token")
-            yield i[0] if isinstance(i, list) and i else i
+
+def write_tokenizer(folder, tokenizer, context_length):
+    text, names = to_hf(tokenizer)
+    settings = {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
+    settings |= {"model_max_length": context_length, "tokenizer_class": "PreTrainedTokenizerFast"}
+    if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
+        settings["split_special_tokens"] = True  # text is always text; masks have to be written in it
+    files = {"tokenizer_config.json": json.dumps(settings, indent=2)} | tokenizer.files
+    for name, content in (files | {"tokenizer.json": text}).items():
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def special_ids(hf_config, generation_config, roles, library, vocab_size):
+    """{special token: id}, from config.json, else from the names in `roles`, else by the usual spelling."""
+
+    def candidates(names, spellings):
+        for role in names:
+            i, name = hf_config.get(f"{role}_token_id"), roles.get(f"{role}_token")
+            yield from i if isinstance(i, list) else [i]
             name = name.get("content") if isinstance(name, dict) else name
             yield library.token_to_id(name) if isinstance(name, str) else None
         yield from map(library.token_to_id, spellings)
 
-    ids = {}  # -1 in config.json stands for none
-    for special, names in ROLES.items():
-        valid = (i for i in candidates(*names) if type(i) is int and 0 <= i < vocab_size)
-        if (i := next(valid, None)) is not None:
-            ids[special] = i
+    def valid(ids):  # -1 in config.json stands for none
+        return [i for i in ids if type(i) is int and 0 <= i < vocab_size]
+
+    ids = {special: found[0] for special, names in ROLES.items() if (found := valid(candidates(*names)))}
     if "end" not in ids:
         raise ValueError("no end-of-text token: add eos_token to tokenizer_config.json")
     for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's and this project's
         sentinels = (library.token_to_id(spelling.format(n)) for n in count())
         ids |= {f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, sentinels))}
-    return ids
+    eos = [config.get("eos_token_id") for config in (hf_config, generation_config)]
+    ends = valid(i for several in eos for i in (several if isinstance(several, list) else [several]))
+    return ids | {f"end_{n}": i for n, i in enumerate(dict.fromkeys([ids["end"], *ends])) if n}

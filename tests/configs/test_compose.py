@@ -77,6 +77,12 @@ def test_paths_and_names_are_taken_as_typed(path):
         assert flatten(compose_raw([f"data={kind}", *others, f"{key}={path}"]))[key] == path
 
 
+@pytest.mark.parametrize("name", ["2024_01_02", "1e5", "0x10", "1_000", "true", "007", "null.x", "é"])
+def test_a_name_that_looks_like_a_number_stays_a_name(name):
+    assert compose([f"name={name}"]).name == name
+    assert expand_sweep([f"name={name},b"]) == [[f"name={name}"], ["name=b"]]
+
+
 def test_a_sweep_is_every_combination(tmp_path):
     (tmp_path / "a,b").touch()
     one = f"data.path={tmp_path}/a,b"

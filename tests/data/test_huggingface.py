@@ -18,7 +18,10 @@ CL100K = (
 )
 
 
-def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None):
+NOT_POSSESSIVE = CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}").replace("*+", "*")
+
+
+def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None, vocab_size=400):
     """A byte-level BPE such as GPT-2's, trained by the library."""
     tokenizer = Tokenizer(models.BPE())
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
@@ -29,7 +32,7 @@ def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normaliz
         tokenizer.normalizer = normalizer
     alphabet, before = pre_tokenizers.ByteLevel.alphabet(), list(special) if first else []
     options = {"initial_alphabet": alphabet, "special_tokens": before, "show_progress": False}
-    trainer = trainers.BpeTrainer(vocab_size=400, **options)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, **options)
     tokenizer.train_from_iterator([python_text(50_000)], trainer)
     tokenizer.add_special_tokens(list(special))
     return tokenizer
@@ -63,6 +66,7 @@ def test_exported_tokenizers_give_the_same_ids(name):
     assert {name: theirs.token_to_id(there) for name, there in names.items()} == ours.specials
     again = from_hf(text, ours.specials, ours.vocab_size)
     assert again.encode(known(ours)).tolist() == ids and again.vocab_size == ours.vocab_size
+    assert name != "bpe" or again.kind == "bpe"
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, CL100K])
@@ -73,7 +77,7 @@ def test_patterns_are_translated(pattern):
         assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text).tolist()
 
 
-@pytest.mark.parametrize("pattern", [None, CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}")])
+@pytest.mark.parametrize("pattern", [None, NOT_POSSESSIVE])
 def test_byte_level_bpe_becomes_native(pattern):
     theirs = train_hf_bpe(pattern)
     ours = from_hf(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
@@ -92,6 +96,18 @@ def with_other_merges(text):
     whole = json.loads(text)
     whole["model"]["merges"].reverse()
     return json.dumps(whole)
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_a_missing_merge_is_noticed(ignore_merges):
+    """tiktoken would make its token nevertheless."""
+    whole = json.loads(train_hf_bpe(vocab_size=330).to_str())
+    merges = whole["model"]["merges"]
+    for dropped in range(len(merges) + 1):
+        kept = merges[:dropped] + merges[dropped + 1 :]
+        whole["model"] |= {"merges": kept, "ignore_merges": ignore_merges}
+        ours = from_hf(json.dumps(whole), {"end": 330}, 512)
+        assert ours.kind == ("bpe" if kept == merges else "hub"), merges[dropped]
 
 
 KEPT = {
@@ -155,7 +171,7 @@ def test_a_text_that_cannot_be_encoded():
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
     ours = from_hf(words, {"end": 1}, 2)
     assert ours.encode("a").tolist() == [0]
-    with pytest.raises(ValueError, match="this tokenizer cannot encode 'b': .*UNK"):
+    with pytest.raises(ValueError, match="tokenizer.json cannot encode 'b': .*UNK"):
         ours.encode("b")
 
 
@@ -194,6 +210,8 @@ def test_templates_are_kept(name, first):
     back, _ = to_hf(ours)
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
     assert from_hf(back, ours.specials, 512).state() == ours.state()
+    older = {key: value for key, value in ours.state().items() if key != "files"}
+    assert Tokenizer.from_str(to_hf(tokenizer_from_state(older))[0]).encode("the cat").ids == whole
 
 
 def test_unsupported_post_processors():

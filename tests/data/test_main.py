@@ -4,8 +4,10 @@ import json
 import re
 
 import pytest
+from rich.filesize import decimal
 
 from configs.cli import run_command
+from data import corpus
 from data.__main__ import main
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
@@ -83,3 +85,12 @@ def test_errors_are_one_line(run, overrides, code, message):
     assert exit_code == code, stderr
     assert re.search(message, stderr), stderr
     assert stderr.startswith("error: ") and stderr.count("\n") == 1
+
+
+def test_a_large_text_is_announced(run, capsys, tmp_path, monkeypatch):
+    """Training a tokenizer and encoding may take minutes."""
+    monkeypatch.setattr(corpus, "LARGE", len(TEXT))
+    code = run_command(main, ["size=tiny", *TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=300"])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 0 and lines[0] == f"tokenizing {decimal(len(TEXT))} ..." and len(lines) == 2
+    assert lines[1].startswith(f"tokenized {decimal(len(TEXT))}")

@@ -2,10 +2,13 @@
 
 import gc
 import json
+import os
 from itertools import pairwise
 
 import pandas
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from configs.errors import DataError
 from data import readers
@@ -107,6 +110,23 @@ def test_missing_files(tmp_path):
         text(tmp_path).files()
 
 
+def test_what_is_not_a_file(tmp_path):
+    """Reading it might never end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path / "link", "/dev/zero"):
+        for found in (text(path), source("table", path=str(path)), source("parallel", source=str(path))):
+            with pytest.raises(DataError, match=f"^{path} is neither a file nor a folder$"):
+                found.files()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file that opens and cannot be read")
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    for use in (lambda found: digest(found, tmp_path), read):
+        with pytest.raises(DataError, match="cannot read /proc/self/mem: input/output error"):
+            use(text("/proc/self/mem"))
+
+
 def test_the_digest_is_of_the_contents(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(name)
@@ -182,6 +202,19 @@ def test_a_table_name_is_not_a_glob(tmp_path, name):
     write_table(tmp_path / "x1.csv", [{"text": "another"}])
     (write_table(tmp_path / f"t.{name.split('.')[1].lower()}", ROWS[:3])).rename(tmp_path / name)
     assert read(source("table", path=str(tmp_path / name))) == ["one", "007", "NA"]
+
+
+def test_a_large_row_group_needs_little_memory(tmp_path):
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000), ["x" * 1000])
+    parquet.write_table(pyarrow.table({"text": texts, "other": texts}), tmp_path / "t.parquet")
+    assert parquet.ParquetFile(tmp_path / "t.parquet").num_row_groups == 1
+    default = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pool := pyarrow.proxy_memory_pool(default))
+    try:
+        assert sum(map(len, read(source("table", path=str(tmp_path / "t.parquet"))))) == 50_000_000
+    finally:
+        pyarrow.set_memory_pool(default)
+    assert 0 < pool.max_memory() < 2e6
 
 
 def test_dates_stay_text(tmp_path):

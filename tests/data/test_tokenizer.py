@@ -8,8 +8,9 @@ import pytest
 
 from configs.errors import DataError
 from data.readers import stdlib_files
+from data.tokenizers import train
 from data.tokenizers.tokenizer import tokenizer_from_state
-from data.tokenizers.train import PATTERN, train_bpe
+from data.tokenizers.train import MAX_WORD_CHARS, PATTERN, train_bpe
 from tests.data.corpora import trainer
 
 TEXT = "Straße 東京 🙂 naïve e\u0301\n\tif x >= 10:  return '<|endoftext|>' # <mask> <pad>\r\n" * 3
@@ -97,6 +98,20 @@ def test_bpe_training_is_deterministic():
     assert train_bpe(iter([text]), 400) == train_bpe(iter([text]), 400)
 
 
+@pytest.mark.parametrize("text", ["a" * 100_000, " " * 100_000, "a" * 5000 + "!" * 5000 + "1" * 5000])
+def test_a_word_without_end_does_not_train_for_ever(text):
+    """A token is merged from the parts of a word, so its length tells that of the words."""
+    tokens = train_bpe(iter([text]), 400)
+    assert MAX_WORD_CHARS / 2 < max(map(len, tokens)) <= MAX_WORD_CHARS
+
+
+def test_the_limit_of_a_word_changes_no_token_of_ordinary_text(monkeypatch):
+    text = "".join(path.read_text("utf-8") for path in stdlib_files()[::40])
+    tokens = train_bpe(iter([text]), 2000)
+    monkeypatch.setattr(train, "MAX_WORD_CHARS", 10**5)
+    assert train_bpe(iter([text]), 2000) == tokens
+
+
 def test_bpe_reads_no_more_than_train_mb():
     asked = []
 
@@ -155,6 +170,7 @@ TEMPLATES = [[0]], [[0], [300]], [[-1], []], [[True], []], [["0"], []], [0, 1], 
         BPE | {"pattern": "("},
         BPE | {"vocab_size": 256},
         *(BPE | {"template": template} for template in TEMPLATES),
+        *(BPE | {"files": files} for files in ({"../x": ""}, {"tokenizer.json": 1}, ["tokenizer.json"])),
         {"kind": "byte", "specials": {"end": 256}, "template": [[], []]},
         BPE | {"ranks": [*BPE["ranks"], "YQ=="]},
         BPE | {"ranks": [*BPE["ranks"], ""]},

@@ -73,7 +73,7 @@ def fork():
         return os.fork()
 
 
-def child(cwd, overrides, act=None):
+def child(cwd, overrides, act=None, output="output.txt"):
     """The id of a process that runs train.py with these overrides in `cwd`, after act()."""
     home()
     if pid := fork():
@@ -81,7 +81,7 @@ def child(cwd, overrides, act=None):
     code = 99
     try:
         os.chdir(cwd)
-        handle = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 
 from tests.faults.harness import train
 
@@ -17,7 +18,7 @@ class Shim:
 
     def __init__(self, at, act, below="runs/", always=False):
         self.at, self.act, self.below, self.always = at, act, below, always
-        self.count, self.paths, self.lock = 0, {}, threading.Lock()
+        self.count, self.lock = 0, threading.Lock()
 
     def __call__(self):
         real_open = os.open
@@ -26,9 +27,7 @@ class Shim:
             absolute = os.path.abspath(os.fspath(path)) if "dir_fd" not in rest else str(path)
             if flags & os.O_CREAT:
                 self.operation("open", lambda *_: None, (absolute,))
-            handle = real_open(path, flags, mode, **rest)
-            self.paths[handle] = absolute
-            return handle
+            return real_open(path, flags, mode, **rest)
 
         os.open = opened
         for name in (*NAMED, *HANDLES):
@@ -37,7 +36,7 @@ class Shim:
     def wrap(self, name, real):
         def call(*args, **rest):
             if name in HANDLES:
-                path = self.paths.get(args[0]) or os.readlink(f"/proc/self/fd/{args[0]}")
+                path = os.readlink(f"/proc/self/fd/{args[0]}")
             elif rest.get("dir_fd") is not None:
                 path = os.path.join(os.readlink(f"/proc/self/fd/{rest['dir_fd']}"), str(args[0]))
             else:
@@ -71,19 +70,30 @@ def full(name, real, args):
 
 
 def log(path):
-    """Log every operation, with the bytes written."""
+    """Log every operation: [name, path, bytes written, all bytes of a file that is synced, or new name]."""
+    file, write = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), os.write
 
     def act(name, real, args):
-        data = bytes(args[2]).hex() if name in ("write", "pwrite") else ""
-        more = [os.path.abspath(args[2])] if name in ("rename", "replace") else []
-        with open(path, "a") as file:
-            file.write(json.dumps([name, args[0], *more, data]) + "\n")
+        entry = [name, args[0]]
+        if name == "write":
+            entry.append(bytes(args[2]).hex())
+        elif name == "ftruncate":
+            entry.append(args[2])
+        elif name == "fsync" and os.path.isfile(args[0]):
+            entry.append(Path(args[0]).read_bytes().hex())
+        elif name in ("rename", "replace"):
+            entry.append(os.path.abspath(args[2]))
+        write(file, json.dumps(entry).encode() + b"\n")
 
     return act
 
 
-def operations(cwd, overrides):
-    """The disk operations of a run: [name, path, ...]."""
-    code, output = train(cwd, overrides, Shim(1, log(cwd / "log.jsonl"), always=True))
+def operations(cwd, overrides, below="runs/"):
+    """The disk operations of a run."""
+    code, output = train(cwd, overrides, Shim(1, log(cwd / "log.jsonl"), below, always=True))
     assert code == 0, output
-    return [json.loads(line) for line in (cwd / "log.jsonl").read_text().splitlines()]
+    return read_log(cwd / "log.jsonl")
+
+
+def read_log(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]

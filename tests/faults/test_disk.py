@@ -1,11 +1,10 @@
-"""A disk that is full, read-only or gone; and one that loses unsynced data in a power failure."""
+"""A disk that is full or gone, and what is written to it."""
 
-import json
+import errno
 import os
 import random
 import re
 import shutil
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +13,23 @@ import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_of
 
-from configs.errors import CheckpointError
 from data import disk
 from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
 from model.checkpoint.save import prune, save
-from tests.faults.harness import STEPS, equal, overridden, run_trials, train, verified_steps
-from tests.faults.shim import HANDLES, NAMED, Shim, full, log, operations
+from tests.faults.harness import (
+    STEPS,
+    equal,
+    overridden,
+    reference,
+    run_trials,
+    train,
+    verified_steps,
+)
+from tests.faults.shim import Shim, full, operations
+from tests.faults.test_links import contents
+from training import run_folder
 from training.checkpointer import AsyncCheckpointer
+from training.monitor.metrics import JsonlLog, read_rows
 
 
 def full_at(operation, cwd):
@@ -83,6 +92,99 @@ def test_a_folder_that_disappears(tmp_path):
     assert not (tmp_path / "runs/run").exists() and verified_steps(tmp_path / "elsewhere") == [1]
 
 
+def files_in(folder):
+    return {path.relative_to(folder): data for path, data in contents(folder).items()}
+
+
+MOMENTS = [("open", "metrics.jsonl"), ("mkdir", "step-00000002.draft"), ("fsync", "samples.jsonl")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_another_run_takes_the_name(tmp_path, moment):
+    """The folder is removed and made anew by another run, where the first one changes nothing."""
+    run, other = tmp_path / "runs/run", Path(shutil.copytree(reference(), tmp_path / "other"))
+
+    def take(name, real, args):
+        if (name, Path(args[0]).name) == moment and (run / "checkpoints").exists() and other.exists():
+            run.rename(tmp_path / "removed")
+            other.rename(run)
+
+    overrides = overridden("train.steps=12", "seed=1")
+    code, output = train(tmp_path, overrides, Shim(1, take, below="runs/run/", always=True))
+    assert code == 8 and output.count("error: ") == 1 and "Traceback" not in output, output
+    assert re.search("error: runs/run was deleted and is now used by process .*; this run has ended", output)
+    assert files_in(run) == files_in(reference())
+
+
+def test_another_run_is_faster(tmp_path):
+    """Of two runs that begin at once with resume=auto, one makes the folder; the other leaves it alone."""
+    folder = tmp_path / "runs/run"
+
+    def act():
+        run_folder.check_disk_space = lambda *args: shutil.copytree(reference(), folder)
+
+    code, output = train(tmp_path, overridden("resume=auto"), act)
+    assert code == 2 and "error: runs/run already exists; add resume=true to continue it" in output, output
+    assert files_in(folder) == files_in(reference())
+
+
+def test_a_disk_without_locks(tmp_path):
+    def act():
+        def fail(*args, **rest):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        run_folder.lock_descriptor = fail
+
+    code, output = train(tmp_path, overridden(), act)
+    assert code == 0 and output.count("warning: runs/run cannot be locked (No locks available)") == 1, output
+    equal(tmp_path / "runs/run")
+
+
+@pytest.mark.parametrize("cut, left", [(os.unlink, b""), (0, b""), (15, b'{"step": 1}\n{"s\n')])
+def test_a_log_that_is_deleted_or_cut(tmp_path, cut, left):
+    path = tmp_path / "metrics.jsonl"
+    log = JsonlLog(path)
+    log.add({"step": 1})
+    log.add({"step": 2})
+    cut(path) if callable(cut) else os.truncate(path, cut)
+    log.add({"step": 3})
+    log.add({"step": 4})
+    assert path.read_bytes() == left + b'{"step": 3}\n{"step": 4}\n'
+
+
+def test_a_row_that_is_cut_off_is_written_again(tmp_path, monkeypatch):
+    path, write = tmp_path / "metrics.jsonl", os.write
+    log = JsonlLog(path)
+
+    def short(handle, data):
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data[: len(data) // 2])
+
+    log.add({"step": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", short)
+        log.add({"step": 2})
+        log.add({"step": 3})
+        assert path.read_bytes() == b'{"step": 1}\n'
+    log.add({"step": 4})
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 3, 4] and path.read_text().count("\n") == 4
+
+
+def test_no_checkpoint_appears_before_the_rows_of_its_steps(tmp_path):
+    """Else a run that is killed before they could be written would resume without them."""
+
+    def act(name, real, args):
+        if name == "write" and args[0].endswith("metrics.jsonl"):
+            full(name, real, args)
+
+    code, output = train(tmp_path, overridden(), Shim(1, act, below="runs/run/", always=True))
+    assert code == 6 and output.count("error: ") == 1, output
+    assert not verified_steps(tmp_path / "runs/run")
+    assert train(tmp_path, overridden("resume=auto"))[0] == 0
+    equal(tmp_path / "runs/run")
+
+
 def test_free_space_is_checked_before_the_first_step(tmp_path):
     def act():
         shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
@@ -92,95 +194,9 @@ def test_free_space_is_checked_before_the_first_step(tmp_path):
     assert re.search(r"error: the checkpoints .* need \d+ KiB and .* has 1000 bytes left", output), output
 
 
-def after_power_loss(log, keeps_names):
-    """({path: bytes}, folders) of a disk that keeps only what was synced: the contents of files and, unless
-    keeps_names, the names in folders."""
-    names, folders = {}, set()  # as the run sees them; a file is [its contents, what of them is durable]
-    durable, durable_folders = {}, set()
-    for name, path, *rest in log:
-        if name == "open":
-            names[path] = [b"", b""]
-        elif name == "mkdir":
-            folders.add(path)
-        elif name == "write":
-            names[path][0] += bytes.fromhex(rest[-1])
-        elif name == "fsync" and path in names:
-            names[path][1] = names[path][0]
-        elif name == "fsync":
-            inside = {p: file for p, file in names.items() if os.path.dirname(p) == path}
-            durable = {p: file for p, file in durable.items() if os.path.dirname(p) != path} | inside
-            durable_folders = {p for p in durable_folders if os.path.dirname(p) != path}
-            durable_folders |= {p for p in folders if os.path.dirname(p) == path}
-        elif name in ("rename", "replace"):
-            names = renamed(names, path, rest[0])
-            folders = set(renamed(dict.fromkeys(folders), path, rest[0]))
-            kept = {p: file for p, file in durable.items() if p == path}
-            durable = kept | renamed(durable, path + "/", rest[0] + "/")
-        elif name == "unlink":
-            names.pop(path, None)
-        elif name == "rmdir":
-            folders.discard(path)
-    files = names if keeps_names else durable
-    return {path: file[1] for path, file in files.items()}, folders if keeps_names else durable_folders
-
-
-def renamed(entries, old, new):
-    """The entries with the path `old`, and all below it, under a new one."""
-    old, new = old.rstrip("/"), new.rstrip("/")
-    return {new + p[len(old) :] if f"{p}/".startswith(f"{old}/") else p: e for p, e in entries.items()}
-
-
-def newest_after_power_loss(log, cwd):
-    """The newest checkpoint at the end; after each prefix of the log, all visible ones are undamaged."""
-    newest = 0
-    for n, keeps_names in product(range(len(log) + 1), (True, False)):
-        files, folders = after_power_loss(log[:n], keeps_names)
-        steps = [Path(folder) for folder in folders if re.fullmatch(r"step-\d{8}", Path(folder).name)]
-        for step in steps:
-            shutil.rmtree(cwd / step.name, ignore_errors=True)
-            (cwd / step.name).mkdir()
-            for path, data in files.items():
-                if Path(path).parent == step:
-                    (cwd / step.name / Path(path).name).write_bytes(data)
-            verify(cwd / step.name)
-        if not keeps_names:
-            before, newest = newest, max(map(step_of, steps), default=0)
-            assert newest >= before, "the newest went back"
-    return newest
-
-
-@pytest.fixture
-def save_log(tmp_path, monkeypatch):
-    """The disk operations of saving three checkpoints."""
-    checkpoints = tmp_path / "runs/run/checkpoints"
-    checkpoints.parent.mkdir(parents=True)
-    for name in ("open", *NAMED, *HANDLES):
-        monkeypatch.setattr(os, name, getattr(os, name))  # restored after the test
-    Shim(1, log(tmp_path / "log.jsonl"), always=True)()
-    for step in (1, 2, 3):
-        save_small(checkpoints, step)
-    return [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-
-
 def save_small(checkpoints, step):
     tensors = {"model": {"a": torch.arange(9.0)}, "optimizer": {"a.m": torch.ones(9) * step}}
     save(checkpoints, tensors, {"step": step})
-
-
-def test_power_may_fail_at_any_operation(save_log, tmp_path):
-    assert newest_after_power_loss(save_log, tmp_path) == 3
-
-
-@pytest.mark.parametrize("left_out", ["files", "their folder", "before the rename"])
-def test_the_simulation_detects_missing_syncs(save_log, tmp_path, left_out):
-    if left_out == "files":
-        log = [entry for entry in save_log if entry[0] != "fsync" or not Path(entry[1]).suffix]
-    elif left_out == "their folder":
-        log = [entry for entry in save_log if entry[0] != "fsync" or not entry[1].endswith(".draft")]
-    else:
-        log = sorted(save_log, key=lambda entry: entry[0] == "fsync")
-    with pytest.raises((CheckpointError, AssertionError)):
-        assert newest_after_power_loss(log, tmp_path) == 3
 
 
 def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, monkeypatch):

@@ -81,8 +81,8 @@ def killed_while_tokenizing(operation, cwd):
 
 @pytest.mark.faults
 def test_while_tokenizing(tmp_path):
-    """At each mkdir, fsync and rename."""
-    n = run_trials(killed_while_tokenizing, range(1, 9), tmp_path)
+    """At each operation until the rename."""
+    n = run_trials(killed_while_tokenizing, range(1, 13), tmp_path)
     print(f"{n} kills while tokenizing")
 
 

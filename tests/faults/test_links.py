@@ -2,13 +2,18 @@
 
 import os
 import shutil
+import stat
+from pathlib import Path
 
 import pytest
 
 from configs.errors import CheckpointError
+from model.checkpoint import files as checkpoint
 from model.checkpoint.load import load_run
-from tests.faults.harness import NEWEST, overridden, train
+from tests.faults.commands import COMMANDS, attempt
+from tests.faults.harness import NEWEST, copy_run, overridden, run_trials, train
 from training.monitor.metrics import rows
+from training.monitor.plot import draw_run
 
 FILES = [
     "config.yaml", "tokenizer.json", "metrics.jsonl", "samples.jsonl", "environment.txt", "curve.png", "lock",
@@ -73,6 +78,80 @@ def test_links_that_the_user_or_wandb_makes(tmp_path, folder, resume):
     code, output = resume()
     assert code == 0, output
     assert load_run(folder).step == 4
+
+
+def test_hard_links_are_not_written_through(tmp_path, folder, resume):
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    linked = [tmp_path / f"outside-{n}" for n in range(len(paths))]
+    for path, other in zip(paths, linked, strict=True):
+        os.link(path, other)
+    os.link(linked[0], folder / "curve.png")
+    before = [path.read_bytes() for path in linked]
+    draw_run(folder / "metrics.jsonl", folder / "curve.png")
+    assert resume("train.steps=6")[0] == 0
+    assert [path.read_bytes() for path in linked] == before
+
+
+KINDS = {
+    "pipe": os.mkfifo,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "folder": os.mkdir,
+    "empty": lambda path: path.touch(),
+    "unreadable": lambda path: path.touch(0),
+    "itself": lambda path: path.symlink_to(path.name),
+    "nothing": lambda path: path.symlink_to("nothing"),
+    "zero": lambda path: path.symlink_to("/dev/zero"),
+    "outside": lambda path: path.symlink_to(OUTSIDE.absolute()),
+    "file": lambda path: path.symlink_to((OUTSIDE / "file").absolute()),
+    "hard link": lambda path: os.link(OUTSIDE / "file", path),
+}
+OUTSIDE = Path("outside")
+CHECKPOINT_FILES = [f"checkpoints/{NEWEST}/{name}" for name in (*checkpoint.FILES, "manifest.json")]
+OBJECTS = sorted({*FILES, *FOLDERS, *CHECKPOINT_FILES})
+
+
+def swap(name, cwd):
+    """One object of a run is replaced by one of each kind, and each command reads the run."""
+    os.chdir(cwd)
+    for kind, put in KINDS.items():
+        OUTSIDE.mkdir()
+        (OUTSIDE / "file").write_text("precious")
+        path = copy_run(cwd) / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        put(path)
+        before = contents(Path("runs"))
+        for command in COMMANDS:
+            code, _ = attempt(command)
+            assert code in (0, 4), (kind, command)
+            shutil.rmtree("exported", ignore_errors=True)
+        after = {path: data for path, data in contents(Path("runs")).items() if path.name not in OWN}
+        assert after == {path: data for path, data in before.items() if path.name not in OWN}
+        assert contents(OUTSIDE) == {OUTSIDE / "file": b"precious"}, kind
+        shutil.rmtree("runs")
+        shutil.rmtree(OUTSIDE)
+
+
+OWN = {"lock", "owner.json"}  # which a resume may write
+
+
+def test_a_pointer_may_be_anything(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swap("checkpoints/latest", tmp_path)
+
+
+@pytest.mark.faults
+def test_every_object_may_be_anything(tmp_path):
+    run_trials(swap, OBJECTS, tmp_path)
+
+
+def test_a_file_that_is_swapped_after_the_check(folder, monkeypatch):
+    """open_file itself follows no link and waits for no pipe."""
+    monkeypatch.setattr(checkpoint, "refuse_links", lambda folder: None)
+    for kind in ("pipe", "zero", "itself", "folder", "socket"):
+        path = folder / "config.yaml"
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        KINDS[kind](path)
+        assert attempt("sample")[0] == 4
 
 
 @pytest.mark.parametrize("pointer", [b"\xff\xfe", b"x" * 5000, b"\0", b""])

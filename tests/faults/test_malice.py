@@ -13,14 +13,34 @@ from itertools import pairwise
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from configs.compose import compose
 from configs.errors import CheckpointError
-from model.checkpoint.files import newest_run, read_config, read_state, read_tokenizer, verify
+from model.checkpoint import files, load
+from model.checkpoint.files import (
+    newest_run,
+    read_config,
+    read_state,
+    read_tokenizer,
+    step_dir,
+    step_of,
+    verify,
+)
 from model.checkpoint.load import check_specs, iter_tensors, load_run
 from model.checkpoint.save import model_tensors
-from tests.faults.harness import NEWEST, copy_run, edit_tensors, overridden, run_trials, train, write_manifest
+from tests.faults.commands import attempt
+from tests.faults.harness import (
+    NEWEST,
+    copy_run,
+    edit_tensors,
+    overridden,
+    reference,
+    run_trials,
+    train,
+    write_manifest,
+)
 from training.plan import check_parts
 
 
@@ -87,6 +107,33 @@ def test_without_a_pointer_the_latest_is_the_newest(folder):
 def test_a_step_is_a_number(folder, which):
     with pytest.raises(ValueError, match="choose latest, best or a step"):
         load_run(folder, which)
+
+
+@pytest.mark.parametrize(("module", "function"), [(files, "verify"), (load, "check_specs")])
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_checkpoint_that_a_run_at_work_deletes_while_it_is_read(
+    folder, monkeypatch, module, function, times
+):
+    """The next one is read instead; where they are deleted as fast as they are read, that ends."""
+    real, reads = getattr(module, function), []
+    shutil.rmtree(folder / "checkpoints/step-00000003")
+
+    def prune_first(path, *args):
+        reads.append(path)
+        if len(reads) <= times:
+            checkpoint = path if path.is_dir() else path.parent
+            newer = step_dir(step_of(checkpoint) + 1)
+            shutil.copytree(checkpoint, checkpoint.with_name(newer))
+            (folder / "checkpoints/latest").write_text(newer)
+            shutil.rmtree(checkpoint)
+        return real(path, *args)
+
+    monkeypatch.setattr(module, function, prune_first)
+    if times == 1:
+        assert load_run(folder).step == 5
+    else:
+        refused(folder, "cannot be read .[Nn]o such file or directory")
+        assert len(reads) < 60
 
 
 def test_a_damaged_checkpoint_names_the_undamaged_ones(folder, checkpoint):
@@ -309,15 +356,95 @@ def fuzz_overrides(first, cwd, n=10):
             assert "\n" not in str(error), overrides
 
 
-def test_fuzz_smoke(tmp_path):
+def walk(node, path=()):
+    """The path of every key of nested dicts."""
+    for key, value in node.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from walk(value, (*path, key))
+
+
+DELETED = object()
+SETTINGS = [DELETED, None, {}, [], "x", "a\0b", "../../x", -1, 10**30, math.nan, ["x"], {"x": "y"}]
+TEXTS = [b"", b"null", b"{}", b"[]", b'"x"', b"-1", b"1" * 30, b"1" * 5000, b"NaN", b"[" * 9999, b"\xff\0"]
+TEXTS += [b'{"a":' * 9999, b'{"step": 1e999}', b"x" * (1 << 21)]
+TEXT_FILES = ["tokenizer.json", "metrics.jsonl", "samples.jsonl", "owner.json", "environment.txt", "lock"]
+TEXT_FILES += [
+    "checkpoints/latest",
+    "checkpoints/best",
+    *(f"checkpoints/{NEWEST}/{n}.json" for n in ("state", "manifest")),
+]
+READERS = ["resume", "init_from", "sample", "compare"]
+
+
+def changed(config, path, value):
+    """The config with another value at the path."""
+    key, *rest = path
+    new = changed(config[key], rest, value) if rest else value
+    return {k: new if k == key else v for k, v in config.items() if k != key or new is not DELETED}
+
+
+def fuzz_settings(paths, cwd):
+    """A setting of config.yaml or state.json is deleted or has a value that makes no sense."""
+    cwd.mkdir(exist_ok=True)
+    os.chdir(cwd)
+    folder = copy_run(cwd)
+    checkpoint = folder / "checkpoints" / NEWEST
+    config, state = yaml.safe_load((folder / "config.yaml").read_text()), checkpoint / "state.json"
+    for path in paths:
+        for value in SETTINGS:
+            (folder / "config.yaml").write_text(yaml.safe_dump(changed(config, path, value), sort_keys=False))
+            for command in READERS:
+                code, error = attempt(command)
+                assert code in (0, 3, 4) or path[0] in ("device", "train") or value == {}, (
+                    path,
+                    value,
+                    error,
+                )
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    values = json.loads(state.read_text())
+    for value in SETTINGS if paths[0] == ("name",) else ():
+        for path in walk(values):
+            state.write_text(json.dumps(changed(values, path, value)))
+            write_manifest(checkpoint)
+            attempt("resume")
+
+
+def fuzz_texts(name, cwd):
+    """A file of a run has other contents altogether."""
+    os.chdir(cwd)
+    folder = copy_run(cwd)
+    for text in TEXTS:
+        (folder / name).write_bytes(text)
+        if name.endswith("state.json"):
+            write_manifest(folder / "checkpoints" / NEWEST)
+        for command in READERS:
+            attempt(command)
+
+
+def setting_paths():
+    return [[path] for path in walk(yaml.safe_load((reference() / "config.yaml").read_text()))]
+
+
+def test_fuzz_smoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     fuzz_files(0, tmp_path, 250)
     fuzz_overrides(0, tmp_path)
+    fuzz_settings([("objective",)], tmp_path / "settings")
+
+
+def test_deep_configs_are_refused_at_once(folder):
+    for text in ("[" * 60_000, "".join(f"{' ' * i}a:\n" for i in range(300))):
+        (folder / "config.yaml").write_text(text)
+        for command in READERS:
+            assert attempt(command)[0] == 4
 
 
 FUZZ = [(fuzz_files, range(0, 12_000, 100)), (fuzz_overrides, range(0, 2000, 10))]
+FUZZ += [(fuzz_texts, TEXT_FILES), (fuzz_settings, setting_paths)]
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("fuzz", "items"), FUZZ)
 def test_fuzz(tmp_path, fuzz, items):
-    run_trials(fuzz, items, tmp_path)
+    run_trials(fuzz, items() if callable(items) else items, tmp_path)

@@ -1,15 +1,25 @@
-"""A full log disk or a closed output pipe does not stop a run."""
+"""A full log disk or a closed output pipe does not stop a run, and closed streams stop no command."""
 
 import os
 import re
 import resource
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-from tests.faults.harness import equal, overridden, train, verified_steps
+import data.__main__
+import model.hub.__main__
+import model.shapes
+import sample
+import training.compare
+from configs.cli import run_command
+from configs.compose import compose
+from tests.faults.harness import copy_run, equal, exit_code, fork, overridden, train, verified_steps
 from tests.parts import ROOT
+from train import main
+from training.sweep import launch
 
 
 def full():
@@ -37,6 +47,53 @@ def test_a_run_continues_without_output(tmp_path, place, numbers):
     if 1 not in numbers:
         assert re.search(r"\n4 checkpoints; training blocked for \d+\.\d\d s \(\d\d?\.\d%\)\n", output)
     equal(tmp_path / "runs/run")
+
+
+def start(module, *args):
+    return run_command(module.main, args)
+
+
+def train_all(*overrides):
+    """train.py with the usual overrides but a name."""
+    usual = [override for override in overridden() if not override.startswith("name=")]
+    return launch(main, compose, [*overrides, *usual])
+
+
+EXPORT = ["export", "--run", "runs/run", "--to", "hf"]
+SAMPLE = partial(start, sample, "--run", "runs/run", "--max-new-tokens", "2")
+COMMANDS = {  # name: (command, exit code, a file that it makes)
+    "train": (partial(train_all, "name=new"), 0, "runs/new/checkpoints/step-00000004/model.safetensors"),
+    "sweep": (partial(train_all, "-m", "seed=1"), 0, "runs/sweep-*/comparison.md"),
+    "help": (partial(train_all, "--help"), 0, None),
+    "sample": (partial(SAMPLE, "--prompt", "a", "--attention-map", "map.png"), 0, "map.png"),
+    "interactive": (partial(SAMPLE, "--interactive"), 0, None),
+    "no prompt": (SAMPLE, 2, None),
+    "data": (lambda: start(data.__main__, *overridden("data.cache=cache")), 0, "cache/*/*"),
+    "shapes": (partial(start, model.shapes), 0, None),
+    "export": (partial(start, model.hub.__main__, *EXPORT), 0, "hf/*.json"),
+    "compare": (partial(start, training.compare, "runs/run"), 0, "comparison.png"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_closed_streams(tmp_path, command):
+    """As a daemon's may be. No file that is opened later takes their place."""
+    copy_run(tmp_path)
+    run, expected, made = COMMANDS[command]
+    if not (pid := fork()):
+        code = 99
+        try:
+            os.chdir(tmp_path)
+            for number, name in enumerate(("stdin", "stdout", "stderr")):
+                os.close(number)
+                setattr(sys, name, None)
+            code = run()
+            if not all(os.path.samestat(os.fstat(number), os.stat(os.devnull)) for number in range(3)):
+                code = 98
+        finally:
+            os._exit(code)
+    assert exit_code(pid) == expected
+    assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
 
 
 def test_a_listing_ends_with_its_reader():

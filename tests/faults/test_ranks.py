@@ -1,6 +1,7 @@
 """Processes that share a run end together: what is wrong is output once, and no other one falls over it."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -49,14 +50,23 @@ def test_a_folder_that_disappears(two, tmp_path):
     assert "Traceback" not in output and "another process of this run has ended" in output, output
 
 
+def children(process):
+    return list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+
+
+SENT = [("SIGTERM", "all"), ("SIGUSR2", "one"), ("SIGINT", "torchrun")]
+
+
 @pytest.mark.faults
-def test_a_signal_stops_all_processes(two):
-    """The main process reports it once it has saved; the other prints nothing."""
+@pytest.mark.parametrize(("name", "to"), SENT)
+def test_a_signal_stops_all_processes(two, name, to):
+    """The main process reports it once it has saved; the other prints nothing. torchrun ends with 1."""
     process, folder = two
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for child in map(int, children):
-        os.kill(child, signal.SIGTERM)
-    output = without_torchrun(process.communicate(timeout=60)[1])
-    assert process.returncode and output.count("SIGTERM") == 1 and "Traceback" not in output, output
-    step = int(output.partition("after step ")[2].partition(" ")[0].rstrip(","))
-    verify(folder / f"checkpoints/step-{step:08}")
+    first, second = children(process)
+    for pid in {"all": [first, second], "one": [second], "torchrun": [process.pid]}[to]:
+        os.kill(pid, signal.Signals[name])
+    output = process.communicate(timeout=60)[1]
+    [step] = re.findall(rf"stopped by {name} after step (\d+) \(saved\)", output)
+    verify(folder / f"checkpoints/step-{int(step):08}")
+    assert process.returncode == 1 and "Traceback" not in without_torchrun(output), output
+    assert to == "torchrun" or "exitcode  : 75" in output, output

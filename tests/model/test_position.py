@@ -61,9 +61,12 @@ def test_rope_equals_llama():
         part("position", "rope_llama3")["scaling"] | {"original_max_position": 512},
         YARN,
         YARN | {"original_max_position": 131072},
+        YARN | {"original_max_position": 4},  # the ramp ends before pair 0,
+        YARN | {"original_max_position": 40, "beta_slow": 16.0},  # and at it,
+        YARN | {"original_max_position": 10**12},  # or begins after the last pair
         YARN | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
     ],
-    ids=["linear", "llama3", "yarn", "yarn long context", "yarn with attention_factor"],
+    ids=lambda scaling: scaling["kind"],
 )
 def test_rope_scaling_equals_transformers(scaling, base):
     names = {"kind": "rope_type", "original_max_position": "original_max_position_embeddings"}

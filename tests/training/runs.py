@@ -14,6 +14,14 @@ USUAL = ["size=tiny", "model.context_length=32", "tokenizer=byte", "data=text", 
          "train.steps=4", "train.batch_size=4", "eval.max_examples=4", "precision=fp32"]  # fmt: skip
 
 
+def torchrun_environment(rank, port, n=2):
+    """What torchrun gives to one of n processes; their store, a TCPStore, is in another one."""
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "TORCHELASTIC_RESTART_COUNT": 0,
+                   "OMP_NUM_THREADS": 1}  # fmt: skip
+    environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    return {name: str(value) for name, value in environment.items()}
+
+
 def with_usual(overrides):
     """The overrides, after those of USUAL that they do not replace."""
     replaced = {override.partition("=")[0] for override in overrides}
@@ -33,16 +41,12 @@ def weights(folder, step=4):
 
 
 def start_processes(n, overrides):
-    """The exit codes of n processes that share a run, with the environment that torchrun gives them."""
+    """The exit codes of n processes that share a run."""
     store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = os.environ | {
-        "WORLD_SIZE": str(n),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": str(store.port),
-    }
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    environment |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "train.py"), *overrides]
-    ranks = [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(n)]
-    processes = [subprocess.Popen(command, env=rank, stdout=subprocess.DEVNULL) for rank in ranks]
+    ranks = [os.environ | torchrun_environment(rank, store.port, n) for rank in range(n)]
+    environment = {"OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(command, env=rank | environment, stdout=subprocess.DEVNULL) for rank in ranks
+    ]
     return [process.wait(timeout=300) for process in processes]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -55,6 +56,8 @@ def test_activations_grow_with_the_batch(prepare):
     small, large = (prepare(f"train.batch_size={n}").cost for n in (2, 8))
     assert large.activation_bytes == pytest.approx(4 * small.activation_bytes, rel=0.01)
     assert large.optimizer_bytes == small.optimizer_bytes > 0
+    split = prepare("train.batch_size=512", "train.micro_batch_size=2").cost
+    assert split.activation_bytes == small.activation_bytes
 
 
 def test_micro_batches_on_a_cpu(prepare):
@@ -74,6 +77,14 @@ def test_a_failing_compiler_costs_a_warning(prepare, monkeypatch, capsys):
     monkeypatch.setattr(torch, "compile", compile)
     assert type(prepare("compile=true").train_step.train_module) is LossModule
     assert capsys.readouterr().err.endswith("warning: not compiled (no compiler here)\n")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_a_run_is_compiled(prepare, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    run = prepare("compile=true")
+    assert isinstance(run.train_step.train_module, torch._dynamo.OptimizedModule)
+    assert run.train_step(run.loaders.train.batch(0), 1.0).loss > 0
 
 
 def test_the_plan(prepare):

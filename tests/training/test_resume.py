@@ -11,7 +11,7 @@ import yaml
 
 from configs.compose import compose, compose_raw, flatten
 from configs.errors import CheckpointError
-from tests.faults.harness import equal
+from tests.faults.harness import equal, write_manifest
 from tests.training.runs import rows, with_usual
 from training.resume import MAX_OVERRIDES, change_policy, check_changes, resolve_config
 
@@ -202,6 +202,14 @@ BAD_OVERRIDES = [
     (["wandb.project=${oc.env:HOME}"], "interpolations are not supported"),
     (["seed=1,2"], "lists several values"),
     (["seed"], "cannot parse 'seed'"),
+    (["=x"], "cannot parse '=x'"),
+    (["-m"], "cannot parse '-m'"),
+    (["~name"], "unknown setting name"),
+    (["@"], "unknown setting @"),
+    (["seed@model=1"], "unknown setting seed@model"),
+    (["k" * 10_000], "cannot parse 'kkk"),
+    (["data=" + "x" * 10_000], "data=x+... is too long"),
+    (["data.path=a\0b"], "overrides is .*; expected a list of strings"),
     ([3], "overrides is .*; expected a list of strings"),
     ("seed=1", "overrides is 'seed=1'; expected a list of strings"),
     (["seed=0"] * 1000, "it has 1,000 overrides; expected at most 256"),
@@ -215,6 +223,7 @@ def test_stored_overrides_are_untrusted(resume, start, overrides, sentence):
     with pytest.raises(CheckpointError, match=sentence) as error:
         resume()
     assert len(str(error.value)) < 500
+    assert "config.yaml" in str(error.value) and "defaults list" not in str(error.value)
     code, _, stderr = start.plainly("name=mine", "resume=true")
     assert code == 4 and stderr.count("error: ") == 1 and "Traceback" not in stderr
 
@@ -230,6 +239,63 @@ def test_stored_overrides_that_disagree_with_the_config(resume):
     assert resume()[0] == before
 
 
+STORED = [
+    ("objective", {}, "objective.kind is None"),
+    ("data", {"kind": "text"}, "data.cache is None"),
+    ("data", {"kind": "text", "cache": ["/tmp/x"]}, "data.cache is .*; expected a string"),
+    ("data", {"kind": "text", "cache": "a\0b"}, "data.cache is 'a"),
+    ("optimizer", {"kind": "muon", "lr": -1}, "optimizer .muon. needs a value for momentum"),
+    ("schedule", {"kind": "constant", "warmup": "x"}, "schedule .constant.: warmup is 'x'"),
+    ("tokenizer", {"kind": "x"}, "tokenizer.kind is 'x'"),
+]
+
+
+@pytest.mark.parametrize(("part", "options", "sentence"), STORED)
+def test_a_stored_config_is_checked_as_a_whole(resume, part, options, sentence):
+    """An error in it names the file, before the settings on the command line are looked at."""
+    edited(lambda config: config.update({part: options}))
+    with pytest.raises(CheckpointError, match=f"config.yaml does not describe a run: {sentence}"):
+        resume("log.every=10")
+
+
+def test_tokens_go_to_no_place_that_only_the_config_of_a_run_names(resume, room):
+    for place in (room / "outside", "../outside", "~nobody/x", room / "book.txt"):
+        edited(lambda config, place=place: config["data"].update(cache=str(place)))
+        with pytest.raises(
+            CheckpointError, match=f"config.yaml has data.cache: {place}, which has no tokens"
+        ):
+            resume()
+        assert resume(f"data.cache={place}")[0].data["cache"] == str(place)
+    assert not Path("outside").exists() and not Path("../outside").exists()
+    edited(lambda config: config["data"].update(cache="outside"))
+    Path("outside/text-0").mkdir(parents=True)
+    Path("outside/text-0/index.json").touch()
+    assert resume()[0].data["cache"] == "outside", "a cache that is in use"
+
+
+@pytest.mark.parametrize("typed", [[], ["train.steps=4"]])
+def test_a_run_ends_where_its_settings_say(run, start, typed):
+    """Whatever number of steps its state claims."""
+    full = run(*FULL)
+    checkpoint = stopped_after(2, full) / "checkpoints/step-00000002"
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"total_steps": 10**12}))
+    write_manifest(checkpoint)
+    assert start.plainly("name=part", "resume=true", *typed)[0] == 0
+    equal(full.with_name("part"), full)
+
+
+def test_measured_minutes_are_kept(run, start):
+    folder = run("name=timed", "train.steps=9", "train.minutes=9", "checkpoint.every=1", "checkpoint.keep=9")
+    folder = stopped_after(2, folder)
+    checkpoint = folder / "checkpoints/step-00000002"
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"total_steps": 5}))
+    write_manifest(checkpoint)
+    assert start.plainly("name=part", "resume=true")[0] == 0
+    assert (folder / "checkpoints/latest").read_text() == "step-00000005\n"
+
+
 def test_a_run_of_an_older_version_is_refused(resume, start):
     edited(lambda config: config.pop("overrides"))
     for args in (["name=mine", "resume=true"], ["init_from=runs/mine"]):
@@ -238,9 +304,13 @@ def test_a_run_of_an_older_version_is_refused(resume, start):
 
 
 def test_a_run_is_resumed_by_its_name(resume, start):
+    for name in ("lr-0.01", "lr-0.02"):
+        shutil.copytree("runs/mine", f"runs/sweep-2001/{name}", copy_function=shutil.copyfile)
     for args, sentence in (
-        (["resume=true"], "resume=true needs a name=...; the newest run is name=mine"),
+        (["resume=true"], "resume=true needs a name=...; the newest run is name="),
         (["name=mine"], "runs/mine already exists; add resume=true to continue it"),
+        (["name=sweep-2001/lr-0.03", "resume=true"], "(did you mean sweep-2001/lr-0.0"),
+        (["name=lr-0.02", "resume=true"], "(did you mean sweep-2001/lr-0.02?)"),
         (["name=mime", "resume=true"], "no run runs/mime (did you mean mine?); resume=auto would start it"),
         (["resume_allow=[seed]"], "resume_allow has an effect only with resume=true"),
     ):

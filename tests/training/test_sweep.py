@@ -84,10 +84,10 @@ def test_any_runs_can_be_compared(run, capsys):
 
 def test_folders_that_are_not_runs(room, capsys):
     for folder, sentence in (
-        ("nowhere", "error: there is no folder nowhere; give the folders of runs"),
-        (".", "error: . is not the folder of a run: it lacks config.yaml or metrics.jsonl"),
+        ("nowhere", "error: no such run: nowhere"),
+        (".", "error: . is not the folder of a run: it has no config.yaml"),
     ):
-        assert run_command(compare, [folder]) == 2
+        assert run_command(compare, [folder]) == 4
         assert capsys.readouterr().err.startswith(sentence)
 
 

@@ -10,7 +10,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from configs.errors import CheckpointError
 from model.precision import peak_flops
-from training.monitor.metrics import JsonlLog
 from training.monitor.plot import draw_run
 from training.monitor.wandb_log import WandbLogger
 from training.plan import clock
@@ -45,8 +44,7 @@ class Monitor:
 
     def __init__(self, run):
         self.run, self.console = run, Console(highlight=False, soft_wrap=True)
-        self.metrics = JsonlLog(run.folder / "metrics.jsonl")
-        self.samples = JsonlLog(run.folder / "samples.jsonl")
+        self.metrics, self.samples = run.logs
         self.wandb = None if run.config.wandb.mode == "disabled" else WandbLogger(run.config, run.folder)
         columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
         self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)

@@ -4,30 +4,55 @@ import json
 import os
 import sys
 from contextlib import suppress
+from threading import Lock
 
+from configs.cli import print
 from data import disk
-from model.checkpoint.files import open_file
+from model.checkpoint.files import MAX_BYTES, open_file
 
 
 class JsonlLog:
     """Rows that cannot be written are kept for the next time."""
 
-    def __init__(self, path):
-        self.path, self.pending, self.warned = path, b"", False
+    def __init__(self, path, check_lock=lambda: None):
+        self.path, self.check_lock, self.pending, self.warned = path, check_lock, b"", False
+        self.mutex = Lock()  # the checkpointer's thread writes, too
         self.flush()
 
     def add(self, row):
-        self.pending += json.dumps(row).encode() + b"\n"
+        with self.mutex:
+            self.pending += json.dumps(row).encode() + b"\n"
         self.flush()
+
+    def write(self, sync=False):
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | disk.O_BINARY, 0o666)
+        try:
+            self.check_lock()  # of the folder where the file was found
+            with self.mutex:
+                self.append(handle)
+            if sync:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def append(self, handle):
+        """All rows, or none of them; a row never continues a line that was cut off."""
+        size = os.lseek(handle, 0, os.SEEK_END)
+        os.lseek(handle, max(size - 1, 0), os.SEEK_SET)
+        left = self.pending
+        if left and os.read(handle, 1) not in (b"", b"\n"):
+            left = b"\n" + left
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+        self.pending = b""
 
     def flush(self):
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                while self.pending:
-                    self.pending = self.pending[os.write(handle, self.pending) :]
-            finally:
-                os.close(handle)
+            self.write()
         except OSError as error:
             if not self.warned:
                 reason = f"{self.path} cannot be written ({error.strerror.lower()})"
@@ -40,7 +65,7 @@ def read_rows(path):
     if not path.exists():
         return
     with open_file(path) as file:
-        for line in file.read().splitlines():
+        for line in iter(lambda: file.readline(MAX_BYTES), b""):
             with suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 if isinstance(row, dict) and type(row.get("step")) is int:
@@ -49,10 +74,9 @@ def read_rows(path):
 
 def rows(path):
     """The numbers in each row of metrics.jsonl."""
-    return [
-        {k: v for k, v in row.items() if isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**63)}
-        for row in read_rows(path)
-    ]
+    for row in read_rows(path):
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        yield {name: n for name, n in numbers.items() if isinstance(n, float) or abs(n) < 2**63}
 
 
 def truncate_rows(path, keep):

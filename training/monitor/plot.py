@@ -4,7 +4,8 @@ from training.monitor.metrics import rows
 
 
 def points(rows, name):
-    return [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
+    pairs = [(row["tokens"], row[name]) for row in rows if name in row and "tokens" in row]
+    return [pair for pair in pairs if max(map(abs, pair)) < 1e18]  # matplotlib overflows near 1e300
 
 
 def draw(curves, path):
@@ -20,11 +21,12 @@ def draw(curves, path):
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
+    path.unlink(missing_ok=True)  # it may be a hard link to another file
     figure.savefig(path, dpi=110)
 
 
 def draw_run(metrics, path):
-    logged = rows(metrics)
+    logged = list(rows(metrics))
     partial, full = ([row for row in logged if row.get("full") is flag] for flag in (False, True))
     curves = [("training", "-", points(logged, "loss")), ("validation", "o-", points(partial, "val_loss"))]
     draw([*curves, ("full validation", "D", points(full, "val_loss"))], path)

@@ -6,6 +6,8 @@ import threading
 import uuid
 from dataclasses import asdict
 
+from configs.cli import print
+
 FLUSH_TIMEOUT = 20.0  # seconds to wait for it at the end of a run
 
 

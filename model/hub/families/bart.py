@@ -51,8 +51,9 @@ BART = Family(
         "tie_word_embeddings": Key("head.tie_weights", {True: True}, True),
         "dropout": Key("dropout", Decay, 0.1),
     },
-    required=dict.fromkeys(UNSUPPORTED, False) | {"normalize_embedding": True, "extra_pos_embeddings": 2},
-    ignored="num_hidden_layers",
+    required=dict.fromkeys(UNSUPPORTED, False)
+    | {"normalize_embedding": True, "extra_pos_embeddings": 2, "is_encoder_decoder": True},
+    implied=lambda spec: {"num_hidden_layers": spec["encoder.n_layers"]},
     tensors=tensors,
     prefix="model.",
     aliases=dict.fromkeys(

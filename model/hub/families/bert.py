@@ -51,6 +51,7 @@ BERT = Family(
     "pooler_size_per_head pooler_type",
     write=lambda spec, ids: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
     tensors=bert_tensors,
+    prefix="bert.",
     aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -94,6 +95,7 @@ ROBERTA = BERT._replace(
     read=read_roberta,
     write=write_roberta,
     tensors=roberta_tensors,
+    prefix="roberta.",
     aliases={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -6,7 +6,7 @@ from configs.errors import HubError
 from configs.registry import Count
 from model.hub.families.llama import LLAMA, LLAMA_KEYS
 from model.hub.families.llama import tensors as llama_tensors
-from model.hub.families.rope import read_rope, rope_parameters, write_rope, yarn_mscale
+from model.hub.families.rope import KEYS, read_rope, rope_parameters, write_rope, yarn_mscale
 from model.hub.family import Key
 from model.hub.tensors import TensorRule, elementwise
 
@@ -68,10 +68,14 @@ def read(hf_config, spec):
     return read_rope(hf_config)
 
 
+def implied(spec):
+    nope, rotary = spec["attention.qk_nope_head_dim"], spec["attention.qk_rope_head_dim"]
+    return {"num_key_value_heads": spec["n_heads"], "qk_head_dim": nope + rotary, "head_dim": rotary}
+
+
 def write(spec, ids):
-    keys = {"num_key_value_heads": spec["n_heads"], "first_k_dense_replace": spec["n_layers"]}
-    keys["qk_head_dim"] = spec["attention.qk_nope_head_dim"] + spec["attention.qk_rope_head_dim"]
-    return {**keys, "rope_interleave": True, "rms_norm_eps": 1e-6, **write_rope(spec)}
+    keys = {"first_k_dense_replace": spec["n_layers"], "rope_interleave": True, "rms_norm_eps": 1e-6}
+    return keys | implied(spec) | write_rope(spec)
 
 
 DEEPSEEK = LLAMA._replace(
@@ -88,7 +92,8 @@ DEEPSEEK = LLAMA._replace(
         "v_head_dim": Key("attention.v_head_dim"),
     },
     required={"attention_bias": False, "rms_norm_eps": 1e-6},
-    ignored=f"{LLAMA.ignored} first_k_dense_replace rope_interleave head_dim qk_head_dim {MOE_KEYS}",
+    ignored=f"{KEYS} first_k_dense_replace rope_interleave {MOE_KEYS}",
+    implied=implied,
     read=read,
     write=write,
     tensors=tensors,

@@ -7,7 +7,8 @@ from model.hub.family import SIZES, Family, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS
 from model.hub.tensors import elementwise
 
-GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu_tanh", "gelu_new": "geglu_tanh", "gelu": "geglu"}
+GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
+GATED |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu_tanh")
 LLAMA_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),
@@ -100,6 +101,14 @@ QWEN3 = LLAMA._replace(
 )
 
 
+def read_nanochat(hf_config, spec):
+    """NanoChat normalizes queries and keys after rope, not before it."""
+    options = read(hf_config, spec)
+    if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
+        raise HubError("NanoChatForCausalLM needs attention_factor=1 in yarn: its norm cancels any other")
+    return options
+
+
 def nanochat_tensors(spec, hf_config):
     def swap_halves(rows):
         return rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2)).flip(1).flatten(0, 2)
@@ -124,5 +133,6 @@ NANOCHAT = LLAMA._replace(
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "relu2"),
         "final_logit_softcapping": Key("head.logit_softcap", Positive | None, 15.0),
     },
+    read=read_nanochat,
     tensors=nanochat_tensors,
 )

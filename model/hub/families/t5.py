@@ -1,6 +1,5 @@
 """T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled or neither."""
 
-from configs.errors import HubError
 from configs.registry import Decay, Positive
 from model.hub.family import Family, Key
 from model.hub.spec import BASE, RMSNORM_NO_BIAS, attention_spec
@@ -34,13 +33,13 @@ def tensors(spec, hf_config):
 
 def read(hf_config, spec):
     """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
-    implied = {"dense_act_fn": ACT_FNS[spec["ffn.kind"]], "is_gated_act": spec["ffn.kind"] != "relu"}
-    for key, value in implied.items():
-        if hf_config.get(key, value) != value:
-            raise HubError(f"config.json: {key} is {hf_config[key]!r}; feed_forward_proj implies {value!r}")
     scaled = hf_config.get("scale_decoder_outputs", hf_config.get("tie_word_embeddings", True) is not False)
     n_layers = hf_config.get("num_decoder_layers") or spec["encoder.n_layers"]
     return {"n_layers": n_layers, "head.tie_weights": scaled, "head.scale_by_inv_sqrt_d": scaled}
+
+
+def implied(spec):
+    return {"dense_act_fn": ACT_FNS[spec["ffn.kind"]], "is_gated_act": spec["ffn.kind"] != "relu"}
 
 
 def write(spec, ids):
@@ -69,7 +68,9 @@ T5 = Family(
         "layer_norm_epsilon": Key("norm.eps", Positive, 1e-6),
         "dropout_rate": Key("dropout", Decay, 0.1),
     },
-    ignored="num_decoder_layers tie_word_embeddings scale_decoder_outputs is_gated_act dense_act_fn",
+    required={"is_encoder_decoder": True},
+    ignored="num_decoder_layers tie_word_embeddings scale_decoder_outputs",
+    implied=implied,
     read=read,
     write=write,
     tensors=tensors,

@@ -14,12 +14,12 @@ SMALL, END = 6, 5  # size of a vocabulary that can be enumerated, and its last i
 
 
 @torch.no_grad()
-def score_all(net, source, max_length):
+def score_all(net, source, max_length, ends):
     """All sequences with their log-probabilities, from one forward pass without a cache for each length."""
     hypotheses = []
     for length in range(1, max_length + 1):
-        last = range(SMALL) if length == max_length else [END]
-        rows = torch.tensor(list(product(*[range(END)] * (length - 1), last)))
+        last = range(SMALL) if length == max_length else ends
+        rows = torch.tensor(list(product(*[{*range(SMALL)} - {*ends}] * (length - 1), last)))
         prompts = torch.cat([torch.ones(len(rows), 1, dtype=torch.long), rows[:, :-1]], 1)
         logprobs = net(torch.tensor([source] * len(rows)), prompts).log_softmax(-1)
         logprobs = logprobs.gather(-1, rows[..., None])[..., 0]
@@ -27,15 +27,18 @@ def score_all(net, source, max_length):
     return hypotheses
 
 
-@pytest.mark.parametrize("position", ["learned", "rope", "relative"])
-def test_wide_beams_find_the_best(position):
+ENDS = [("learned", [END]), ("rope", [END]), ("relative", [END]), ("rope", [2, END])]
+
+
+@pytest.mark.parametrize(("position", "ends"), ENDS)
+def test_wide_beams_find_the_best(position, ends):
     changes = {"norm": part("norm", "rmsnorm_no_weight"), "position": part("position", position)}
     net = alive(tiny("encoder_decoder", **changes), vocabulary=SMALL)
     for source in ([1, 4, 2], [3], [2, 2]):
-        hypotheses = score_all(net, source, max_length=3)
+        hypotheses = score_all(net, source, max_length=3, ends=ends)
         for penalty in (-1.0, 0.0, 0.6, 1.0, 3.0):
             expected = max(hypotheses, key=lambda h, p=penalty: sum(h.logprobs) / len(h.ids) ** p)
-            options = {"length_penalty": penalty, "max_new_tokens": 3, "stop": END}
+            options = {"length_penalty": penalty, "max_new_tokens": 3, "stop": ends}
             best = beam_search(net, source, [1], beams=SMALL**3, **options)  # enough for every prefix
             assert best.ids == expected.ids
             assert best.logprobs == pytest.approx(expected.logprobs, abs=1e-10)

@@ -110,14 +110,15 @@ def test_a_sliding_row_costs_the_others_nothing(kind):
     assert batched == alone and batched_reads <= 1.05 * sum(reads) + padding
 
 
-def test_each_row_stops_on_its_own():
+@pytest.mark.parametrize("n_stops", [1, 2])
+def test_each_row_stops_on_its_own(n_stops):
     net = lively()
     full = collect(generate(net, PROMPTS, max_new_tokens=12))
-    stop = full[0][3]
-    steps = list(generate(net, PROMPTS, max_new_tokens=12, stop=stop))
+    stops = [full[0][3], full[-1][2]][:n_stops]
+    steps = list(generate(net, PROMPTS, max_new_tokens=12, stop=stops if n_stops > 1 else stops[0]))
     for row, expected in zip(collect(steps), full, strict=True):
-        end = expected.index(stop) + 1 if stop in expected else len(expected)
-        assert row == expected[:end]
+        ends = [n for n, i in enumerate(expected, 1) if i in stops]
+        assert row == expected[: ends[0] if ends else None]
     assert any(i is None for i in steps[-1]) or len(steps) < 12
     alone = list(generate(net, PROMPTS[:1], max_new_tokens=12, stop=full[0][0]))
     assert alone == [[full[0][0]]], "it ends when all rows have"
@@ -137,7 +138,7 @@ def test_each_row_stops_on_its_own():
         ("decoder", {"prompts": []}, "prompts are '\\[\\]'; expected a list of lists"),
         ("decoder", {"prompts": [[True]]}, "prompts are '\\[\\[True\\]\\]'"),
         ("decoder", {"max_new_tokens": 0}, "max_new_tokens is 0; expected an integer from 1 to 1,000,000"),
-        ("decoder", {"stop": 23}, "stop is 23; expected an integer from 0 to 22 or null"),
+        ("decoder", {"stop": 23}, "stop is 23; expected an integer from 0 to 22 or a list or null"),
         ("decoder", {"row_ids": [1, 2]}, "got 2 row ids and 1 prompts"),
     ],
 )

@@ -97,6 +97,7 @@ def build_hf(name):
 def save(model, folder, **options):
     model.save_pretrained(folder, **options)
     byte_pairs().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return folder
 
 
@@ -112,5 +113,6 @@ def logits(model, source, tokens):
     """Of a model of either library."""
     if isinstance(model, hf.PreTrainedModel):
         inputs = {"input_ids": source, "decoder_input_ids": tokens}
-        return model(**inputs if model.config.is_encoder_decoder else {"input_ids": tokens}).logits
+        has_source = type(model).__name__.endswith("ForConditionalGeneration")
+        return model(**inputs if has_source else {"input_ids": tokens}).logits
     return model(source, tokens) if model.kind == "encoder_decoder" else model(tokens)

@@ -22,8 +22,21 @@ from model.generate.decode import generate
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
+from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
 from model.loss import loss
-from tests.model.hub.hub_models import END, MODELS, PAD, ROWS, build_hf, byte_pairs, edit_config, logits, save
+from tests.model.hub.hub_models import (
+    END,
+    MODELS,
+    PAD,
+    ROWS,
+    SHARPER,
+    YARN,
+    build_hf,
+    byte_pairs,
+    edit_config,
+    logits,
+    save,
+)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +147,7 @@ KNOBS = {
         "tie_word_embeddings": False, "normalize_before": True, "encoder_ffn_dim": 64, "decoder_layers": 2},
 }
 # fmt: on
+IMPLIED = {"tie_word_embeddings": {"scale_decoder_outputs": ...}, "use_sliding_window": {"layer_types": ...}}
 MUTATIONS = [
     (name, key, value, isinstance(values, list))
     for name, keys in KNOBS.items()
@@ -142,20 +156,58 @@ MUTATIONS = [
 ]
 
 
+def difference_from_transformers(name, folder):
+    """Of the logits, relative to the largest; None if the folder is refused, here or there."""
+    try:
+        model = load(folder)
+    except HubError:
+        return None
+    try:
+        expected = logits(MODELS[name][0].from_pretrained(folder, dtype=torch.float32), *random_tokens())
+    except Exception:  # of many types, for values that it has not expected
+        return None
+    return ((logits(model, *random_tokens()) - expected).abs().max() / expected.abs().max()).item()
+
+
 @pytest.mark.parametrize(("name", "key", "value", "nested"), MUTATIONS)
 def test_no_key_is_ignored(name, key, value, nested, saved, copy):
-    """Another value is refused or changes the logits."""
+    """Another value is refused or changes the logits, as in transformers."""
     hf_model, _ = saved(name)
     folder = copy(name)
     if nested:
         value = json.loads((folder / "config.json").read_text())[key] | value
-    implied = {"scale_decoder_outputs": ...} if key == "tie_word_embeddings" else {}
-    edit_config(folder, **{key: value}, **implied)
+    edit_config(folder, **{key: value}, **IMPLIED.get(key, {}))
     try:
         model = load(folder)
     except HubError:
         return
     assert (logits(model, *random_tokens()) - logits(hf_model, *random_tokens())).abs().max() > 1e-4
+    assert difference_from_transformers(name, folder) <= 1e-5
+
+
+OTHERS = {bool: lambda b: [not b], int: lambda i: [i + 1, i // 2], float: lambda f: [f + 0.5]}
+OTHERS |= {type(None): lambda none: [True, 2], str: lambda text: ["odd"]}
+ONE_EACH = {hf_class.config_class.model_type: name for name, (hf_class, _) in MODELS.items()}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ONE_EACH.values())
+def test_every_key_acts_as_in_transformers(name, saved, copy):
+    """Every known key with other values, null, and removed: equal logits, or the folder is refused."""
+    path, hf_config = copy(name) / "config.json", saved(name)[0].config
+    family, written = FAMILIES[hf_config.model_type], json.loads(path.read_text())
+    known = {*IGNORED_KEYS, *IGNORED_IF, *family.required, *family.keys, *family.ignored.split(), *written}
+    differences = {}
+    for key in sorted(known | family.implied(spec_from_hf(family, written)).keys()):
+        value = written.get(key, getattr(hf_config, key, None))
+        removed = [None, ...] if key in written else []
+        for other in [*OTHERS.get(type(value), lambda value: [])(value), *removed]:
+            changed = {k: v for k, v in (written | {key: other}).items() if v is not ...}
+            path.write_text(json.dumps(changed))
+            differences[key, other] = difference_from_transformers(name, path.parent)
+    imported = {change: d for change, d in differences.items() if d is not None}
+    assert len(imported) > 100
+    assert {change: d for change, d in imported.items() if not d <= 1e-5} == {}
 
 
 def change_tensors(folder, change):
@@ -166,6 +218,10 @@ def change_tensors(folder, change):
 
 def replaced(name, tensor):
     return lambda folder: change_tensors(folder, lambda tensors: tensors | {name: tensor})
+
+
+def headless_bert(tensors):
+    return {name[5:]: weight for name, weight in tensors.items() if name.startswith("bert.")}
 
 
 NORM = "model.layers.1.input_layernorm.weight"
@@ -180,7 +236,7 @@ BAD_KEYS = [
     (LLAMA, dict(rope_scaling={"rope_type": "linear"}), "rope_scaling conflicts with rope_parameters"),
     (LLAMA, dict(rope_theta=500), "rope_theta conflicts with rope_parameters"),
     (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
-    ("t5", dict(dense_act_fn="silu"), "dense_act_fn is 'silu'; feed_forward_proj implies 'relu'"),
+    ("t5", dict(dense_act_fn="silu"), "dense_act_fn is 'silu', but other keys imply 'relu'"),
     ("roberta", dict(pad_token_id=-5), "positions is left after pad_token_id .-5."),
     ("roberta", dict(pad_token_id=10**18, max_position_embeddings=10**18 + 70), "not describe a valid model"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
@@ -188,7 +244,7 @@ BAD_KEYS = [
     ("t5", dict(num_layers=9999), "fewer tensors than config.json has layers .9999."),
     ("qwen3", dict(num_hidden_layers=9999), "fewer tensors than config.json has layers .9999."),
     (LLAMA, dict(vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
-    (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'gelu"),
+    (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'swish'"),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
     (LLAMA, dict(quantization_config={"bits": 4}), "quantization_config is .* this key is not supported"),
     (LLAMA, dict(rope_parameters={"rope_type": "none"}), "rope_type is 'none'; expected default"),
@@ -196,6 +252,14 @@ BAD_KEYS = [
     (LLAMA, dict(rope_parameters={"odd": 1}), "rope .none. has no option 'odd'"),
     (LLAMA, dict(partial_rotary_factor=0.5, rope_parameters=...), "partial_rotary_factor is 0.5"),
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
+    ("deepseek", dict(head_dim=2), "head_dim is 2, but other keys imply 4"),
+    ("deepseek", dict(qk_head_dim=8), "qk_head_dim is 8, but other keys imply 14"),
+    ("bart", dict(num_hidden_layers=1), "num_hidden_layers is 1, but other keys imply 2"),
+    ("bart", dict(is_encoder_decoder=None), "is_encoder_decoder is None; only True is supported"),
+    ("t5", dict(is_encoder_decoder=False), "is_encoder_decoder is False; only True is supported"),
+    (LLAMA, dict(is_encoder_decoder=True), "is_encoder_decoder is True; only False is supported"),
+    ("nanochat", YARN, "needs attention_factor=1 in yarn"),
+    ("nanochat", SHARPER, "needs attention_factor=1 in yarn"),
     ("deepseek", dict(attention_bias=True), "attention_bias is True; only False is supported"),
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture; only one"),
     ("bart", dict(encoder_ffn_dim=64), "encoder_ffn_dim is 64 and decoder_ffn_dim is 48; only equal"),
@@ -214,6 +278,11 @@ BAD_FILES = [
     (LLAMA, lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json; write one with transformers"),
     (LLAMA, lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be used"),
     (LLAMA, lambda f: change_tensors(f, lambda t: {n: t[n] for n in t if n != NORM}), f"lacks {NORM}"),
+    (
+        "bert",
+        lambda f: change_tensors(f, headless_bert),
+        "lacks its language-modeling head: cls.pred.* and 4 more",
+    ),
     (LLAMA, replaced("odd", torch.ones(2)), "has an unknown tensor: odd"),
     (LLAMA, replaced(NORM, torch.ones(31)), rf"{NORM} is .31,.; .* implies .32,."),
     (LLAMA, replaced(NORM, torch.ones(32).char()), f"{NORM} is torch.int8; only float"),
@@ -234,6 +303,7 @@ def test_invalid_folders_are_refused(name, change, sentence, copy, tmp_path, cap
 BAD_COMMANDS = [
     ("import --from owner/name --to run", 4, "no such folder: owner/name, and .* downloaded"),
     ("import --from nowhere --to run", 4, "no such folder: nowhere"),
+    ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~nosuchuser in ~nosuchuser/x"),
     ("import --from nowhere --to .", 2, "already exists; choose another folder"),
     ("export --run nowhere --to out", 4, "nowhere"),
 ]
@@ -343,7 +413,7 @@ def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
     tokenizer.save(str(folder / "tokenizer.json"))
     edit_config(folder, eos_token_id=None, bos_token_id=None, pad_token_id=0)
     settings = folder / "tokenizer_config.json"
-    settings.write_text('{"sep_token": "[SEP]", "mask_token": {"content": "[MASK]"}}')
+    settings.write_text('{"sep_token": "[SEP]", "mask_token": {"__type": "AddedToken", "content": "[MASK]"}}')
     import_run(folder, tmp_path / "run")
     assert "kept in its own format" in capsys.readouterr().out
     run = load_run(tmp_path / "run")
@@ -352,7 +422,7 @@ def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
     back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert back("the cats [MASK]", add_special_tokens=False)["input_ids"] == [4, 5, 6, 3]
-    assert (back.mask_token, back.eos_token) == ("[MASK]", "[SEP]")
+    assert (back.mask_token, back.sep_token) == ("[MASK]", "[SEP]")
     settings.write_text('{"do_lower_case": true}')  # as BERT was published
     assert load_hf(folder)[1].specials == {"end": 2, "pad": 0, "mask": 3}
 

@@ -1,6 +1,11 @@
 """Exported models load in transformers, with equal logits; models that fit no class are refused."""
 
 import json
+import random
+import re
+import sys
+from dataclasses import replace
+from functools import reduce
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +16,15 @@ from safetensors.torch import save_file
 from configs import registry
 from configs.compose import compose
 from data.tokenizers.train import TOKENIZERS
-from model import build_model
+from model import build_model, hub
 from model.hub import HubError, convert
 from model.hub.convert import export, load_hf
+from model.hub.families.llama import LLAMA
 from tests.model.hub.hub_models import logits, randomize
-from tests.parts import part
+from tests.parts import PARTS, names, part
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
+YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 16, "beta_fast": 2.0, "beta_slow": 0.1}
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
 
 
@@ -34,6 +41,7 @@ EXPORTS = [
     ("model=modern", "bpe", "NanoChat"),
     ("model=modern model.head.logit_softcap=null", "byte", "NanoChat"),
     ("model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head", "char", "Nano"),
+    ("model=modern position=rope_yarn model.position.scaling.attention_factor=1", "byte", "NanoChat"),
     ("model=gpt2", "bpe", "GPT2"),
     ("model=gpt2 model.norm.eps=1", "byte", "GPT2"),
     ("model=gpt2 attention=mha_nobias ffn=relu2 norm=layernorm model.norm.bias=false", "byte", "GPT2"),
@@ -73,12 +81,60 @@ def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
     assert load_hf(tmp_path / "out")[1].specials == tokenizer.specials
 
 
+OPTIONS = {
+    "norm": {"bias": [False], "weight": [False], "eps": [0.01]},
+    "ffn": {"bias": [True, False]},
+    "attention": {"bias": [True], "o_bias": [True], "qk_norm": ["head", "full"], "sliding_window": [5]}
+    | {"logit_softcap": [2.0], "scale": [0.5], "head_dim": [12], "v_head_dim": [12], "q_lora_rank": [12]},
+    "embedding": {"scale_by_sqrt_d": [True], "type_vocab_size": [3]},
+    "head": {"tie_weights": [True, False], "bias": [True], "scale_by_inv_sqrt_d": [True]}
+    | {"logit_softcap": [2.0, None], "mlm_transform": ["gelu"]},
+    "position": {"rope_theta": [50.0], "rotary_fraction": [0.5], "num_buckets": [16]}
+    | {"scaling": [YARN, YARN | {"attention_factor": 1.0}]},
+}
+VARIANTS = [(group, part(group, name)) for group in PARTS for name in names(group)]
+VARIANTS += [(node, {o: v}) for node, options in OPTIONS.items() for o in options for v in options[o]]
+VARIANTS += [("cross_attention", part("attention", name)) for name in names("attention")]
+VARIANTS += [("embedding_norm", True), ("embedding_norm", False)]
+
+
+def changed(config, node, value):
+    is_part = not isinstance(value, dict) or "kind" in value
+    return replace(config, **{node: value if is_part else getattr(config, node) | value})
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("preset", names("model"))
+def test_exported_variants_have_equal_logits(preset, tmp_path):
+    """Each part and option with each preset, and many pairs of them; all else is refused by its config."""
+    _, tokenizer, config = build(f"model={preset}")
+    rng, source, tokens = random.Random(preset), torch.arange(48).view(2, 24), torch.arange(60).view(2, 30)
+    exported = {}
+    pairs = (rng.sample(VARIANTS, 2) for _ in range(100))
+    for i, variant in enumerate([[], *([v] for v in VARIANTS), *pairs]):
+        folder = tmp_path / f"{i}"
+        try:
+            variant_config = reduce(lambda config, change: changed(config, *change), variant, config)
+            model = randomize(build_model(variant_config, tokenizer.vocab_size))
+            family = export(model, tokenizer, variant_config, folder)
+        except ValueError as error:
+            assert "differ" not in str(error), variant
+            continue
+        expected = logits(getattr(hf, family.auto).from_pretrained(folder), source, tokens)
+        difference = (logits(model, source, tokens) - expected).abs().max() / expected.abs().max()
+        exported[str(variant)] = difference.item()
+    assert len(exported) > 15 or preset == "vaswani"  # which no class fits
+    assert {variant: d for variant, d in exported.items() if not d <= 1e-5} == {}
+
+
 MISMATCHES = {
     "model=deepseek position=alibi": 'position.kind is "alibi" and DeepseekV3ForCausalLM has "rope"',
     "model=llama model.attention.logit_softcap=9": "logit_softcap is 9 and LlamaForCausalLM has null",
     "model=gpt2 attention=gqa": "queries_per_kv is 2 and GPT2LMHeadModel has 1",
     "model=modern ffn=gelu norm=rmsnorm": "norm.weight is true and NanoChatForCausalLM has false",
     "model=deepseek norm=rmsnorm model.norm.eps=0.1": "norm.eps is 0.1 and DeepseekV3ForCausalLM has 1e-06",
+    "model=modern position=rope_yarn": "needs attention_factor=1 in yarn",
+    "model=modern ffn=swiglu": 'ffn.kind is "swiglu" and NanoChatForCausalLM has "relu2"',
     "model=llama ffn=geglu norm=layernorm": 'norm.kind is "layernorm" and LlamaForCausalLM has "rmsnorm"',
     "model=bert ffn=gelu_tanh": 'mlm_transform is "gelu" and BertForMaskedLM has "gelu_tanh"',
     "model=vaswani": 'position.kind is "sinusoidal" and BartForConditionalGeneration has "learned"',
@@ -117,11 +173,32 @@ def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
         name = "model.layers.0.self_attn.q_proj.weight"
         save_file(tensors | {name: tensors[name].roll(1, 0)}, *args)
 
-    for save, error, sentence in ((fail, OSError, "no space"), (save_mistaken, HubError, "logits differ by")):
+    for save, error, sentence in (
+        (fail, OSError, "no space"),
+        (save_mistaken, HubError, "read by import, the logits differ"),
+    ):
         monkeypatch.setattr(convert, "save_file", save)
         with pytest.raises(error, match=sentence):
             export(*build("model=modern"), tmp_path / "out")
         assert not list(tmp_path.iterdir())
+
+
+def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
+    """Reading back with the same table cannot tell: the model that it gives is the same."""
+
+    def swapped(spec, hf_config):
+        names = {"q_proj": "k_proj", "k_proj": "q_proj"}
+        table = LLAMA.tensors(spec, hf_config).items()
+        return {re.sub("[qk]_proj", lambda name: names[name[0]], name): to for name, to in table}
+
+    mistaken = LLAMA._replace(tensors=swapped)
+    monkeypatch.setattr(hub, "ALL", (mistaken,))
+    monkeypatch.setitem(hub.FAMILIES, "llama", mistaken)
+    with pytest.raises(HubError, match="read by transformers, the logits differ by"):
+        export(*build("model=llama attention=mha_nobias"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    export(*build("model=llama attention=mha_nobias"), tmp_path / "out")
 
 
 def test_exported_config(tmp_path):

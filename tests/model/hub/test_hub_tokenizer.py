@@ -1,0 +1,254 @@
+"""Special tokens survive import, fine-tuning and export: AutoTokenizer does the same before and after."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+import sample
+from configs.cli import run_command
+from configs.compose import compose
+from data.tokenizers.huggingface import SAMPLE
+from model.checkpoint.load import load_run
+from model.generate.prompt import encode_prompt
+from model.hub import HubError
+from model.hub.__main__ import export_run, import_run
+from model.hub.convert import export, init_config, load_hf
+from tests.data.test_huggingface import NOT_POSSESSIVE, train_hf_bpe
+from tests.model.hub.hub_models import build_hf, edit_config, save
+from tests.model.hub.test_hub_export import build
+from tests.training.runs import TEXT
+from train import main
+from training.sweep import launch
+
+CHAT = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>{% endfor %}é"
+MASKED = ["a <mask> b", "a  <mask>\t<mask>b", "<mask>", " <mask> ", "the [MASK] cats", "[MASK]  [MASK] x"]
+TEXTS = [
+    "",
+    "a b",
+    " the cat's hat ",
+    SAMPLE,
+    *MASKED,
+    "x<|endoftext|> y",
+    "hi<|eot_id|>",
+    "e\u0301<think>e\u0301",
+]
+TEXTS += [
+    "<|begin_of_text|>hi <|end_of_text|>",
+    "<s>a</s> <unk>",
+    "<|im_start|>user\nthe<|im_end|>\n<think> x",
+]
+
+
+def bpe(*special, **options):
+    return train_hf_bpe(special=special, vocab_size=290, **options)
+
+
+def gpt2():
+    """As it was published: the names of special tokens are in no file."""
+    return bpe("<|endoftext|>"), {"tokenizer_config.json": {"model_max_length": 64}}
+
+
+def llama3():
+    names = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
+    tokenizer = bpe(*names, pattern=NOT_POSSESSIVE)
+    begin = [(names[0], tokenizer.token_to_id(names[0]))]
+    template = processors.TemplateProcessing(f"{names[0]} $A", f"{names[0]} $A {names[0]}:1 $B:1", begin)
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    settings = {"bos_token": names[0], "eos_token": names[2], "tokenizer_class": "PreTrainedTokenizerFast"}
+    return tokenizer, {"tokenizer_config.json": settings, "chat_template.jinja": CHAT}
+
+
+def roberta():
+    tokenizer = bpe("<s>", "<pad>", "</s>", "<unk>", first=True)
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    roles = dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
+    roles |= dict(sep_token="</s>", cls_token="<s>", mask_token={"content": "<mask>", "lstrip": True})
+    return tokenizer, {"tokenizer_config.json": {"model_max_length": 64}, "special_tokens_map.json": roles}
+
+
+def qwen():
+    names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    tokenizer = bpe(*names, pattern=NOT_POSSESSIVE, normalizer=normalizers.NFC())
+    tokenizer.add_tokens([AddedToken("<think>", normalized=False)])
+    settings = {"pad_token": names[0], "eos_token": names[2], "bos_token": None, "chat_template": CHAT}
+    settings |= {"additional_special_tokens": [*names[1:]], "tokenizer_class": "PreTrainedTokenizerFast"}
+    return tokenizer, {"tokenizer_config.json": settings}
+
+
+def wordpiece():
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = enumerate([*names, "a", "b", "x", "the", "cat", "##s", "hat", "##a", "line", "text"])
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in pieces}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(names)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer, {"tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}}
+
+
+ENDS, BEGIN = ["<|eot_id|>", "<|end_of_text|>"], "<|begin_of_text|>"
+TYPES = {  # {type: (model, tokenizer and files, roles in config.json, kind of our tokenizer)}
+    "gpt2": ("gpt2", gpt2, {"eos": "<|endoftext|>", "bos": "<|endoftext|>", "pad": None}, "bpe"),
+    "llama3": ("llama3", llama3, {"eos": ENDS, "bos": BEGIN, "pad": None}, "bpe"),
+    "roberta": ("roberta", roberta, {"eos": "</s>", "bos": "<s>", "pad": "<pad>"}, "hub"),
+    "qwen": ("qwen3", qwen, {"eos": "<|im_end|>", "bos": None, "pad": None}, "hub"),
+    "wordpiece": ("bert", wordpiece, {"eos": None, "bos": None, "pad": "[PAD]"}, "hub"),
+}
+
+
+def hf_folder(kind, folder, settings=None, **changes):
+    """A folder of that type. `settings` change tokenizer_config.json, `changes` config.json."""
+    name, tokenizer_and_files, roles, _ = TYPES[kind]
+    save(build_hf(name), folder)
+    tokenizer, files = tokenizer_and_files()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    files["tokenizer_config.json"] |= settings or {}
+    for file, content in files.items():
+        (folder / file).write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+
+    def id_of(name):
+        return [*map(id_of, name)] if isinstance(name, list) else name and tokenizer.token_to_id(name)
+
+    edit_config(folder, **{f"{role}_token_id": id_of(name) for role, name in roles.items()} | changes)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": id_of(roles["eos"])}))
+    return folder
+
+
+def behavior(folder):
+    """What a user of AutoTokenizer can see, and the ends of a text in both config files."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    rows = [tokenizer(text, add_special_tokens=add)["input_ids"] for text in TEXTS for add in (True, False)]
+    rows.append(tokenizer("a", "b")["input_ids"])
+    decoded = [tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
+    roles = tokenizer.special_tokens_map, tokenizer.extra_special_tokens, tokenizer.all_special_ids
+    added = {i: str(token.__getstate__()) for i, token in tokenizer.added_tokens_decoder.items()}
+    chat, template = [{"role": "user", "content": "the cat"}], tokenizer.chat_template
+    chat = tokenizer.apply_chat_template(chat)["input_ids"] if template else None
+    configs = [json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config")]
+    ends = None if configs[0]["model_type"] == "bert" else [config["eos_token_id"] for config in configs]
+    return rows, decoded, roles, added, template, chat, ends
+
+
+def text_ids(auto, text):
+    return auto(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_special_tokens_survive_import_and_export(kind, tmp_path):
+    folder = hf_folder(kind, tmp_path / "hf")
+    import_run(folder, tmp_path / "run")
+    tokenizer = load_run(tmp_path / "run").tokenizer
+    assert tokenizer.kind == TYPES[kind][3]
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    assert behavior(tmp_path / "back") == behavior(folder)
+    import_run(tmp_path / "back", tmp_path / "again")
+    assert load_run(tmp_path / "again").tokenizer.state() == tokenizer.state()
+    auto = hf.AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        assert tokenizer.encode(text).tolist() == text_ids(auto, text), "special tokens in a text are text"
+
+
+@pytest.mark.parametrize("kind", ["llama3", "roberta", "qwen"])
+def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text(TEXT * 3)
+    folder = hf_folder(kind, tmp_path / "hf")
+    overrides = ["init_from=hf", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
+    overrides += ["train.steps=1", "eval.max_examples=2", "name=tuned"]
+    assert launch(main, lambda overrides: compose(overrides, init_config), overrides) == 0
+    export_run("runs/tuned", "latest", tmp_path / "back", None)
+    assert behavior(tmp_path / "back") == behavior(folder)
+
+
+@pytest.mark.parametrize("rstrip", [False, True])
+@pytest.mark.parametrize("kind", ["roberta", "wordpiece"])
+def test_masks_in_a_prompt_are_those_of_the_tokenizer(kind, rstrip, tmp_path):
+    folder = hf_folder(kind, tmp_path / "hf")
+    path = folder / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    whole["added_tokens"][-1]["rstrip"] = rstrip
+    path.write_text(json.dumps(whole))
+    auto, tokenizer = Tokenizer.from_file(str(path)), load_hf(folder)[1]
+    mask = whole["added_tokens"][-1]["content"]
+    for text in MASKED:
+        text = text.replace("<mask>", mask)
+        expected = auto.encode(text.replace("[MASK]", mask)).ids
+        assert encode_prompt(text, tokenizer, 64, False, tokenizer.template) == expected
+        written = text.replace(mask, "[MASK]")
+        assert encode_prompt(written, tokenizer, 64, False, tokenizer.template) == expected
+
+
+def test_generation_ends_at_each_end_token(tmp_path, capsys):
+    model, prompt = hf.LlamaForCausalLM.from_pretrained(hf_folder("llama3", tmp_path / "hf")), "the cat"
+    inputs = torch.tensor([hf.AutoTokenizer.from_pretrained(tmp_path / "hf")(prompt)["input_ids"]])
+    ids = model.generate(inputs, max_new_tokens=30, do_sample=False, eos_token_id=None)[0].tolist()
+    ids = ids[inputs.shape[1] :]
+    end = next(i for i in ids[3:] if i not in ids[:3])
+    for config, generation in (([292, end], 292), ([292], [292, end]), (292, [end])):
+        edit_config(tmp_path / "hf", eos_token_id=config)
+        (tmp_path / "hf/generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+        run = tmp_path / f"run {config} {generation}"
+        import_run(tmp_path / "hf", run)
+        args = ["--run", str(run), "--prompt", prompt, "--temperature", "0", "--json", "--precision", "fp32"]
+        capsys.readouterr()
+        assert run_command(sample.main, args) == 0
+        row = json.loads(capsys.readouterr().out)
+        assert row["ids"] == ids[: ids.index(end) + 1] and row["finish_reason"] == "eos"
+        assert load_run(run).tokenizer.end_ids == [292, end], "training ends a text with the first"
+
+
+@pytest.mark.parametrize("in_json", [False, True])
+@pytest.mark.parametrize("setting", [None, False, True])
+@pytest.mark.parametrize("name", [None, "GPT2TokenizerFast", "RobertaTokenizer", "PreTrainedTokenizerFast"])
+def test_prefix_space_is_that_of_autotokenizer(name, setting, in_json, tmp_path):
+    """Some classes of transformers read tokenizer_config.json, others tokenizer.json."""
+    settings = {} if setting is None else {"add_prefix_space": setting}
+    name = {"tokenizer_class": name} if name else {}
+    for number, (here, there) in enumerate([(name, {}), ({}, name)]):
+        folder = hf_folder("gpt2", tmp_path / str(number), settings | here, **there)
+        whole = json.loads((folder / "tokenizer.json").read_text())
+        whole["pre_tokenizer"]["add_prefix_space"] = in_json
+        (folder / "tokenizer.json").write_text(json.dumps(whole))
+        auto, tokenizer = hf.AutoTokenizer.from_pretrained(folder), load_hf(folder)[1]
+        for text in TEXTS:
+            assert tokenizer.encode(text).tolist() == text_ids(auto, text)
+
+
+@pytest.mark.parametrize("specials", [("end",), ("end", "pad", "start"), ("end", "mask")])
+def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
+    """Unless a text has to name masks."""
+    model, tokenizer, config = build("model=llama", "bpe", specials)
+    export(model, tokenizer, config, tmp_path / "out")
+    auto = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in ("a<|end|>b", " <|pad|> ", "<|start|>"):
+        assert "mask" in specials or auto(text)["input_ids"] == tokenizer.encode(text).tolist()
+    ids = [*tokenizer.encode("a").tolist(), *tokenizer.specials.values()]
+    assert auto.decode(ids, skip_special_tokens=True) == "a"
+    assert "mask" not in specials or auto("<|mask|>")["input_ids"] == [tokenizer.specials["mask"]]
+
+
+def test_a_folder_without_tokenizer_config(tmp_path):
+    """Export writes one with the names of the special tokens, and the class that reads tokenizer.json."""
+    folder = hf_folder("llama3", tmp_path / "hf")
+    (folder / "tokenizer_config.json").unlink()
+    import_run(folder, tmp_path / "run")
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    back, expected = hf.AutoTokenizer.from_pretrained(tmp_path / "back"), llama3()[0]
+    assert (back.bos_token, back.eos_token, back.chat_template) == (BEGIN, ENDS[0], CHAT)
+    assert [back(text)["input_ids"] for text in TEXTS] == [expected.encode(text).ids for text in TEXTS]
+
+
+def test_large_and_damaged_files_are_refused(tmp_path):
+    folder = hf_folder("llama3", tmp_path / "hf")
+    for name, content in (("chat_template.jinja", "x" * (1 << 24) + "x"), ("tokenizer_config.json", "[]")):
+        before = (folder / name).read_text()
+        (folder / name).write_text(content)
+        with pytest.raises(HubError, match=f"{re.escape(name)} (has more than 16,777,216|is not a JSON)"):
+            load_hf(folder)
+        (folder / name).write_text(before)

@@ -1,0 +1,109 @@
+"""Nothing needs POSIX: a run trains, resumes and is sampled where its calls are missing, as on Windows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.training.runs import with_usual
+
+ROOT = Path(__file__).parent.parent
+
+# what Windows does not have
+MODULES = "fcntl grp pwd readline resource termios tty"
+OS = "O_DIRECTORY O_NOFOLLOW chown fchmod fork getuid mkfifo pread pwrite sched_getaffinity sysconf uname"
+SIGNALS = "SIGALRM SIGCHLD SIGHUP SIGKILL SIGPIPE SIGQUIT SIGUSR1 SIGUSR2 alarm setitimer"
+O_BINARY = 0x8000  # ignored by Linux
+
+CHILD = """
+import asyncio, multiprocessing.util, sys
+import filelock, hydra, tokenizers, torch
+from tests import test_portable
+test_portable.take_away()
+test_portable.act(sys.argv[1:])
+"""
+
+
+def take_away():
+    """Leave this process what it would have on Windows, and have files behave as they do there."""
+    import platform
+    import shutil
+    import signal
+
+    sys.modules |= dict.fromkeys(MODULES.split())
+    for module, names in ((os, OS), (signal, SIGNALS)):
+        for name in names.split():
+            if hasattr(module, name):
+                delattr(module, name)
+    signal.Signals = [number for number in signal.Signals if hasattr(signal, number.name)]
+    platform.libc_ver = lambda: ("", "")
+    shutil._use_fd_functions = False
+    os.O_BINARY, flags_of = O_BINARY, {}
+    renaming = ("rename", "replace", "unlink", "rmdir")
+    real = {name: getattr(os, name) for name in ("open", "write", "fsync", *renaming)}
+
+    def open_file(path, flags, mode=0o777):
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        handle = real["open"](path, flags & ~O_BINARY, mode)
+        flags_of[handle] = flags
+        return handle
+
+    def write(handle, data):
+        if flags_of.get(handle, O_BINARY) & O_BINARY:
+            return real["write"](handle, data)
+        real["write"](handle, bytes(data).replace(b"\n", b"\r\n"))
+        return len(data)
+
+    def fsync(handle):
+        if not flags_of.get(handle, os.O_RDWR) & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(9, "Bad file descriptor")
+        real["fsync"](handle)
+
+    def unless_open(name):
+        def call(path, *new):
+            below = os.path.join(os.path.realpath(path), "")
+            for link in Path("/proc/self/fd").iterdir():
+                if os.path.join(os.path.realpath(link), "").startswith(below):
+                    raise PermissionError(13, "the file is open", str(path))
+            if name == "rename" and os.path.exists(new[0]):
+                raise FileExistsError(17, "File exists", str(path))
+            real[name](path, *new)
+
+        return call
+
+    os.open, os.write, os.fsync = open_file, write, fsync
+    for name in renaming:
+        setattr(os, name, unless_open(name))
+
+
+def act(overrides):
+    import importlib
+
+    from tests.test_house import MODULES
+
+    for name in MODULES:
+        importlib.import_module(name)
+    import sample
+    import train
+    from configs.cli import run_command
+    from training.sweep import launch
+
+    for more in ([], ["train.steps=4", "resume=true"]):
+        assert launch(train.main, train.validate, [*overrides, *more]) == 0
+    prompt = ["--run", "runs/run", "--prompt", "a text", "--max-new-tokens", "3"]
+    assert run_command(sample.main, prompt) == 0
+
+
+def test_train_resume_and_sample(tmp_path):
+    (tmp_path / "book.txt").write_text("a text with é and ✓, don't you see\n" * 300, encoding="utf-8")
+    overrides = ["tokenizer=char", "train.steps=2", "checkpoint.every=1", "checkpoint.keep=1", "name=run"]
+    # a default encoding that is not UTF-8, as on Windows
+    own = {"PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", CHILD, *with_usual(overrides)]
+    run = subprocess.run(command, cwd=tmp_path, env=os.environ | own, capture_output=True, encoding="utf-8")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "warning" not in run.stderr, run.stderr
+    assert (tmp_path / "runs/run/checkpoints/latest").read_bytes() == b"step-00000004\n"
+    for path in tmp_path.rglob("*.json*"):
+        assert b"\r" not in path.read_bytes(), path
