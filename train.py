@@ -67,10 +67,10 @@ def train(run, monitor):
         seed_step(config.seed, step, run.dist.rank)
         lr_factor = run.schedule(step)
         with run.error_context(step):
-            metrics = run.train_step(batch, lr_factor)
+            metrics = run.train_step(batch, lr_factor, run.flags)
         run.advance(metrics)
         monitor.step(state.step, metrics)
-        if run.past_deadline():
+        if run.ends_here(metrics.flags):
             break
         if due(state.step, config.checkpoint.every):
             run.save()

@@ -66,13 +66,17 @@ class Dist(NamedTuple):
                 yield
 
     @waiting_for("another process")
+    def all_reduce(self, tensor):
+        """Sum a tensor over all processes, in place, without waiting for a GPU."""
+        dist.all_reduce(tensor)
+        return tensor
+
+    @waiting_for("another process")
     def all_reduce_sum(self, *numbers, device="cpu"):
         """Each number summed over all processes."""
         if self.world_size == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64, device=device)
-        dist.all_reduce(tensor)
-        return tensor.tolist()
+        return self.all_reduce(torch.tensor(numbers, dtype=torch.float64, device=device)).tolist()
 
     def all_reduce_max(self, number, device="cpu"):
         own = [number if rank == self.rank else 0.0 for rank in range(self.world_size)]
@@ -157,19 +161,20 @@ def on_signal(number, frame):
     received.append(number)
 
 
-def check_stop(ranks, device, past_deadline=False):
-    """Whether any process is past its deadline. Raises StopRequested in all of them once any got a signal."""
-    stops = [number in received for number in STOP_SIGNALS]
-    *stops, late = ranks.all_reduce_sum(*stops, past_deadline, device=device)
-    for number, stop in zip(STOP_SIGNALS, stops, strict=True):
+def stop_flags():
+    return [number in received for number in STOP_SIGNALS]
+
+
+def check_stop(flags):
+    """Raise StopRequested if the flags of any process say so."""
+    for number, stop in zip(STOP_SIGNALS, flags, strict=True):
         if stop:
             raise StopRequested(number.name)
-    return late > 0
 
 
 def stoppable(steps):
     """The same steps; a single process can be stopped between them, several only between training steps."""
     for step in steps:
         if not dist.is_initialized():
-            check_stop(Dist(), None)
+            check_stop(stop_flags())
         yield step

@@ -17,7 +17,7 @@ from data.disk import filesize
 from model.checkpoint.files import FORMAT, TrainState
 from model.checkpoint.save import model_tensors, stored_order
 from training.checkpointer import AsyncCheckpointer
-from training.distributed import check_stop
+from training.distributed import check_stop, stop_flags
 from training.monitor.metrics import JsonlLog, rows
 from training.run_folder import open_run_folder
 from training.schedule import SCHEDULES
@@ -132,13 +132,20 @@ class Run:
         if self.checkpointer:
             self.checkpointer.poll()
 
-    def past_deadline(self):
-        """Whether train.minutes have passed; then the run ends here. Raises StopRequested after a signal."""
+    def flags(self):
+        """Whether train.minutes have passed, and which signals have arrived."""
         minutes = self.config.train.minutes
         late = self.dist.is_main and minutes is not None and self.elapsed() >= 60 * minutes
-        if not check_stop(self.dist, self.precision.device, late):
+        return [late, *stop_flags()]
+
+    def ends_here(self, flags):
+        """Whether the flags of any process end the run. Raises StopRequested after a signal."""
+        late, *stops = flags
+        check_stop(stops)
+        if not late:
             return False
         if self.dist.is_main and self.state.step < self.steps:
+            minutes = self.config.train.minutes
             print(f"reached train.minutes={minutes:g} at step {self.state.step:,} of {self.steps:,}")
         self.steps = self.state.step
         return True

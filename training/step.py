@@ -41,6 +41,7 @@ class StepMetrics(NamedTuple):
     loss: float  # mean over the targets of the step
     grad_norm: float  # before clipping
     skipped: bool  # a gradient overflowed float16, so no weight changed
+    flags: list[float]  # summed over the processes
 
 
 def seed_step(seed, step, rank=0):
@@ -60,22 +61,37 @@ class TrainStep:
         self.loss_module = loss_module  # evaluates
         self.train_module = dist.wrap(loss_module if train_module is None else train_module)
 
-    def __call__(self, batch, lr_factor):
-        """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights."""
-        device, scaler = self.precision.device, self.scaler
-        [count] = self.dist.all_reduce_sum(batch.count, device=device)
+    def __call__(self, batch, lr_factor, flags=list):
+        """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights.
+        flags() is called after the backward pass."""
+        scaler, several = self.scaler, self.dist.world_size > 1
+        count = self.dist.all_reduce(self.constants([batch.count]))[0] if several else batch.count
         total = self.backward(batch, count)
         for optimizer in self.optimizer.optimizers:
             scaler.unscale_(optimizer)
         norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm or math.inf))
-        total, norm = torch.stack([total.float(), norm.float()]).tolist()  # one GPU sync for both
-        [total] = self.dist.all_reduce_sum(total, device=device)
+        total, norm, count, flags = self.read(total, norm, count, flags())
         overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is skipped
         for name, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
             if not math.isfinite(number):
                 raise NonFiniteError(f"the {name} is not finite ({number})")
         self.optimizer.step(lr_factor, scaler, overflow)
-        return StepMetrics(total / count, norm, overflow)
+        return StepMetrics(total / count, norm, overflow, flags)
+
+    @waiting_for("the loss of another process")
+    def read(self, total, norm, count, flags):
+        """The numbers of a step, total and flags summed over the processes: its only wait for a GPU."""
+        if self.dist.world_size == 1:
+            return *torch.stack([total.float(), norm.float()]).tolist(), count, flags
+        summed = self.dist.all_reduce(torch.cat([total.double()[None], self.constants(flags)]))
+        total, *flags, norm, count = torch.cat([summed, torch.stack([norm.double(), count])]).tolist()
+        return total, norm, count, flags
+
+    def constants(self, numbers):
+        """A tensor of them; copying it from the host would wait for the GPU."""
+        options = {"dtype": torch.float64, "device": self.precision.device}
+        tensors = [torch.full((1,), float(number), **options) for number in numbers]
+        return torch.cat([*tensors, torch.empty(0, **options)])
 
     @waiting_for("the gradients of another process")
     def backward(self, batch, count):
