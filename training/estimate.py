@@ -1,6 +1,7 @@
 """Estimate: memory, time and cost of a run on other hardware, counted on fake tensors."""
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -44,7 +45,8 @@ class Counts(NamedTuple):
     outside_blocks: int  # likewise
     optimizer: int
     flops: float
-    activations: dict[str, int]  # by train.recompute
+    activations: int
+    recomputed: int  # activations with train.recompute=block
     loss: int  # a chunk of logits and its gradients
 
 
@@ -62,26 +64,39 @@ def fake_batch(config, rows):
 
 
 def count(config, dtype, loss_chunk=GPU_CHUNK):
-    """The Counts of a config whose matmuls run in dtype."""
-    precision, activations = Precision(torch.device("cpu"), dtype, "assumed"), {}
-    vocabulary, flops = vocab_size(config), []
+    """The Counts of a config whose matmuls run in dtype. All are linear in the number of layers."""
+    n = config.model.n_layers
+    if config.model.encoder.n_layers not in (None, n):
+        return count_layers(config, dtype, loss_chunk)
+    encoder = replace(config.model.encoder, n_layers=None)
+    models = (replace(config.model, n_layers=layers, encoder=encoder) for layers in (1, 2))
+    one, two = (count_layers(replace(config, model=model), dtype, loss_chunk) for model in models)
+    return Counts(*(a + (n - 1) * (b - a) for a, b in zip(one, two, strict=True)))
+
+
+def count_layers(config, dtype, loss_chunk):
+    """Of each pair, the second has its blocks recomputed; rows are told apart from copies of the weights."""
+    precision, flops, activations = Precision(torch.device("cpu"), dtype, "assumed"), [], []
+    vocabulary = vocab_size(config)
     with FakeTensorMode():
-        for recompute in ("none", "block"):
-            model = build_model(config.model, vocabulary)
-            if recompute == "block":
+        model = build_model(config.model, vocabulary)
+        for recompute in (False, True):
+            if recompute:
                 recompute_blocks(model)
             one, two = (count_flops_and_activations(model, precision, fake_batch(config, n)) for n in (1, 2))
-            activations[recompute] = two[1] - one[1]
+            activations.append(two[1] - one[1])
             flops.append(one[0])
         blocks = [module for module in model.modules() if isinstance(module, Block)]
         sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
         inputs = 4 * config.model.context_length * config.model.d_model * len(blocks)
-        activations["block"] += inputs + (activations["none"] - activations["block"]) // len(blocks)
+        kept, outside = activations
+        recomputed = outside + inputs + (kept - outside) // len(blocks)  # while one block runs again
         optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}).expected_state()
         parameters = sum(p.numel() for p in model.parameters())
         loss = vocabulary * (12 * loss_chunk + 8 * config.model.d_model)
         state = sum(tensor.nbytes for tensor in optimizer.values())
-        return Counts(parameters, max(sizes), parameters - sum(sizes), state, flops[0], activations, loss)
+        outside_blocks = parameters - sum(sizes)
+        return Counts(parameters, max(sizes), outside_blocks, state, flops[0], kept, recomputed, loss)
 
 
 def memory(counts, parallel, recompute, world_size, rows, dtype):
@@ -91,7 +106,12 @@ def memory(counts, parallel, recompute, world_size, rows, dtype):
     if parallel == "fsdp":  # while one block runs, the next one is gathered
         states /= world_size
         casts = (half or 4) * (2 * counts.largest_block + counts.outside_blocks) + 4 * counts.largest_block
-    return states + casts + rows * counts.activations[recompute] + counts.loss
+    return (
+        states
+        + casts
+        + rows * (counts.recomputed if recompute == "block" else counts.activations)
+        + counts.loss
+    )
 
 
 def estimate(config):

@@ -81,6 +81,8 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
     if config.train.recompute == "block":
         recompute_blocks(model)
     if dist.parallel == "fsdp":
+        if precision.dtype is torch.float16:
+            raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
         shard(loss_module, precision)
     optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     weights = {name: local(tensor) for name, tensor in model.state_dict().items()}
