@@ -46,11 +46,15 @@ def measure(overrides):
     return expected, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        expected, measured = measure(sys.argv[1:])
-        print(f"{expected / 2**20:8,.0f} MiB estimated, {measured / 2**20:8,.0f} MiB measured, "
-              f"{expected / measured:.2f}  {' '.join(sys.argv[1:])}")  # fmt: skip
-    else:
+def main(overrides):
+    if not overrides:
         for case in CASES:
             subprocess.run([sys.executable, "-m", "tests.benchmarks.memory", *case.split()], check=True)
+        return
+    expected, measured = (size / 2**20 for size in measure(overrides))
+    sizes = f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured, {expected / measured:.2f}"
+    print(f"{sizes}  {' '.join(overrides)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -374,7 +374,7 @@ def test_a_large_file_needs_little_memory(tmp_path, monkeypatch, split_on, space
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert made.train.n_bytes + made.validation.n_bytes > 2.5e6
-    assert peak < 1e6
+    assert peak < 1.5e6  # jobs that wait for a thread count, too
 
 
 def run_python(code, folder):
