@@ -1,6 +1,7 @@
 """Estimate: memory, time and cost of a run on other hardware, counted on fake tensors."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -34,6 +35,7 @@ GPU_MEMORY = {
     "T4": 16,
 }  # fmt: skip  GB
 VOCAB_SIZES = {"byte": 258, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
+MUON_COPIES = 6.5  # of the matrices, as measured
 DISK_SPEED = 1e9  # bytes per second that a checkpoint is written with
 
 
@@ -44,6 +46,7 @@ class Counts(NamedTuple):
     largest_block: int  # parameters, their number
     outside_blocks: int  # likewise
     optimizer: int
+    update: int  # while Muon orthogonalizes all matrices of one shape
     flops: float
     activations: int
     recomputed: int  # activations with train.recompute=block
@@ -91,12 +94,16 @@ def count_layers(config, dtype, loss_chunk):
         inputs = 4 * config.model.context_length * config.model.d_model * len(blocks)
         kept, outside = activations
         recomputed = outside + inputs + (kept - outside) // len(blocks)  # while one block runs again
-        optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}).expected_state()
+        optimizer, groups = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}), Counter()
+        for muon in [o for o in optimizer.optimizers if isinstance(o, torch.optim.Muon)]:
+            for p in muon.param_groups[0]["params"]:
+                groups[p.shape] += MUON_COPIES * p.nbytes
         parameters = sum(p.numel() for p in model.parameters())
         loss = vocabulary * (12 * loss_chunk + 8 * config.model.d_model)
-        state = sum(tensor.nbytes for tensor in optimizer.values())
+        state = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
+        update = max(groups.values(), default=0)
         outside_blocks = parameters - sum(sizes)
-        return Counts(parameters, max(sizes), outside_blocks, state, flops[0], kept, recomputed, loss)
+        return Counts(parameters, max(sizes), outside_blocks, state, update, flops[0], kept, recomputed, loss)
 
 
 def memory(counts, parallel, recompute, world_size, rows, dtype):
@@ -106,12 +113,8 @@ def memory(counts, parallel, recompute, world_size, rows, dtype):
     if parallel == "fsdp":  # while one block runs, the next one is gathered
         states /= world_size
         casts = (half or 4) * (2 * counts.largest_block + counts.outside_blocks) + 4 * counts.largest_block
-    return (
-        states
-        + casts
-        + rows * (counts.recomputed if recompute == "block" else counts.activations)
-        + counts.loss
-    )
+    kept = rows * (counts.recomputed if recompute == "block" else counts.activations) + counts.loss
+    return states + casts + max(kept, counts.update if parallel != "fsdp" else 0)
 
 
 def estimate(config):
