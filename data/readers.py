@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sysconfig
+import warnings
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -160,7 +161,9 @@ def csv_rows(path, suffix, fields):
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our error says it all
-    options = {"keep_default_na": False, "converters": dict.fromkeys(fields, str)}  # keep "007" and "NA"
+    warnings.filterwarnings("error", "Length of header")  # a row has more values than that
+    # row labels would shift the columns; keep "007" and "NA"
+    options = {"index_col": False, "keep_default_na": False, "converters": dict.fromkeys(fields, str)}
     if suffix == ".tsv":
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     if "::" in str(path):
