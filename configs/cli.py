@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def run_command(main, args):
     reopen_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # text may have characters that a terminal cannot show
+    with redirect_stderr(SafeStream(sys.stderr)):
+        return run(main, args)
+
+
+def run(main, args):
     try:
         main(args)
         sys.stdout.flush()
@@ -94,7 +100,7 @@ def expand_user(path):
 
 
 class SafeStream:
-    """A stream that may lose its reader or its disk: that is one warning, and the run continues."""
+    """A stream that may lose its reader or its disk: that is one warning, and the command continues."""
 
     def __init__(self, stream):
         self.stream = stream

@@ -96,6 +96,25 @@ def test_closed_streams(tmp_path, command):
     assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
 
 
+@pytest.mark.parametrize("command", ["sample", "interactive", "no prompt", "compare"])
+def test_a_full_stderr_changes_no_exit_code(tmp_path, command):
+    copy_run(tmp_path)
+    run, expected, made = COMMANDS[command]
+    if not (pid := fork()):
+        code = 99
+        try:
+            os.chdir(tmp_path)
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(full(), 2)
+            sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w")
+            code = run()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    assert exit_code(pid) == expected
+    assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
+
+
 def test_a_listing_ends_with_its_reader():
     command = f"{sys.executable} {ROOT}/train.py --cfg job | head -2"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
