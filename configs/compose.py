@@ -1,5 +1,6 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
+import math
 import os
 import re
 from contextlib import suppress
@@ -7,7 +8,7 @@ from copy import deepcopy
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import hydra
@@ -23,6 +24,7 @@ from configs.schema import Config, check_numbers
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
+MAX_RUNS = 1000  # of a sweep
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 CANNOT_PARSE = "cannot parse {!r:.60}; write group=option or key=value, each as one shell word"
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
@@ -163,9 +165,16 @@ def expand_sweep(overrides):
         key, _, value = override.partition("=")
         choices.append([override])
         if p.is_sweep_override():
-            choices[-1] = [f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()]
+            choices[-1] = []
+            with suppress(HydraException, ValueError, ArithmeticError):  # interval(0,1), range(1,2,0)
+                values = islice(p.sweep_string_iterator(), MAX_RUNS + 1)
+                choices[-1] = [f"{p.get_key_element()}={one}" for one in values]
         elif key in VERBATIM and not os.path.exists(value):
             choices[-1] = [f"{key}={path}" for path in value.split(",")]
+        if not choices[-1]:
+            raise ValueError(f"{override:.60} lists no values; write {key}=a,b or {key}=range(start,stop)")
+    if math.prod(map(len, choices)) > MAX_RUNS:
+        raise ValueError(f"these settings have more than {MAX_RUNS:,} combinations, each of them a run")
     return [list(combination) for combination in product(*choices)]
 
 

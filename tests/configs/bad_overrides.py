@@ -43,6 +43,13 @@ CONFIG = [
     ("resume=true", "resume=true needs a name=...; runs has no run yet"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
     ("-m resume=true seed=1,2", "resume=true: each run of a sweep is new"),
+    ("-m optimizer.lr=interval(0,1)", r"optimizer.lr=interval\(0,1\) lists no values; write optimizer.lr=a"),
+    ("-m seed=range(0,0)", "seed=range.* lists no values"),
+    ("-m seed=range(1,2,0)", "seed=range.* lists no values"),
+    ("-m model=glob(zz*)", "model=glob.* lists no values"),
+    ("-m optimizer.lr=range(0,1,0.0000001)", "more than 1,000 combinations"),
+    ("--hydra-help", "unknown option --hydra-help"),
+    ("--cfg", "argument --cfg/-c: expected one argument"),
     ("--lr=3 seed=1", r"unknown option --lr; .* for example optimizer.lr=3 \(see train.py --cfg job\)"),
     # what Hydra would take: its own settings, interpolations, other files, code
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings have no effect here"),
