@@ -92,7 +92,8 @@ def disk_errors(action, path=None):
         if error.strerror is None:
             raise
         name = f" {error.filename or path}" if error.filename or path else ""
-        raise DataError(f"{action}{name}: {error.strerror.lower()}{HINTS.get(error.errno, '')}") from None
+        hint = "" if action == "cannot read" else HINTS.get(error.errno, "")
+        raise DataError(f"{action}{name}: {error.strerror.lower()}{hint}") from None
 
 
 class HashCache:

@@ -18,7 +18,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import disk_errors
 
-CHUNK_CHARS = 1 << 19  # or bytes of a file
+CHUNK_CHARS = 1 << 18  # or bytes of a file; regexes fail on 900,000 spaces in a row
 # Every pre-tokenizer splits between a letter or digit and white space, so a cut there changes no token.
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
