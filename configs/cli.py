@@ -90,6 +90,11 @@ class ArgumentParser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+def as_utf8(text):
+    """The UTF-8 text of an argument or line of input, which Python cannot decode under an ASCII locale."""
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
 def expand_user(path):
     """The path, with ~ and ~name replaced by home folders."""
     try:
