@@ -18,6 +18,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from configs.cli import expand_user
 from configs.registry import flatten, from_dict
 from configs.schema import Config, check_numbers
 
@@ -110,7 +111,7 @@ def check_override(override):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
     if not options or value in options or "," in value:
         return
-    if group == "data" and (os.path.exists(os.path.expanduser(value)) or re.search(r"[./]", value)):
+    if group == "data" and (os.path.exists(expand_user(value)) or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
     hint = did_you_mean(value, options)
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
@@ -189,9 +190,7 @@ def explain_error(error, overrides):
         return f"{key or text.rpartition(' ')[2]} is required"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
-    if match := re.search(
-        r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)' (?:is )?not in", text
-    ):
+    if match := re.search(r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)'.* not in", text):
         return unknown_setting(match[1] or key or match[2], overrides)
     if match := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
         return f"{match[1] or match[2]} exists already; write it without +"

@@ -215,7 +215,7 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
 
 
 def test_large_files_are_hashed_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "LARGE", 10)
+    monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
     path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
     path.write_text("a" * 20)
     os.utime(path, (1, 1))
@@ -305,7 +305,7 @@ def test_every_edit_of_the_index_is_reported(tmp_path):
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", "{", "[" * 100_000])
 def test_notes_of_hashes_that_are_damaged_are_ignored(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(disk, "LARGE", 10)
+    monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
     notes = tmp_path / "cache/fingerprints.json"
     notes.parent.mkdir()
     notes.write_text(content)
