@@ -33,30 +33,26 @@ def run_command(main, args):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # text may have characters that a terminal cannot show
     with redirect_stderr(SafeStream(sys.stderr)):
-        return run(main, args)
-
-
-def run(main, args):
-    try:
-        main(args)
-        sys.stdout.flush()
-        return 0
-    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
-        discard_output(sys.stdout)
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except StopRequested as stop:
-        return stop.exit_code
-    except Exception as error:
-        code, message = explain(error)
-        if code is None or {"debug=true", "--debug"} & set(args):
-            print(traceback.format_exc(), file=sys.stderr)
-        if len(message) > 1000:  # it may quote a name of any length
-            message = f"{message[:500]} ... {message[-500:]}"
-        if code is not None:
-            print(f"error: {escape(message)}", file=sys.stderr)
-        return code or 1
+        try:
+            main(args)
+            sys.stdout.flush()
+            return 0
+        except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
+            discard_output(sys.stdout)
+            return 0
+        except KeyboardInterrupt:
+            return 130
+        except StopRequested as stop:
+            return stop.exit_code
+        except Exception as error:
+            code, message = explain(error)
+            if code is None or {"debug=true", "--debug"} & set(args):
+                print(traceback.format_exc(), file=sys.stderr)
+            if len(message) > 1000:  # it may quote a name of any length
+                message = f"{message[:500]} ... {message[-500:]}"
+            if code is not None:
+                print(f"error: {escape(message)}", file=sys.stderr)
+            return code or 1
 
 
 def explain(error):

@@ -104,7 +104,7 @@ def check_override(override):
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
     if len(value) > 4000 and name not in VERBATIM:
         raise ValueError(f"{override:.60}... is too long")
-    options = options_of(group)
+    options = groups().get(group, [])
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
     if options and value.startswith("["):
@@ -134,13 +134,9 @@ def groups():
     return {name: sorted(path.stem for path in (CONFIGS / name).glob("*.yaml")) for name in names}
 
 
-def options_of(group):
-    return groups().get(group, [])
-
-
 def package_of(group):
     """The node of the config that an option of the group fills; of presets, "_global_"."""
-    text = (CONFIGS / group / f"{options_of(group)[0]}.yaml").read_text(encoding="utf-8")
+    text = (CONFIGS / group / f"{groups()[group][0]}.yaml").read_text(encoding="utf-8")
     return re.match(r"# @package ([\w.]+)", text)[1]
 
 
@@ -204,7 +200,7 @@ def unknown_setting(key, overrides):
         known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
     group = node.rpartition(".")[2]
-    paths = [CONFIGS / group / f"{option}.yaml" for option in options_of(group) if group]
+    paths = [CONFIGS / group / f"{option}.yaml" for option in groups().get(group, []) if group]
     if having := [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]:
         option, kind = min(having, key=len), known.get(f"{node}.kind")
         return f"{group}={kind} has no {last!r}; did you mean {group}={option} {key}=...?"

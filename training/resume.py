@@ -122,10 +122,8 @@ def check_cache(folder, cache):
     """Tokens are not written to a new place that a config.yaml alone names: it may be from anyone."""
     has_tokens = glob(f"{escape(str(expand_user(cache)))}/*/index.json")
     if not has_tokens and cache != compose_raw(())["data"]["cache"]:
-        hint = f"add data.cache={cache} to tokenize into it"
-        raise CheckpointError(
-            f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}"
-        )
+        reason = f"has data.cache: {cache}, which has no tokens; add data.cache={cache} to tokenize into it"
+        raise CheckpointError(f"{folder / 'config.yaml'} {reason}")
 
 
 def without_resume(overrides):

@@ -17,7 +17,7 @@ from model.hub.convert import init_config
 from training.compare import compare
 
 SWEEP, HELP = {"-m", "--multirun"}, {"-h", "--help"}
-HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve", "--version"}
+HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve"}
 USAGE = """Train a small language model.
 
     python train.py [group=option ...] [key=value ...]
@@ -62,9 +62,8 @@ def show(validate, flags, args):
     try:
         with redirect_stderr(io.StringIO()) as stderr:
             hydra.main(str(CONFIGS), "train", "1.3")(print)()
-    except SystemExit as end:
-        if end.code:  # after the usage, which lists options without effect here
-            raise ValueError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
+    except SystemExit:  # of Hydra's parser, whose usage lists options without effect here
+        raise ValueError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
 
 
 def sweep(main, validate, args):
