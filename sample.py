@@ -8,14 +8,14 @@ import math
 import sys
 from contextlib import suppress
 
-from configs.cli import escape, print, run_command
+from configs.cli import as_utf8, escape, print, run_command
 from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint.files import RUNS_DIR, newest_run
 from model.checkpoint.load import load_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
-from model.generate.options import as_utf8, check_options, parse_options, read_texts
+from model.generate.options import check_options, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt, fill_masks
 from model.generate.stream import TextStream
 from model.precision import choose_device, choose_precision

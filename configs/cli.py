@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 
@@ -31,26 +32,27 @@ def run_command(main, args):
     reopen_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # text may have characters that a terminal cannot show
-    try:
-        main(args)
-        sys.stdout.flush()
-        return 0
-    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
-        discard_output(sys.stdout)
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except StopRequested as stop:
-        return stop.exit_code
-    except Exception as error:
-        code, message = explain(error)
-        if code is None or {"debug=true", "--debug"} & set(args):
-            print(traceback.format_exc(), file=sys.stderr)
-        if len(message) > 1000:  # it may quote a name of any length
-            message = f"{message[:500]} ... {message[-500:]}"
-        if code is not None:
-            print(f"error: {escape(message)}", file=sys.stderr)
-        return code or 1
+    with redirect_stderr(SafeStream(sys.stderr)):
+        try:
+            main(args)
+            sys.stdout.flush()
+            return 0
+        except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
+            discard_output(sys.stdout)
+            return 0
+        except KeyboardInterrupt:
+            return 130
+        except StopRequested as stop:
+            return stop.exit_code
+        except Exception as error:
+            code, message = explain(error)
+            if code is None or {"debug=true", "--debug"} & set(args):
+                print(traceback.format_exc(), file=sys.stderr)
+            if len(message) > 1000:  # it may quote a name of any length
+                message = f"{message[:500]} ... {message[-500:]}"
+            if code is not None:
+                print(f"error: {escape(message)}", file=sys.stderr)
+            return code or 1
 
 
 def explain(error):
@@ -84,6 +86,11 @@ class ArgumentParser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+def as_utf8(text):
+    """The UTF-8 text of an argument or line of input, which Python cannot decode under an ASCII locale."""
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
 def expand_user(path):
     """The path, with ~ and ~name replaced by home folders."""
     try:
@@ -94,7 +101,7 @@ def expand_user(path):
 
 
 class SafeStream:
-    """A stream that may lose its reader or its disk: that is one warning, and the run continues."""
+    """A stream that may lose its reader or its disk: that is one warning, and the command continues."""
 
     def __init__(self, stream):
         self.stream = stream

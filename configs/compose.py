@@ -1,5 +1,6 @@
 """Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
 
+import math
 import os
 import re
 from contextlib import suppress
@@ -7,7 +8,7 @@ from copy import deepcopy
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import hydra
@@ -17,12 +18,14 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from configs.cli import expand_user
 from configs.registry import flatten, from_dict
 from configs.schema import Config, check_numbers
 
 CONFIGS = Path(__file__).parent
 VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
+MAX_RUNS = 1000  # of a sweep
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
 CANNOT_PARSE = "cannot parse {!r:.60}; write group=option or key=value, each as one shell word"
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
@@ -101,14 +104,14 @@ def check_override(override):
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
     if len(value) > 4000 and name not in VERBATIM:
         raise ValueError(f"{override:.60}... is too long")
-    options = options_of(group)
+    options = groups().get(group, [])
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
     if options and value.startswith("["):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
     if not options or value in options or "," in value:
         return
-    if group == "data" and (os.path.exists(os.path.expanduser(value)) or re.search(r"[./]", value)):
+    if group == "data" and (os.path.exists(expand_user(value)) or re.search(r"[./]", value)):
         raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
     hint = did_you_mean(value, options)
     raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
@@ -131,13 +134,9 @@ def groups():
     return {name: sorted(path.stem for path in (CONFIGS / name).glob("*.yaml")) for name in names}
 
 
-def options_of(group):
-    return groups().get(group, [])
-
-
 def package_of(group):
     """The node of the config that an option of the group fills; of presets, "_global_"."""
-    text = (CONFIGS / group / f"{options_of(group)[0]}.yaml").read_text(encoding="utf-8")
+    text = (CONFIGS / group / f"{groups()[group][0]}.yaml").read_text(encoding="utf-8")
     return re.match(r"# @package ([\w.]+)", text)[1]
 
 
@@ -163,9 +162,16 @@ def expand_sweep(overrides):
         key, _, value = override.partition("=")
         choices.append([override])
         if p.is_sweep_override():
-            choices[-1] = [f"{p.get_key_element()}={one}" for one in p.sweep_string_iterator()]
+            choices[-1] = []
+            with suppress(HydraException, ValueError, ArithmeticError):  # interval(0,1), range(1,2,0)
+                values = islice(p.sweep_string_iterator(), MAX_RUNS + 1)
+                choices[-1] = [f"{p.get_key_element()}={one}" for one in values]
         elif key in VERBATIM and not os.path.exists(value):
             choices[-1] = [f"{key}={path}" for path in value.split(",")]
+        if not choices[-1]:
+            raise ValueError(f"{override:.60} lists no values; write {key}=a,b or {key}=range(start,stop)")
+    if math.prod(map(len, choices)) > MAX_RUNS:
+        raise ValueError(f"these settings have more than {MAX_RUNS:,} combinations, each of them a run")
     return [list(combination) for combination in product(*choices)]
 
 
@@ -180,9 +186,7 @@ def explain_error(error, overrides):
         return f"{key or text.rpartition(' ')[2]} is required"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
-    if match := re.search(
-        r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)' (?:is )?not in", text
-    ):
+    if match := re.search(r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)'.* not in", text):
         return unknown_setting(match[1] or key or match[2], overrides)
     if match := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
         return f"{match[1] or match[2]} exists already; write it without +"
@@ -196,7 +200,7 @@ def unknown_setting(key, overrides):
         known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
     group = node.rpartition(".")[2]
-    paths = [CONFIGS / group / f"{option}.yaml" for option in options_of(group) if group]
+    paths = [CONFIGS / group / f"{option}.yaml" for option in groups().get(group, []) if group]
     if having := [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]:
         option, kind = min(having, key=len), known.get(f"{node}.kind")
         return f"{group}={kind} has no {last!r}; did you mean {group}={option} {key}=...?"

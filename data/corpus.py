@@ -35,6 +35,8 @@ def build_data(config):
     options, architecture = dict(config.data), config.model.kind
     cache = check_value("data.cache", options.pop("cache", None), str)
     val_fraction = check_value("data.val_fraction", options.pop("val_fraction", None), Ratio)
+    if not cache:
+        raise ValueError("data.cache is empty; give a folder")
     source = build("data", SOURCES, options, {"cache": cache})
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)

@@ -12,7 +12,8 @@ from configs.errors import DataError
 
 O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
-LARGE = MAX_JSON_BYTES = 1 << 24
+MAX_JSON_BYTES = 1 << 24
+MIN_CACHED_BYTES = 1 << 24  # of a file whose hash is kept
 MTIME_GRACE = 2.0  # seconds after which another write would change a file's times
 FULL = "; free some space, or choose another disk with data.cache=FOLDER"
 HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
@@ -68,7 +69,7 @@ def atomic_rmtree(folder):
     shutil.rmtree(trash)
 
 
-def read_json(path):
+def read_json_or_none(path):
     """What a small JSON file holds, or None if it is missing or damaged."""
     with suppress(OSError, ValueError, RecursionError):
         if path.is_file() and path.stat().st_size < MAX_JSON_BYTES:  # reading a pipe would block
@@ -92,23 +93,24 @@ def disk_errors(action, path=None):
         if error.strerror is None:
             raise
         name = f" {error.filename or path}" if error.filename or path else ""
-        raise DataError(f"{action}{name}: {error.strerror.lower()}{HINTS.get(error.errno, '')}") from None
+        hint = "" if action == "cannot read" else HINTS.get(error.errno, "")
+        raise DataError(f"{action}{name}: {error.strerror.lower()}{hint}") from None
 
 
 class HashCache:
     """sha256 of files; those of large files are kept in a JSON file, by name, size and times."""
 
     def __init__(self, path):
-        self.path, known = path, read_json(path)
+        self.path, known = path, read_json_or_none(path)
         self.known = known if isinstance(known, dict) else {}
 
     def get(self, path):
         stat, name = os.stat(path), os.path.abspath(path)
         known = self.known.get(name)
-        if stat.st_size >= LARGE and isinstance(known, list) and known[:-1] == stat_key(stat):
+        if stat.st_size >= MIN_CACHED_BYTES and isinstance(known, list) and known[:-1] == stat_key(stat):
             return known[-1]
         sha256 = digest(path)
-        if stat.st_size >= LARGE and time.time() - max(stat.st_mtime, stat.st_ctime) > MTIME_GRACE:
+        if stat.st_size >= MIN_CACHED_BYTES and time.time() - max(stat.st_mtime, stat.st_ctime) > MTIME_GRACE:
             self.put(name, [*stat_key(stat), sha256])
         return sha256
 

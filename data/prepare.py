@@ -61,7 +61,8 @@ def text_chunks(source, val_fraction):
         length = sum(map(len, document.chunks()))
         cut = int(length * (1 - val_fraction))
         if not 0 < cut < length:
-            raise DataError(f"{document.name} has {length} characters: too few to split off validation text")
+            reason = f"too few characters ({length:,}) for data.val_fraction={val_fraction}"
+            raise DataError(f"{document.name} has {reason}")
         cuts = (TRAIN, document, 0, cut), (VALIDATION, document, cut, length)
     else:
         cuts = ((*both, 0, sys.maxsize) for both in assign_split(chain(first, documents), val_fraction))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sysconfig
+import warnings
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -17,12 +18,11 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import disk_errors
 
-CHUNK_CHARS = 1 << 19  # or bytes of a file
+CHUNK_CHARS = 1 << 18  # or bytes of a file; regexes fail on 900,000 spaces in a row
 # Every pre-tokenizer splits between a letter or digit and white space, so a cut there changes no token.
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
 HINT = "; convert it, use data=table for a table, or select files with a glob such as 'folder/**/*.txt'"
-FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 # parts of the standard library that teach little: tests, tools, copies of other packages, character tables
 NOT_LIBRARY = {"test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3", "encodings"}
 NOT_LIBRARY |= {"site-packages", "dist-packages", "__pycache__"}
@@ -52,7 +52,7 @@ def resolve_paths(path, cache):
     if os.path.isfile(place):  # Path.is_file raises an error if the name is too long
         return [place]
     names = walk_files(place) if os.path.isdir(place) else glob.glob(str(place), recursive=True)
-    ours = os.path.join(os.path.abspath(os.path.expanduser(cache or os.devnull)), "")
+    ours = os.path.join(os.path.abspath(expand_user(cache or os.devnull)), "")
     files = [name for name in names if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)]
     if files:
         return [Path(name) for name in sorted(files)]
@@ -131,18 +131,17 @@ def file_rows(paths, fields):
             raise DataError(f"{path} is not a table; expected a name that ends in {', '.join(FORMATS)}")
         if not path.stat().st_size:
             raise DataError(f"{path} is empty")
-        if suffix in (".jsonl", ".json"):
-            rows = json_rows(path)
-        else:
-            rows = parquet_rows(path, fields) if suffix == ".parquet" else csv_rows(path, suffix, fields)
-        yield from text_fields(rows, fields, path)
+        yield from text_fields(FORMATS[suffix](path, fields), fields, path)
 
 
-def json_rows(path):
+def numbered(name, rows):
+    return ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def json_rows(path, _fields):
     """(place, row) of JSON Lines, or of a JSON list. The datasets library would parse dates in texts."""
     if next(read_chunks(path), "").lstrip().startswith("["):
-        rows = parse_json(path, "".join(read_chunks(path)))
-        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+        yield from numbered(path, parse_json(path, "".join(read_chunks(path))))
         return
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
@@ -156,19 +155,21 @@ def parse_json(place, text):
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-def csv_rows(path, suffix, fields):
+def csv_rows(path, fields):
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our error says it all
-    options = {"keep_default_na": False, "converters": dict.fromkeys(fields, str)}  # keep "007" and "NA"
-    if suffix == ".tsv":
+    warnings.filterwarnings("error", "Length of header")  # a row has more values than that
+    # row labels would shift the columns; keep "007" and "NA"
+    options = {"index_col": False, "keep_default_na": False, "converters": dict.fromkeys(fields, str)}
+    if path.suffix.lower() == ".tsv":
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     if "::" in str(path):
         raise DataError(f"{path} cannot be opened as a table: rename it without '::'")
     files = glob.escape(str(path))
     with reader_errors(path):
         table = datasets.load_dataset("csv", data_files=files, split="train", streaming=True, **options)
-        yield from ((f"{path}, row {number}", row) for number, row in enumerate(table, 1))
+        yield from numbered(path, table)
 
 
 def parquet_rows(path, fields):
@@ -177,8 +178,11 @@ def parquet_rows(path, fields):
     with reader_errors(path), ParquetFile(path) as file:
         columns = fields if set(fields) <= set(file.schema_arrow.names) else None
         batches = file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
-        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
-        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+        yield from numbered(path, chain.from_iterable(batch.to_pylist() for batch in batches))
+
+
+FORMATS = {".jsonl": json_rows, ".json": json_rows}
+FORMATS |= {".csv": csv_rows, ".tsv": csv_rows, ".parquet": parquet_rows}
 
 
 @contextmanager
@@ -240,8 +244,7 @@ def hub_rows(dataset, name, split, revision, streaming, fields):
             table = table.to_iterable_dataset()
         if set(fields) <= set(table.column_names or ()):
             table = table.select_columns(fields)  # do not decode images and the like
-        rows = ((f"{dataset}, row {number}", row) for number, row in enumerate(table, 1))
-        yield from text_fields(rows, fields, dataset)
+        yield from text_fields(numbered(dataset, table), fields, dataset)
 
 
 def download_error(dataset, error):

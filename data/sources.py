@@ -110,7 +110,7 @@ class Hub(FileSource):
     @property
     def folder(self):
         """The folder that `id` names, or None."""
-        return folder if os.path.isdir(folder := os.path.expanduser(self.id)) else None
+        return folder if os.path.isdir(folder := str(expand_user(self.id))) else None
 
     def files(self):
         return readers.resolve_paths(self.id, None) if self.folder else []

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from configs.errors import DataError
-from data.disk import read_json, write_synced
+from data.disk import read_json_or_none, write_synced
 from data.tokenizers.tokenizer import tokenizer_from_state
 
 SPLITS = "train", "validation"
@@ -69,12 +69,12 @@ class TokenFile:
     """The tokens of one split: `n_bytes` of text in `n_items` documents or pairs."""
 
     def __init__(self, paths, vocab_size, n_bytes, n_items):
-        self.path, *offsets = paths
+        self.path = paths[0]
         self.vocab_size, self.n_bytes, self.n_items = vocab_size, n_bytes, n_items
         self.tokens = np.memmap(self.path, token_dtype(vocab_size), "r")
         self.n_tokens = len(self.tokens)
-        for path in offsets:  # where each text ends
-            self.offsets = np.memmap(path, np.int64, "r")
+        if paths[1:]:  # where each text ends
+            self.offsets = np.memmap(paths[1], np.int64, "r")
 
     def windows(self, starts, length):
         """(window, token): `length` tokens from each start."""
@@ -113,7 +113,7 @@ def write_index(path, input_kind, tokenizer, writers):
 
 
 def read_index(path):
-    index = read_json(path)
+    index = read_json_or_none(path)
     if not isinstance(index, dict) or index.pop("sha256", None) != index_hash(index):
         raise corrupt_error(path, "is not a valid index")
     return index

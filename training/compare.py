@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from configs.cli import ArgumentParser, escape, expand_user, print, run_command
-from configs.compose import flatten
+from configs.registry import flatten
+from data.disk import atomic_write
 from model.checkpoint.files import read_config
 from training.monitor.metrics import rows
 from training.monitor.plot import draw, points
@@ -27,21 +28,18 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 def compare(folders, home=None, failed=(), swept=()):
     """Print the table, best first, and save it with the curves. After a sweep, failed is {run: exit code}."""
-    home, runs = Path(home or "."), {folder: read_run(folder) for folder in map(expand_user, folders)}
+    home, runs = Path(home or "."), [(f, *read_run(f)) for f in dict.fromkeys(map(expand_user, folders))]
     # NaN is not below infinity, and therefore last
-    runs = dict(sorted(runs.items(), key=lambda item: min(math.inf, item[1][1].get("val_loss", math.inf))))
-    basenames = [folder.name for folder in runs]
-    names = {folder: folder.name if basenames.count(folder.name) == 1 else folder for folder in runs}
-    names = {folder: escape(name)[:100] for folder, name in names.items()}
-    table = markdown_table({names[folder]: run for folder, run in runs.items()})
-    text = "\n\n".join([table, *edge_hints([config for config, _ in runs.values()], swept)])
+    runs.sort(key=lambda run: min(math.inf, run[2].get("val_loss", math.inf)))
+    basenames = [folder.name for folder, *_ in runs]
+    names = {folder: folder.name if basenames.count(folder.name) == 1 else str(folder) for folder, *_ in runs}
+    table = markdown_table([(names[folder], *run) for folder, *run in runs])
+    text = "\n\n".join([table, *edge_hints([config for _, config, _ in runs], swept)])
     if failed:
         text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
-    curves = [(names[folder], "o-", points(rows(folder / "metrics.jsonl"), "val_loss")) for folder in runs]
-    for name in ("comparison.md", "comparison.png"):
-        (home / name).unlink(missing_ok=True)  # writing would follow a link
+    curves = [(names[f], "o-", points(rows(f / "metrics.jsonl"), "val_loss")) for f in names]
     draw(curves, home / "comparison.png")
-    (home / "comparison.md").write_text(f"{text}\n\n![validation loss](comparison.png)\n", encoding="utf-8")
+    atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     print(f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png")
 
 
@@ -54,7 +52,7 @@ def read_run(folder):
 
 def markdown_table(runs):
     """A row per run: the settings that differ (only the kind, where kinds differ), and the metrics."""
-    configs = [config for config, _ in runs.values()]
+    configs = [config for _, config, _ in runs]
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
     kinds = [key for key in differing if key.endswith(".kind")]
@@ -62,12 +60,12 @@ def markdown_table(runs):
     settings = [key for key in differing if key in kinds or not key.startswith(parts)]
     if len(settings) > MAX_SETTINGS:
         settings = [key for key in settings if key in kinds or not key.startswith("model.")]
-    columns = [column for column in COLUMNS if any(column[1] in last for _, last in runs.values())]
-    lines = [["run", *settings, *(title for title, _, _ in columns)]]
-    for name, (config, last) in runs.items():
-        values = [str(config.get(key, "-")) for key in settings]
+    columns = [column for column in COLUMNS if any(column[1] in last for *_, last in runs)]
+    lines = [["run", *(key[:100] for key in settings), *(title for title, _, _ in columns)]]
+    for name, config, last in runs:
+        values = [str(config.get(key, "-"))[:100] for key in settings]
         lines += [[name, *values, *(form.format(last[f]) if f in last else "-" for _, f, form in columns)]]
-    lines = [[escape(cell[:100]).replace("|", "\\|") for cell in line] for line in lines]
+    lines = [[escape(cell).replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]

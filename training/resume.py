@@ -1,7 +1,6 @@
 """Resume: the settings that a resumed run may change, and the checkpoint it continues from."""
 
 import json
-import os
 import re
 import sys
 from contextlib import suppress
@@ -12,10 +11,10 @@ from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from configs.cli import print
-from configs.compose import compose, compose_raw, did_you_mean, flatten, groups, package_of, to_config
+from configs.cli import expand_user, print
+from configs.compose import compose, compose_raw, did_you_mean, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
-from configs.registry import check_value
+from configs.registry import check_value, flatten
 from data.corpus import load
 from model.checkpoint import files
 from model.checkpoint.load import check_specs, iter_tensors
@@ -123,12 +122,10 @@ def merge_overrides(folder, overrides):
 
 def check_cache(folder, cache):
     """Tokens are not written to a new place that a config.yaml alone names: it may be from anyone."""
-    has_tokens = glob(f"{escape(os.path.expanduser(cache))}/*/index.json")
+    has_tokens = glob(f"{escape(str(expand_user(cache)))}/*/index.json")
     if not has_tokens and cache != compose_raw(())["data"]["cache"]:
-        hint = f"add data.cache={cache} to tokenize into it"
-        raise CheckpointError(
-            f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}"
-        )
+        reason = f"has data.cache: {cache}, which has no tokens; add data.cache={cache} to tokenize into it"
+        raise CheckpointError(f"{folder / 'config.yaml'} {reason}")
 
 
 def without_resume(overrides):

@@ -64,7 +64,8 @@ def lock_if_resuming(config, runs_dir):
 
 def check_name(name, runs_dir, resume=False):
     if name is not None and not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; use up to 120 letters, digits, '.', '_' and '-'")
+        rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
+        raise ValueError(f"name is {name!r}; {rule}")
     if name and not resume and (runs_dir / name).exists():
         raise ValueError(f"{runs_dir / name} already exists; add resume=true to continue it, or change name=")
 

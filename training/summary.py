@@ -5,7 +5,7 @@ import lzma
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
-from data.disk import read_json
+from data.disk import read_json_or_none
 
 XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 PROMPTS = {
@@ -39,7 +39,7 @@ def compress(loaders):
     """{compressor: bits per byte of the validation text}, cached because it takes seconds."""
     train, validation, tokenizer = loaders.train.part, loaders.validation.part, loaders.tokenizer
     cached = validation.path.parent / "bits_per_byte.json"
-    if isinstance(bits := read_json(cached), dict):
+    if isinstance(bits := read_json_or_none(cached), dict):
         return bits
     if validation.n_bytes > XZ_BYTES:
         return {}

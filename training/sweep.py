@@ -1,5 +1,6 @@
 """Sweep: what a command line starts: one run, a sweep over several values (-m), or a help listing."""
 
+import io
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from model.hub.convert import init_config
 from training.compare import compare
 
 SWEEP, HELP = {"-m", "--multirun"}, {"-h", "--help"}
-HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve", "--hydra-help", "--version"}
+HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve"}
 USAGE = """Train a small language model.
 
     python train.py [group=option ...] [key=value ...]
@@ -39,7 +40,7 @@ def launch(main, validate, args):
     flags = {arg.partition("=")[0] for arg in args if arg.startswith("-")}
     if flags - SWEEP:
         return run_command(lambda args: show(validate, flags, args), args)
-    with redirect_stdout(SafeStream(sys.stdout)), redirect_stderr(SafeStream(sys.stderr)):
+    with redirect_stdout(SafeStream(sys.stdout)):
         if not flags:
             return run_command(lambda overrides: main(overrides, RUNS_DIR), args)
         return sweep(main, validate, [arg for arg in args if arg not in SWEEP])
@@ -58,7 +59,11 @@ def show(validate, flags, args):
     resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors, for run_command
     sys.argv[1:] = resolved + [arg for arg in args if arg not in overrides]
-    hydra.main(str(CONFIGS), "train", "1.3")(print)()
+    try:
+        with redirect_stderr(io.StringIO()) as stderr:
+            hydra.main(str(CONFIGS), "train", "1.3")(print)()
+    except SystemExit:  # of Hydra's parser, whose usage lists options without effect here
+        raise ValueError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
 
 
 def sweep(main, validate, args):

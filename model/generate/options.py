@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, get_args
 
-from configs.cli import ArgumentParser, expand_user
+from configs.cli import ArgumentParser, as_utf8, expand_user
 from configs.registry import Bounds, Count, NonNegative, Positive, check_value
 from model.generate.beams import Beams, LengthPenalty
 from model.generate.decode import MaxNewTokens
@@ -68,11 +68,6 @@ def make_parser():
         group.add_argument(flag(name), help=text, **settings)
     parser.set_defaults(checkpoint="latest", device="auto", precision="auto")
     return parser
-
-
-def as_utf8(text):
-    """The UTF-8 text of an argument or line of input, which Python cannot decode under an ASCII locale."""
-    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
 
 
 def parse_options(args):

@@ -31,17 +31,19 @@ def import_run(place, folder):
         tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}
         checkpoint.save(draft / "checkpoints", tensors, state)
     n = sum(p.numel() for p in model.parameters())
-    print(f"{folder}: {family}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}")
-    if tokenizer.kind == "hub":
-        print("the tokenizer is kept in its own format and run by the tokenizers library")
+    kept = "the tokenizer is kept in its own format and run by the tokenizers library"
+    report = f"{folder}: {family}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
+    return f"{report}\n{kept}" if tokenizer.kind == "hub" else report
 
 
 def export_run(run, which, folder, family):
     loaded = load_run(expand_user(run), which)
     family = export(loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family)
-    print(f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})")
-    if find_spec("transformers") is None:
-        print("transformers is not installed; if it is, export also compares the logits with its own")
+    report = (
+        f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})"
+    )
+    hint = "transformers is not installed; if it is, export also compares the logits with its own"
+    return report if find_spec("transformers") else f"{report}\n{hint}"
 
 
 def main(argv):
@@ -61,11 +63,12 @@ def main(argv):
         raise ValueError(f"{args.to} already exists; choose another folder")
     try:
         if args.command == "import":
-            import_run(vars(args)["from"], args.to)
+            report = import_run(vars(args)["from"], args.to)
         else:
-            export_run(args.run, args.checkpoint, args.to, args.family)
+            report = export_run(args.run, args.checkpoint, args.to, args.family)
     except OSError as error:
         raise HubError(f"{error.filename or args.to}: {error.strerror or error}") from None
+    print(report)  # outside: a full stdout is no failure of the folder
 
 
 if __name__ == "__main__":

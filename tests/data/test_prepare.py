@@ -1,5 +1,6 @@
 """The split depends on content alone, and a cached corpus is complete, unchanged, and never stale."""
 
+import errno
 import json
 import os
 import subprocess
@@ -89,8 +90,24 @@ def test_no_text(tmp_path, rows):
 
 
 def test_a_document_too_short_to_split(tmp_path):
-    with pytest.raises(DataError, match="has 1 characters: too few to split off validation text"):
+    with pytest.raises(DataError, match=r"too few characters \(1\) for data.val_fraction=0.2"):
         lines(tmp_path, ["x"], split_on="file")
+
+
+def test_a_long_run_of_spaces_can_be_encoded(tmp_path):
+    """The regexes of tokenizers overflow near 10^6 of them."""
+    text = "a few words " * 1000 + " " * 1_200_000 + "and more " * 1000
+    assert text_corpus(tmp_path, text, tokenizer="bpe").train.n_bytes > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("action", "hint"), [("read", ""), ("write", "; choose a writable data.cache=FOLDER")]
+)
+def test_another_cache_helps_only_where_something_is_written(action, hint):
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "t.txt")
+    sentence = f"cannot {action} t.txt: permission denied{hint}$"
+    with pytest.raises(DataError, match=sentence), disk.disk_errors(f"cannot {action}"):
+        raise error
 
 
 def test_an_unpaired_surrogate_is_located(tmp_path):
@@ -198,7 +215,7 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
 
 
 def test_large_files_are_hashed_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "LARGE", 10)
+    monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
     path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
     path.write_text("a" * 20)
     os.utime(path, (1, 1))
@@ -288,7 +305,7 @@ def test_every_edit_of_the_index_is_reported(tmp_path):
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", "{", "[" * 100_000])
 def test_notes_of_hashes_that_are_damaged_are_ignored(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(disk, "LARGE", 10)
+    monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
     notes = tmp_path / "cache/fingerprints.json"
     notes.parent.mkdir()
     notes.write_text(content)

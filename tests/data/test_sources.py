@@ -204,6 +204,17 @@ def test_a_table_name_is_not_a_glob(tmp_path, name):
     assert read(source("table", path=str(tmp_path / name))) == ["one", "007", "NA"]
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_rows_longer_than_the_header_are_refused(tmp_path, separator):
+    """pandas would take the first value of each for a label of the row, and the others for wrong columns."""
+    path = tmp_path / ("rows.csv" if separator == "," else "rows.tsv")
+    path.write_text("text,b\nright,wrong,x\nright,wrong,y\n".replace(",", separator))
+    with pytest.raises(DataError, match="rows.[ct]sv: Length of header or names does not match"):
+        read(source("table", path=str(path)))
+    gc.collect()
+
+
 def test_a_large_row_group_needs_little_memory(tmp_path):
     texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000), ["x" * 1000])
     parquet.write_table(pyarrow.table({"text": texts, "other": texts}), tmp_path / "t.parquet")

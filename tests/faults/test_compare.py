@@ -116,3 +116,11 @@ def test_the_comparison_replaces_links(folder, compare):
     assert compare(folder)[0] == 0
     assert not any(Path(name).is_symlink() for name in kept) and Path("comparison.png").stat().st_size > 1000
     assert [Path(target).read_text() for target in kept.values()] == ["kept", "kept"]
+
+
+def test_runs_with_long_names_have_rows_of_their_own(folder, compare):
+    names = [f"runs/{'x' * 119}{n}" for n in range(3)]
+    for name in names:
+        shutil.copytree(folder, name)
+    code, stdout, _ = compare(*names)
+    assert code == 0 and all(f"| {Path(name).name} |" in stdout for name in names)

@@ -5,6 +5,7 @@ import re
 import resource
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import partial
 
 import pytest
@@ -14,7 +15,7 @@ import model.hub.__main__
 import model.shapes
 import sample
 import training.compare
-from configs.cli import run_command
+from configs.cli import discard_output, run_command
 from configs.compose import compose
 from tests.faults.harness import copy_run, equal, exit_code, fork, overridden, train, verified_steps
 from tests.parts import ROOT
@@ -94,6 +95,36 @@ def test_closed_streams(tmp_path, command):
             os._exit(code)
     assert exit_code(pid) == expected
     assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
+
+
+@pytest.mark.parametrize("command", ["sample", "interactive", "no prompt", "compare"])
+def test_a_full_stderr_changes_no_exit_code(tmp_path, command):
+    copy_run(tmp_path)
+    run, expected, made = COMMANDS[command]
+    if not (pid := fork()):
+        code = 99
+        try:
+            os.chdir(tmp_path)
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(full(), 2)
+            sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w")
+            code = run()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    assert exit_code(pid) == expected
+    assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
+
+
+@pytest.mark.parametrize("command", ["export", "compare"])
+def test_a_full_stdout_is_an_error_of_the_disk(tmp_path, monkeypatch, capsys, command):
+    copy_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run, _, made = COMMANDS[command]
+    with open("/dev/full", "w") as stream, redirect_stdout(stream):
+        assert run() == 6
+        discard_output(stream)
+    assert list(tmp_path.glob(made)) and "no space left" in capsys.readouterr().err
 
 
 def test_a_listing_ends_with_its_reader():

@@ -13,6 +13,7 @@ from configs.compose import compose, compose_raw, flatten
 from configs.errors import CheckpointError
 from tests.faults.harness import equal, write_manifest
 from tests.training.runs import rows, with_usual
+from training.monitor.metrics import truncate_rows
 from training.resume import MAX_OVERRIDES, change_policy, check_changes, resolve_config
 
 EXACT = [
@@ -345,3 +346,10 @@ def test_the_best_stays_the_best(run, start, every):
     assert code == 0 and min(losses, key=losses.get) == 3 < max(losses), stderr
     assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
     assert (folder / "checkpoints/step-00000003").is_dir()
+
+
+def test_a_resume_keeps_long_rows(tmp_path):
+    lines = [json.dumps({"step": step, "text": "x" * 3_000_000}) + "\n" for step in (1, 2)]
+    (tmp_path / "samples.jsonl").write_text("".join(lines))
+    truncate_rows(tmp_path / "samples.jsonl", lambda row: row["step"] < 2)
+    assert (tmp_path / "samples.jsonl").read_text() == lines[0]

@@ -60,12 +60,12 @@ class JsonlLog:
             self.warned = True
 
 
-def read_rows(path):
+def read_rows(path, max_bytes=MAX_BYTES):
     """All rows but those cut off when a run was killed."""
     if not path.exists():
         return
     with open_file(path) as file:
-        for line in iter(lambda: file.readline(MAX_BYTES), b""):
+        for line in iter(lambda: file.readline(max_bytes), b""):
             with suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 if isinstance(row, dict) and type(row.get("step")) is int:
@@ -82,4 +82,5 @@ def rows(path):
 def truncate_rows(path, keep):
     """Drop the rows that a resumed run will write again."""
     if path.exists():
-        disk.atomic_write(path, "".join(json.dumps(row) + "\n" for row in read_rows(path) if keep(row)))
+        kept = (row for row in read_rows(path, 128 * MAX_BYTES) if keep(row))  # the samples may be long
+        disk.atomic_write(path, "".join(json.dumps(row) + "\n" for row in kept))

@@ -1,5 +1,6 @@
 """Plots of losses against tokens, for one run or several."""
 
+from configs.cli import escape
 from training.monitor.metrics import rows
 
 
@@ -16,7 +17,7 @@ def draw(curves, path):
     axes = figure.subplots(gridspec_kw={"left": 0.09, "right": 0.97, "bottom": 0.12, "top": 0.96})
     for label, style, line in curves:
         if line:
-            axes.plot(*zip(*line, strict=True), style, label=label.replace("$", r"\$"), markersize=3)
+            axes.plot(*zip(*line, strict=True), style, label=escape(label).replace("$", r"\$"), markersize=3)
     axes.set(xlabel="tokens", ylabel="loss (nats/token)")
     axes.grid(alpha=0.3)
     if axes.lines:

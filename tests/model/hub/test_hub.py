@@ -403,7 +403,7 @@ def test_defaults_are_those_of_transformers(name):
             assert getattr(hf_config, key, default) == default, key
 
 
-def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
+def test_other_tokenizers_are_kept(copy, tmp_path):
     """WordPiece has no native form; it is kept, and its special tokens get native names."""
     folder = copy("bert")
     pieces = {"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "[MASK]": 3, "the": 4, "cat": 5, "##s": 6}
@@ -414,8 +414,7 @@ def test_other_tokenizers_are_kept(copy, tmp_path, capsys):
     edit_config(folder, eos_token_id=None, bos_token_id=None, pad_token_id=0)
     settings = folder / "tokenizer_config.json"
     settings.write_text('{"sep_token": "[SEP]", "mask_token": {"__type": "AddedToken", "content": "[MASK]"}}')
-    import_run(folder, tmp_path / "run")
-    assert "kept in its own format" in capsys.readouterr().out
+    assert "kept in its own format" in import_run(folder, tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert run.tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}
     assert run.tokenizer.encode("the cats [MASK]").tolist() == [4, 5, 6, 1, 1, 1]
