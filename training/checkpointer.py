@@ -36,7 +36,7 @@ class AsyncCheckpointer:
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
             self.saved, self.count = state["step"], self.count + 1
             self.pending.append(self.thread.submit(self.write, copies, state))
-        self.pending.append(self.thread.submit(self.prune, state["step"] if best else None))
+        self.pending.append(self.thread.submit(self.prune, state["step"], best))
         self.seconds += time.perf_counter() - start
 
     def write(self, copies, state):
@@ -51,12 +51,12 @@ class AsyncCheckpointer:
         disk.sync_folder(self.folder.parent)
         self.check_lock()
 
-    def prune(self, best):
+    def prune(self, step, best):
         """In the thread, after the checkpoint itself, which may have failed."""
         self.check_lock()
-        if best is not None and (self.folder / step_dir(best)).is_dir():
-            checkpoint.write_pointer(self.folder, "best", best)
-        checkpoint.prune(self.folder, self.keep)
+        if best and (self.folder / step_dir(step)).is_dir():
+            checkpoint.write_pointer(self.folder, "best", step)
+        checkpoint.prune(self.folder, self.keep, step)
 
     def poll(self):
         while self.pending and self.pending[0].done():

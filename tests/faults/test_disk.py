@@ -208,8 +208,25 @@ def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, mon
     monkeypatch.setattr(disk, "atomic_rmtree", delete)
     for step in range(1, 6):
         save_small(tmp_path / "checkpoints", step)
-        prune(tmp_path / "checkpoints", 2)
+        prune(tmp_path / "checkpoints", 2, step)
     assert seen and all(len([step for step in steps if step > deleted]) >= 2 for deleted, steps in seen)
+
+
+def test_checkpoints_of_others_do_not_displace_those_of_the_run(tmp_path):
+    """One beyond its steps is set aside; what `latest` names stays, even if a newer one could not be saved."""
+    (tmp_path / step_dir(99999999)).mkdir()
+    for step in (1, 2):
+        save_small(tmp_path, step)
+        prune(tmp_path, 1, step)
+    assert whole_steps(tmp_path) == [2]
+    assert (tmp_path / "step-99999999.damaged").is_dir()
+    (tmp_path / step_dir(3)).mkdir()
+    prune(tmp_path, 1, 4)
+    assert whole_steps(tmp_path) == [2]
+
+
+def whole_steps(checkpoints):
+    return [step_of(path) for path in whole_checkpoints(checkpoints, [])]
 
 
 def test_a_copy_is_saved(tmp_path):
