@@ -17,8 +17,9 @@ MAX_SAVE_FAILURES = 3  # in a row, then the run ends
 class AsyncCheckpointer:
     """One checkpoint at a time. A failure is a warning at the next poll; several in a row end the run."""
 
-    def __init__(self, folder, keep, logs=(), check_lock=lambda: None):
-        self.folder, self.keep, self.logs, self.check_lock = folder, keep, logs, check_lock
+    def __init__(self, folder, keep, logs=(), check_lock=lambda: None, write_metadata=lambda: None):
+        self.folder, self.keep, self.logs = folder, keep, logs
+        self.check_lock, self.write_metadata = check_lock, write_metadata
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
         self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
@@ -50,6 +51,8 @@ class AsyncCheckpointer:
             log.write(sync=True)
         disk.sync_folder(self.folder.parent)
         self.check_lock()
+        if not all((self.folder.parent / name).exists() for name in ("config.yaml", "tokenizer.json")):
+            self.write_metadata()  # the folder was emptied; without them the weights could not be used
 
     def prune(self, step, best):
         """In the thread, after the checkpoint itself, which may have failed."""

@@ -79,12 +79,13 @@ class Run:
 
     @contextmanager
     def open_folder(self, runs_dir, check_lock):
-        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock):
+        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock, write_metadata):
             earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
             self.start = time.perf_counter() - max(earlier, default=0)
             names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
             self.logs = [JsonlLog(self.folder / name, check_lock) for name in names]
-            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", keep, self.logs, check_lock)
+            options = keep, self.logs, check_lock, write_metadata
+            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", *options)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from itertools import count
 
 from filelock import lock_descriptor
@@ -71,7 +72,7 @@ def check_name(name, runs_dir, resume=False):
 
 @contextmanager
 def open_run_folder(run, runs_dir, check_lock):
-    """(folder of a new or resumed run, with its metadata; check_lock of it), for the main process alone."""
+    """(folder of a new or resumed run, check_lock and write_metadata of it), for the main process alone."""
     check_disk_space(run, runs_dir)
     folder, resume, step = runs_dir / str(run.config.name), run.config.resume, run.state.step
     environment = checkpoint.environment(run.precision)
@@ -81,7 +82,9 @@ def open_run_folder(run, runs_dir, check_lock):
         checkpoint.clean_up(folder / "checkpoints", step)
         truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
         truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
-        checkpoint.write_metadata(folder, run.config, run.overrides, run.loaders.tokenizer, environment)
+        metadata = run.config, run.overrides, run.loaders.tokenizer, environment
+        write_metadata = partial(checkpoint.write_metadata, folder, *metadata)
+        write_metadata()
         if run.stored and step < run.steps:
             print(f"resuming {folder} from step {step}")
         elif run.stored:
@@ -90,7 +93,7 @@ def open_run_folder(run, runs_dir, check_lock):
         elif resume:
             reason = f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
             print(f"{reason}; starting at step 0")
-        yield folder, check_lock
+        yield folder, check_lock, write_metadata
 
 
 def check_disk_space(run, runs_dir):

@@ -15,6 +15,7 @@ from safetensors.torch import save as safetensors_of
 
 from data import disk
 from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
+from model.checkpoint.load import load_run
 from model.checkpoint.save import prune, save
 from tests.faults.harness import (
     STEPS,
@@ -116,6 +117,23 @@ def test_another_run_takes_the_name(tmp_path, moment):
     assert files_in(run) == files_in(reference())
 
 
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_a_folder_that_is_emptied(tmp_path, moment):
+    """What a run needs besides its weights is written again, so that it can be resumed."""
+    run, removed = tmp_path / "runs/run", tmp_path / "removed"
+
+    def empty(name, real, args):
+        happens = (name, Path(args[0]).name) == moment and (run / "checkpoints/latest").exists()
+        if happens and not removed.exists():
+            run.rename(removed)
+            run.mkdir()
+
+    code, output = train(tmp_path, overridden(*NO_EVAL), Shim(1, empty, below="runs/run/", always=True))
+    assert code == 0 and "Traceback" not in output, output
+    assert load_run(run).step == STEPS
+    assert train(tmp_path, ["name=run", "resume=true", "train.steps=5"])[0] == 0
+
+
 def test_another_run_is_faster(tmp_path):
     """Of two runs that begin at once with resume=auto, one makes the folder; the other leaves it alone."""
     folder = tmp_path / "runs/run"
@@ -213,7 +231,7 @@ def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, mon
 
 
 def test_checkpoints_of_others_do_not_displace_those_of_the_run(tmp_path):
-    """One beyond its steps is set aside; what `latest` names stays, even if a newer one could not be saved."""
+    """One beyond its steps is set aside; what `latest` names stays, even if a save has failed."""
     (tmp_path / step_dir(99999999)).mkdir()
     for step in (1, 2):
         save_small(tmp_path, step)
