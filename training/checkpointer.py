@@ -21,6 +21,7 @@ class AsyncCheckpointer:
         self.folder, self.keep, self.logs = folder, keep, logs
         self.check_lock, self.write_metadata = check_lock, write_metadata
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
+        self.warned = False  # of an old checkpoint that could not be deleted
         self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
@@ -59,7 +60,13 @@ class AsyncCheckpointer:
         self.check_lock()
         if best and (self.folder / step_dir(step)).is_dir():
             checkpoint.write_pointer(self.folder, "best", step)
-        checkpoint.prune(self.folder, self.keep, step)
+        try:
+            checkpoint.prune(self.folder, self.keep, step)
+        except (OSError, CheckpointError) as error:
+            if not self.warned:
+                reason = f"an old checkpoint could not be deleted ({explain(error)[1]})"
+                print(f"warning: {reason}; the run continues", file=sys.stderr)
+            self.warned = True
 
     def poll(self):
         while self.pending and self.pending[0].done():

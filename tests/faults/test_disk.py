@@ -134,6 +134,30 @@ def test_a_folder_that_is_emptied(tmp_path, moment):
     assert train(tmp_path, ["name=run", "resume=true", "train.steps=5"])[0] == 0
 
 
+def plain_files(checkpoints):
+    for step in range(3):
+        (checkpoints / step_dir(step)).with_suffix(".trash").touch()
+        (checkpoints / step_dir(step)).touch()
+
+
+UNDELETABLE = [plain_files, lambda checkpoints: (checkpoints / "best").write_text("../../elsewhere")]
+
+
+@pytest.mark.parametrize("spoil", UNDELETABLE, ids=["files", "best"])
+def test_an_old_checkpoint_that_cannot_be_deleted(tmp_path, capsys, spoil):
+    """It is a warning and no failure: the new one has been saved."""
+    saver = AsyncCheckpointer(tmp_path / "checkpoints", 1)
+    (tmp_path / "checkpoints").mkdir()
+    spoil(tmp_path / "checkpoints")
+    for step in range(3, 9):
+        saver.save({"step": step}, lambda: {"model": {}, "optimizer": {}})
+    saver.wait()
+    saver.close()
+    errors = capsys.readouterr().err
+    assert errors.count("warning: ") == errors.count("an old checkpoint could not be deleted (") == 1, errors
+    assert saver.failures == 0 and whole_steps(tmp_path / "checkpoints")[0] == 8
+
+
 def test_another_run_is_faster(tmp_path):
     """Of two runs that begin at once with resume=auto, one makes the folder; the other leaves it alone."""
     folder = tmp_path / "runs/run"
