@@ -80,8 +80,8 @@ class Run:
     @contextmanager
     def open_folder(self, runs_dir, check_lock):
         with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock, write_metadata):
-            earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
-            self.start = time.perf_counter() - max(earlier, default=0)
+            earlier = (row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl"))
+            self.start = time.perf_counter() - max((s for s in earlier if s > 0), default=0)  # NaN is not
             names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
             self.logs = [JsonlLog(self.folder / name, check_lock) for name in names]
             options = keep, self.logs, check_lock, write_metadata

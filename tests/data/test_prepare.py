@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -18,7 +19,7 @@ from data.prepare import TRAIN, VALIDATION, split_chunks
 from tests.data.corpora import corpus, loader, source, text_corpus
 from tests.data.test_sources import write_table
 from tests.parts import ROOT
-from training.summary import compress
+from training.summary import COMPRESSORS, compress
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
 
@@ -493,6 +494,20 @@ def test_damaged_baselines_are_computed_again(tmp_path):
     splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
     loaders, notes = Loaders(made.tokenizer, *splits), made.folder / "bits_per_byte.json"
     bits = compress(loaders)
-    for content in (notes.read_text()[:-1], "", "null"):
+    damaged = [notes.read_text()[:-1], "", "null", "{}", "[]", '{"this model": 0.001}', '{"xz -9": {}}']
+    damaged += [f'{{"gzip -9": {value}}}' for value in ("NaN", "1e999", "1" + "0" * 400, "true", '"x"', "-1")]
+    for content in damaged:
         notes.write_text(content)
         assert compress(loaders) == bits == json.loads(notes.read_text())
+
+
+@pytest.mark.parametrize("spoil", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/full")])
+def test_baselines_that_cannot_be_kept(tmp_path, spoil):
+    """A run that has finished does not end with an error of the cache."""
+    made = text_corpus(tmp_path, TEXT)
+    splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
+    loaders = Loaders(made.tokenizer, *splits)
+    spoil(made.folder / "bits_per_byte.json")
+    bits = compress(loaders)
+    shutil.rmtree(made.folder)
+    assert bits == compress(loaders) and bits.keys() == set(COMPRESSORS)

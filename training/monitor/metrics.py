@@ -73,10 +73,10 @@ def read_rows(path):
 
 
 def rows(path):
-    """The numbers in each row of metrics.jsonl."""
+    """The numbers in each row of metrics.jsonl, but for infinite and huge ones; NaN stays."""
     for row in read_rows(path):
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        yield {name: n for name, n in numbers.items() if isinstance(n, float) or abs(n) < 2**63}
+        yield {name: n for name, n in numbers.items() if not abs(n) >= 2**63}
 
 
 def truncate_rows(path, keep):
