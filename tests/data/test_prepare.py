@@ -16,6 +16,7 @@ from configs.errors import DataError
 from data import disk, prepare, readers
 from data.corpus import Loaders
 from data.prepare import TRAIN, VALIDATION, split_chunks
+from data.store import index_hash
 from tests.data.corpora import corpus, loader, source, text_corpus
 from tests.data.test_sources import write_table
 from tests.parts import ROOT
@@ -285,6 +286,26 @@ def test_every_edit_of_the_index_is_reported(tmp_path):
         refused(tmp_path, "index.json")
     index.write_text(json.dumps(json.loads(whole), indent=2))
     assert pair_corpus(tmp_path).train.n_tokens > 0, "only its layout differs"
+
+
+def test_an_index_whose_hash_was_made_to_fit(tmp_path):
+    """Its hash finds damage, and anyone can compute it: what it says is checked, too."""
+    index = pair_corpus(tmp_path).folder / "index.json"
+    whole = json.loads(index.read_text())
+    del whole["sha256"]
+    for *path, key in places(whole):
+        for value in ("deleted", None, -1, 1.5, [], {}, "../x"):
+            edited = json.loads(json.dumps(whole))
+            holder = reduce(getitem, path, edited)
+            holder.pop(key)
+            if value != "deleted":
+                holder[key] = value
+            index.write_text(json.dumps(edited | {"sha256": index_hash(edited)}))
+            refused(tmp_path, "(index.json|tokens|bounds|tokenizer.json)")
+    for name in ("n_bytes", "n_items"):
+        whole["validation"][name] -= 10**6
+    index.write_text(json.dumps(whole | {"sha256": index_hash(whole)}))
+    refused(tmp_path, "index.json")
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", "{", "[" * 100_000])
