@@ -20,7 +20,7 @@ from filelock import lock_descriptor
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import HashCache, disk_errors, sync_folder, write_synced
+from data.disk import HashCache, disk_errors, open_plain, sync_folder, write_synced
 from data.readers import CHUNK_CHARS, rechunk
 from data.store import SPLITS, Corpus, TokenWriter, write_index
 
@@ -119,7 +119,7 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
     folder = cache / f"{type(source).__name__.lower()}-{hashlib.sha256(key).hexdigest()[:16]}"
     if folder.exists():
         return Corpus(folder, hashes, source.input_kind)
-    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "wb") as lock:
+    with disk_errors("cannot lock"), os.fdopen(open_plain(folder.with_suffix(".lock"))) as lock:
         lock_descriptor(lock.fileno())  # other processes wait; it is released even by a kill
         if not folder.exists():
             draft = folder.with_suffix(".draft")

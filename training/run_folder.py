@@ -29,7 +29,7 @@ NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep ar
 def lock_run(folder):
     """Lock the folder for this process. Yields check_lock(), which raises once another run has its name."""
     path = folder / "lock"
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+    with os.fdopen(disk.open_plain(path, 0o600)) as file:
         try:
             if not lock_descriptor(file.fileno(), blocking=False):
                 raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it")

@@ -317,6 +317,19 @@ def test_notes_of_hashes_that_are_damaged_are_ignored(tmp_path, monkeypatch, con
     assert text_corpus(tmp_path, TEXT).train.n_tokens > 0
 
 
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("../precious")])
+def test_a_lock_that_is_no_plain_file(tmp_path, put):
+    """It is neither waited for nor written through."""
+    folder, precious = text_corpus(tmp_path, TEXT).folder, tmp_path / "precious"
+    shutil.rmtree(folder)
+    precious.write_text("precious")
+    folder.with_suffix(".lock").unlink()
+    put(folder.with_suffix(".lock"))
+    with pytest.raises(DataError, match=r"cannot lock .*\.lock: "):
+        text_corpus(tmp_path, TEXT)
+    assert precious.read_text() == "precious"
+
+
 def test_text_that_changes_while_it_is_read(tmp_path):
     def change(done, total):
         with open(tmp_path / "text.txt", "a") as file:

@@ -182,6 +182,22 @@ def test_a_disk_without_locks(tmp_path):
     equal(tmp_path / "runs/run")
 
 
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("precious")])
+def test_a_log_that_is_replaced(tmp_path, capsys, put):
+    """Its rows go neither through a link nor into a pipe, and are kept until it can be written."""
+    path, precious = tmp_path / "metrics.jsonl", tmp_path / "precious"
+    log = JsonlLog(path)
+    precious.write_text("precious")
+    path.unlink()
+    put(path)
+    log.add({"step": 1})
+    assert "metrics.jsonl cannot be written" in capsys.readouterr().err
+    assert precious.read_text() == "precious"
+    path.unlink()
+    log.add({"step": 2})
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
 @pytest.mark.parametrize("cut, left", [(os.unlink, b""), (0, b""), (15, b'{"step": 1}\n{"s\n')])
 def test_a_log_that_is_deleted_or_cut(tmp_path, cut, left):
     path = tmp_path / "metrics.jsonl"

@@ -25,7 +25,7 @@ class JsonlLog:
         self.flush()
 
     def write(self, sync=False):
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | disk.O_BINARY, 0o666)
+        handle = disk.open_plain(self.path, flags=os.O_APPEND)
         try:
             self.check_lock()  # of the folder where the file was found
             with self.mutex:
