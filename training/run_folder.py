@@ -67,7 +67,9 @@ def check_name(name, runs_dir, resume=False):
     if name is not None and not NAME.fullmatch(name):
         raise ValueError(f"name is {name!r}; use up to 120 letters, digits, '.', '_' and '-'")
     if name and not resume and (runs_dir / name).exists():
-        raise ValueError(f"{runs_dir / name} already exists; add resume=true to continue it, or change name=")
+        resume = "true" if (runs_dir / name / "config.yaml").exists() else "auto"
+        hint = f"add resume={resume} to continue it, or change name="
+        raise ValueError(f"{runs_dir / name} already exists; {hint}")
 
 
 @contextmanager
@@ -119,4 +121,6 @@ def new_folder(config, runs_dir):
                 disk.sync_folder(parent)
             return folder
         except FileExistsError:
+            if config.resume:  # by which another process has just started it
+                raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it") from None
             check_name(config.name, runs_dir)

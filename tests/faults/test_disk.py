@@ -166,7 +166,7 @@ def test_another_run_is_faster(tmp_path):
         run_folder.check_disk_space = lambda *args: shutil.copytree(reference(), folder)
 
     code, output = train(tmp_path, overridden("resume=auto"), act)
-    assert code == 2 and "error: runs/run already exists; add resume=true to continue it" in output, output
+    assert code == 8 and "error: runs/run is in use by process " in output, output
     assert files_in(folder) == files_in(reference())
 
 
