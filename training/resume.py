@@ -17,6 +17,7 @@ from configs.compose import compose, compose_raw, did_you_mean, flatten, groups,
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value
 from data.corpus import load
+from data.store import read_index
 from model.checkpoint import files
 from model.checkpoint.load import check_specs, iter_tensors
 from model.checkpoint.save import model_tensors
@@ -116,17 +117,21 @@ def merge_overrides(folder, overrides):
     check_changes(before, flatten(asdict(config)), config.resume_allow)
     if "data.cache" not in nodes:
         check_cache(folder, config.data["cache"])
+    if config.init_from and "init_from" not in nodes and not files.list_checkpoints(folder / "checkpoints"):
+        hint = f"add init_from={config.init_from} to start from it"
+        raise CheckpointError(f"{folder} has no checkpoint, and its config.yaml has an init_from; {hint}")
     return config, without_resume([*kept, *new])
 
 
 def check_cache(folder, cache):
     """Tokens are not written to a new place that a config.yaml alone names: it may be from anyone."""
-    has_tokens = glob(f"{escape(os.path.expanduser(cache))}/*/index.json")
-    if not has_tokens and cache != compose_raw(())["data"]["cache"]:
-        hint = f"add data.cache={cache} to tokenize into it"
-        raise CheckpointError(
-            f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}"
-        )
+    if cache == compose_raw(())["data"]["cache"]:
+        return
+    for index in glob(f"{escape(os.path.expanduser(cache))}/*/index.json"):
+        with suppress(DataError):
+            return read_index(Path(index))
+    hint = f"add data.cache={cache} to tokenize into it"
+    raise CheckpointError(f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}")
 
 
 def without_resume(overrides):

@@ -11,6 +11,7 @@ import yaml
 
 from configs.compose import compose, compose_raw, flatten
 from configs.errors import CheckpointError
+from data.store import index_hash
 from tests.faults.harness import equal, write_manifest
 from tests.training.runs import rows, with_usual
 from training.resume import MAX_OVERRIDES, change_policy, check_changes, resolve_config
@@ -268,9 +269,33 @@ def test_tokens_go_to_no_place_that_only_the_config_of_a_run_names(resume, room)
         assert resume(f"data.cache={place}")[0].data["cache"] == str(place)
     assert not Path("outside").exists() and not Path("../outside").exists()
     edited(lambda config: config["data"].update(cache="outside"))
-    Path("outside/text-0").mkdir(parents=True)
-    Path("outside/text-0/index.json").touch()
+    Path("outside/blog").mkdir(parents=True)
+    Path("outside/blog/index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="which has no tokens"):
+        resume()
+    size = {"n_bytes": 1, "n_items": 1}
+    index = {"input_kind": "text", "files": {}, "train": size, "validation": size}
+    Path("outside/blog/index.json").write_text(json.dumps(index | {"sha256": index_hash(index)}))
     assert resume()[0].data["cache"] == "outside", "a cache that is in use"
+
+
+def test_weights_come_from_no_place_that_only_the_config_of_a_run_names(resume):
+    for place in ("outside", "openai-community/gpt2"):
+        overrides = [f"init_from={place}", "data=text", "data.path=book.txt"]
+        edited(lambda c, place=place, overrides=overrides: c.update(init_from=place, overrides=overrides))
+        with pytest.raises(CheckpointError, match=f"has no checkpoint, .*; add init_from={place} to start"):
+            resume()
+        assert resume(f"init_from={place}")[0].init_from == place
+    Path("runs/mine/checkpoints/step-00000001").mkdir(parents=True)
+    assert resume()[0].init_from == place, "it has weights of its own"
+
+
+def test_an_empty_folder_becomes_a_run(start):
+    """It was left by a run that was killed."""
+    Path("runs/mine").mkdir(parents=True)
+    code, _, stderr = start("name=mine")
+    assert code == 2 and "runs/mine already exists; add resume=auto to continue it" in stderr
+    assert start("name=mine", "resume=auto", "train.steps=1")[0] == 0
 
 
 @pytest.mark.parametrize("typed", [[], ["train.steps=4"]])
