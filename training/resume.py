@@ -203,7 +203,8 @@ def reload_data(config, stored, report=None):
         return loaders
     if not any(is_under(key, "data") for key in config.resume_allow):
         hint = "restore it, or continue with the new one by resume_allow=[data]"
-        raise DataError(f"the text has changed since {folder} was trained on it; {hint}")
+        message = f"the text has changed since {folder} was trained on it, or is that of another data.path"
+        raise DataError(f"{message}; {hint}")
     return load(config, tokenizer, report)
 
 

@@ -97,7 +97,8 @@ class Run:
 
     def save_stopped(self, signal):
         command = f"python train.py name={self.config.name or self.folder.name} resume=true"
-        message = f"stopped by {signal} before the first step. To start again: {command}"
+        initial = f" init_from={self.config.init_from}" if self.config.init_from else ""
+        message = f"stopped by {signal} before the first step. To start again: {command}{initial}"
         if step := self.state.step:
             self.save_in_main(best=False)
             self.checkpointer.wait()
