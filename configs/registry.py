@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, partial
 from types import NoneType
@@ -54,7 +55,7 @@ def matches(value, annotation):
     if inner:
         return any(matches(value, option) for option in inner)
     if annotation is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
     return type(value) is annotation and (annotation is not str or "\0" not in value)
 
 

@@ -7,10 +7,12 @@ import os
 import shutil
 import time
 from contextlib import contextmanager, suppress
+from stat import S_ISREG
 
 from configs.errors import DataError
 
 O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
 MAX_JSON_BYTES = 1 << 24
 MIN_CACHED_BYTES = 1 << 24  # of a file whose hash is kept
@@ -37,6 +39,15 @@ def write_synced(path, chunks):
     finally:
         os.close(handle)
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def open_plain(path, mode=0o666, flags=0):
+    """A handle to read and write a regular file, which is created if it is missing."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | O_BINARY | PLAIN | flags, mode)
+    if not S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return handle
 
 
 def sync_folder(folder):

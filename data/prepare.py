@@ -20,7 +20,7 @@ from filelock import lock_descriptor
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import HashCache, disk_errors, sync_folder, write_synced
+from data.disk import HashCache, disk_errors, open_plain, sync_folder, write_synced
 from data.readers import CHUNK_CHARS, rechunk
 from data.store import SPLITS, Corpus, TokenWriter, write_index
 
@@ -119,8 +119,8 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
     key = json.dumps([FORMAT, content_hash, *options, specials, val_fraction]).encode()
     folder = cache / f"{type(source).__name__.lower()}-{hashlib.sha256(key).hexdigest()[:16]}"
     if folder.exists():
-        return Corpus(folder, hashes)
-    with disk_errors("cannot lock"), open(folder.with_suffix(".lock"), "wb") as lock:
+        return Corpus(folder, hashes, source.input_kind)
+    with disk_errors("cannot lock"), os.fdopen(open_plain(folder.with_suffix(".lock"))) as lock:
         lock_descriptor(lock.fileno())  # other processes wait; it is released even by a kill
         if not folder.exists():
             draft = folder.with_suffix(".draft")
@@ -136,7 +136,7 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
                     sync_folder(cache)
                 finally:
                     shutil.rmtree(draft, ignore_errors=True)
-    return Corpus(folder, hashes)
+    return Corpus(folder, hashes, source.input_kind)
 
 
 def tokenize_into(draft, source, trainer, specials, val_fraction, report):
@@ -163,7 +163,7 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
         for encoded in ordered_map(lambda job: encode(job, tokenizer), jobs):
             for split, (ids, lengths, n_bytes, n_items) in encoded.items():
                 if split == TRAIN and (left := limit - train.n_tokens) < len(ids):
-                    n_bytes = round(n_bytes * left / len(ids))
+                    n_bytes = math.ceil(n_bytes * left / len(ids))
                     ids = ids[:left]
                 writers[split].write(ids, lengths, n_bytes, n_items)
                 done += n_bytes

@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Annotated
 
 import numpy as np
 
 from configs.errors import DataError
+from configs.registry import Bounds, from_dict
 from data.disk import read_json_or_none, write_synced
 from data.tokenizers.tokenizer import tokenizer_from_state
 
@@ -112,11 +115,28 @@ def write_index(path, input_kind, tokenizer, writers):
     write_synced(path, [json.dumps(index | {"sha256": index_hash(index)}).encode()])
 
 
+@dataclass
+class Size:
+    n_bytes: Annotated[int, Bounds(least=1)]
+    n_items: Annotated[int, Bounds(least=0)]
+
+
+@dataclass
+class Index:
+    input_kind: Annotated[str, ("text", "pairs")]
+    files: dict[str, dict[str, int | str]]
+    train: Size
+    validation: Size
+
+
 def read_index(path):
     index = read_json_or_none(path)
     if not isinstance(index, dict) or index.pop("sha256", None) != index_hash(index):
         raise corrupt_error(path, "is not a valid index")
-    return index
+    try:
+        return from_dict(Index, index)
+    except ValueError as error:
+        raise corrupt_error(path, f"is not a valid index ({error})") from None
 
 
 def index_hash(index):
@@ -126,20 +146,20 @@ def index_hash(index):
 class Corpus:
     """A verified store: the tokenizer, and the train and validation splits."""
 
-    def __init__(self, folder, hashes):
+    def __init__(self, folder, hashes, input_kind=None):
         self.folder, index = folder, read_index(folder / "index.json")
-        names = {split: file_names(split, index["input_kind"]) for split in SPLITS}
+        names = {split: file_names(split, input_kind or index.input_kind) for split in SPLITS}
         for name in ("tokenizer.json", *chain(*names.values())):
-            path, expected = folder / name, index["files"][name]
+            path, expected = folder / name, index.files.get(name, {})
             size = path.stat().st_size if path.is_file() else 0
-            if size != expected["bytes"]:
-                raise corrupt_error(path, f"has {size} bytes instead of {expected['bytes']}")
-            if hashes.get(path) != expected["sha256"]:
+            if not size or size != expected.get("bytes"):
+                raise corrupt_error(path, f"has {size} bytes instead of {expected.get('bytes')}")
+            if hashes.get(path) != expected.get("sha256"):
                 raise corrupt_error(path, "is not what was written")
         self.tokenizer = tokenizer_from_state(json.loads((folder / "tokenizer.json").read_text()))
         self.train, self.validation = (
-            TokenFile([folder / name for name in names[split]], self.tokenizer.vocab_size, **index[split])
-            for split in SPLITS
+            TokenFile([folder / name for name in names[split]], self.tokenizer.vocab_size, **vars(sizes))
+            for split, sizes in zip(SPLITS, (index.train, index.validation), strict=True)
         )
 
 

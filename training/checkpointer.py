@@ -17,9 +17,11 @@ MAX_SAVE_FAILURES = 3  # in a row, then the run ends
 class AsyncCheckpointer:
     """One checkpoint at a time. A failure is a warning at the next poll; several in a row end the run."""
 
-    def __init__(self, folder, keep, logs=(), check_lock=lambda: None):
-        self.folder, self.keep, self.logs, self.check_lock = folder, keep, logs, check_lock
+    def __init__(self, folder, keep, logs=(), check_lock=lambda: None, write_metadata=lambda: None):
+        self.folder, self.keep, self.logs = folder, keep, logs
+        self.check_lock, self.write_metadata = check_lock, write_metadata
         self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
+        self.warned = False  # of an old checkpoint that could not be deleted
         self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
@@ -38,7 +40,7 @@ class AsyncCheckpointer:
             self.saved, self.count = state["step"], self.count + 1
             self.pending.append(self.thread.submit(self.write, copies, state, gathered))
             wait(self.pending if gathered else ())
-        self.pending.append(self.thread.submit(self.prune, state["step"] if best else None))
+        self.pending.append(self.thread.submit(self.prune, state["step"], best))
         self.seconds += time.perf_counter() - start
 
     def write(self, copies, state, gathered):
@@ -52,13 +54,21 @@ class AsyncCheckpointer:
             log.write(sync=True)
         disk.sync_folder(self.folder.parent)
         self.check_lock()
+        if not all((self.folder.parent / name).exists() for name in ("config.yaml", "tokenizer.json")):
+            self.write_metadata()  # the folder was emptied; without them the weights could not be used
 
-    def prune(self, best):
+    def prune(self, step, best):
         """In the thread, after the checkpoint itself, which may have failed."""
         self.check_lock()
-        if best is not None and (self.folder / step_dir(best)).is_dir():
-            checkpoint.write_pointer(self.folder, "best", best)
-        checkpoint.prune(self.folder, self.keep)
+        if best and (self.folder / step_dir(step)).is_dir():
+            checkpoint.write_pointer(self.folder, "best", step)
+        try:
+            checkpoint.prune(self.folder, self.keep, step)
+        except (OSError, CheckpointError) as error:
+            if not self.warned:
+                reason = f"an old checkpoint could not be deleted ({explain(error)[1]})"
+                print(f"warning: {reason}; the run continues", file=sys.stderr)
+            self.warned = True
 
     def poll(self):
         while self.pending and self.pending[0].done():

@@ -32,7 +32,8 @@ def evaluate_run(run, limit=None):
         totals = map(sum, zip((0, 0), *counts, strict=True))
         correct, n = run.dist.all_reduce_sum(*totals, device=run.precision.device)
         metrics[name] = correct / n
-    if run.config.model.kind == "encoder_decoder" and limit is None and run.config.train.batch_size > 1:
+    rows = min(run.config.train.batch_size, run.loaders.validation.n)
+    if run.config.model.kind == "encoder_decoder" and limit is None and rows > 1:
         # a model that ignores its source loses nothing when each row gets that of another
         shuffled = (
             b._replace(inputs={k: x.roll(1, 0) if k.startswith("source") else x for k, x in b.inputs.items()})

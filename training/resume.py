@@ -16,6 +16,7 @@ from configs.compose import compose, compose_raw, did_you_mean, groups, package_
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value, flatten
 from data.corpus import load
+from data.store import read_index
 from model.checkpoint import files
 from model.checkpoint.load import check_specs, iter_tensors
 from model.checkpoint.save import model_tensors
@@ -117,15 +118,21 @@ def merge_overrides(folder, overrides):
     check_changes(before, flatten(asdict(config)), config.resume_allow)
     if "data.cache" not in nodes:
         check_cache(folder, config.data["cache"])
+    if config.init_from and "init_from" not in nodes and not files.list_checkpoints(folder / "checkpoints"):
+        hint = f"add init_from={config.init_from} to start from it"
+        raise CheckpointError(f"{folder} has no checkpoint, and its config.yaml has an init_from; {hint}")
     return config, without_resume([*kept, *new])
 
 
 def check_cache(folder, cache):
     """Tokens are not written to a new place that a config.yaml alone names: it may be from anyone."""
-    has_tokens = glob(f"{escape(str(expand_user(cache)))}/*/index.json")
-    if not has_tokens and cache != compose_raw(())["data"]["cache"]:
-        reason = f"has data.cache: {cache}, which has no tokens; add data.cache={cache} to tokenize into it"
-        raise CheckpointError(f"{folder / 'config.yaml'} {reason}")
+    if cache == compose_raw(())["data"]["cache"]:
+        return
+    for index in glob(f"{escape(str(expand_user(cache)))}/*/index.json"):
+        with suppress(DataError):
+            return read_index(Path(index))
+    hint = f"add data.cache={cache} to tokenize into it"
+    raise CheckpointError(f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}")
 
 
 def without_resume(overrides):
@@ -197,7 +204,8 @@ def reload_data(config, stored, report=None):
         return loaders
     if not any(is_under(key, "data") for key in config.resume_allow):
         hint = "restore it, or continue with the new one by resume_allow=[data]"
-        raise DataError(f"the text has changed since {folder} was trained on it; {hint}")
+        message = f"the text has changed since {folder} was trained on it, or is that of another data.path"
+        raise DataError(f"{message}; {hint}")
     return load(config, tokenizer, report)
 
 

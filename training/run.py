@@ -82,12 +82,13 @@ class Run:
 
     @contextmanager
     def open_folder(self, runs_dir, check_lock):
-        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock):
-            earlier = [row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl")]
-            self.start = time.perf_counter() - max(earlier, default=0)
+        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock, write_metadata):
+            earlier = (row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl"))
+            self.start = time.perf_counter() - max((s for s in earlier if s > 0), default=0)  # NaN is not
             names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
             self.logs = [JsonlLog(self.folder / name, check_lock) for name in names]
-            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", keep, self.logs, check_lock)
+            options = keep, self.logs, check_lock, write_metadata
+            self.checkpointer = AsyncCheckpointer(self.folder / "checkpoints", *options)
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield
@@ -99,7 +100,8 @@ class Run:
 
     def save_stopped(self, signal):
         command = f"python train.py name={self.config.name or self.folder.name} resume=true"
-        message = f"stopped by {signal} before the first step. To start again: {command}"
+        initial = f" init_from={self.config.init_from}" if self.config.init_from else ""
+        message = f"stopped by {signal} before the first step. To start again: {command}{initial}"
         if step := self.state.step:
             if self.dist.parallel != "fsdp":
                 self.save_in_main(best=False)

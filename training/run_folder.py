@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from itertools import count
 
 from filelock import lock_descriptor
@@ -28,7 +29,7 @@ NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep ar
 def lock_run(folder):
     """Lock the folder for this process. Yields check_lock(), which raises once another run has its name."""
     path = folder / "lock"
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+    with os.fdopen(disk.open_plain(path, 0o600)) as file:
         try:
             if not lock_descriptor(file.fileno(), blocking=False):
                 raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it")
@@ -67,12 +68,14 @@ def check_name(name, runs_dir, resume=False):
         rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
         raise ValueError(f"name is {name!r}; {rule}")
     if name and not resume and (runs_dir / name).exists():
-        raise ValueError(f"{runs_dir / name} already exists; add resume=true to continue it, or change name=")
+        resume = "true" if (runs_dir / name / "config.yaml").exists() else "auto"
+        hint = f"add resume={resume} to continue it, or change name="
+        raise ValueError(f"{runs_dir / name} already exists; {hint}")
 
 
 @contextmanager
 def open_run_folder(run, runs_dir, check_lock):
-    """(folder of a new or resumed run, with its metadata; check_lock of it), for the main process alone."""
+    """(folder of a new or resumed run, check_lock and write_metadata of it), for the main process alone."""
     check_disk_space(run, runs_dir)
     folder, resume, step = runs_dir / str(run.config.name), run.config.resume, run.state.step
     environment = checkpoint.environment(run.precision)
@@ -82,7 +85,9 @@ def open_run_folder(run, runs_dir, check_lock):
         checkpoint.clean_up(folder / "checkpoints", step)
         truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
         truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
-        checkpoint.write_metadata(folder, run.config, run.overrides, run.loaders.tokenizer, environment)
+        metadata = run.config, run.overrides, run.loaders.tokenizer, environment
+        write_metadata = partial(checkpoint.write_metadata, folder, *metadata)
+        write_metadata()
         if run.stored and step < run.steps:
             print(f"resuming {folder} from step {step}")
         elif run.stored:
@@ -91,7 +96,7 @@ def open_run_folder(run, runs_dir, check_lock):
         elif resume:
             reason = f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
             print(f"{reason}; starting at step 0")
-        yield folder, check_lock
+        yield folder, check_lock, write_metadata
 
 
 def check_disk_space(run, runs_dir):
@@ -117,4 +122,6 @@ def new_folder(config, runs_dir):
                 disk.sync_folder(parent)
             return folder
         except FileExistsError:
+            if config.resume:  # by which another process has just started it
+                raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it") from None
             check_name(config.name, runs_dir)

@@ -4,9 +4,12 @@ import json
 import lzma
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from data.disk import read_json_or_none
+from configs.registry import NonNegative, matches
+from data.disk import atomic_write, read_json_or_none
 
+COMPRESSORS = "gzip -9", "xz -9", "xz -9 primed with the training text"
 XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 PROMPTS = {
     "decoder": '--prompt "def "',
@@ -39,7 +42,8 @@ def compress(loaders):
     """{compressor: bits per byte of the validation text}, cached because it takes seconds."""
     train, validation, tokenizer = loaders.train.part, loaders.validation.part, loaders.tokenizer
     cached = validation.path.parent / "bits_per_byte.json"
-    if isinstance(bits := read_json_or_none(cached), dict):
+    bits = read_json_or_none(cached)
+    if bits and matches(bits, dict[str, NonNegative]) and bits.keys() <= set(COMPRESSORS):
         return bits
     if validation.n_bytes > XZ_BYTES:
         return {}
@@ -48,11 +52,10 @@ def compress(loaders):
     with ThreadPoolExecutor(2) as threads:
         texts = [text, *prime, *(first + text for first in prime)]
         xz = list(threads.map(xz_size, texts))
-    sizes = {"gzip -9": len(zlib.compress(text, 9, wbits=31)), "xz -9": xz[0]}
-    if prime:
-        sizes["xz -9 primed with the training text"] = xz[2] - xz[1]
-    bits = {name: 8 * size / len(text) for name, size in sizes.items()}
-    cached.write_text(json.dumps(bits))
+    sizes = [len(zlib.compress(text, 9, wbits=31)), xz[0], *([xz[2] - xz[1]] if prime else [])]
+    bits = {name: 8 * size / len(text) for name, size in zip(COMPRESSORS, sizes, strict=False)}
+    with suppress(OSError):  # it only saves time
+        atomic_write(cached, json.dumps(bits))
     return bits
 
 

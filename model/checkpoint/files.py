@@ -16,6 +16,7 @@ import yaml
 from configs.errors import CheckpointError
 from configs.registry import Bounds, NonNegative, flatten, from_dict
 from configs.schema import MAX_INT, ModelConfig, check_numbers
+from data.disk import PLAIN
 from data.tokenizers.tokenizer import tokenizer_from_state
 
 RUNS_DIR = Path("runs")
@@ -24,7 +25,6 @@ FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
 FORMAT = 2
 MAX_BYTES, MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES = 1 << 20, 1 << 16, 1 << 27
 MAX_CONFIG_DEPTH = 16
-PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
 
 Steps = Annotated[int, Bounds(least=0, most=MAX_INT)]
 AtLeastOne = Annotated[int, Bounds(least=1, most=MAX_INT)]

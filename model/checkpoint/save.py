@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from data import disk
-from model.checkpoint.files import STEP, list_checkpoints, read_pointer, step_dir
+from model.checkpoint.files import list_checkpoints, read_pointer, step_dir
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
@@ -73,12 +73,22 @@ def write_pointer(folder, name, step):
     disk.atomic_write(folder / name, step_dir(step) + "\n")
 
 
-def prune(folder, n):
-    """Delete all but the newest n checkpoints and the best."""
-    best = read_pointer(folder, "best")
+def prune(folder, n, step):
+    """Delete all but the newest n checkpoints up to this step, the latest and the best."""
+    set_aside(folder, step)
+    kept = [read_pointer(folder, name) for name in ("latest", "best")]
     for path in reversed(list_checkpoints(folder)[n:]):
-        if path.name != best:
+        if path.name not in kept:
             disk.atomic_rmtree(path)
+
+
+def set_aside(folder, step):
+    """Checkpoints beyond this step: damaged ones, or those of another run."""
+    for path in list_checkpoints(folder):
+        if path.name > step_dir(step):
+            aside = path.with_suffix(".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
 
 
 def clean_up(folder, step):
@@ -86,10 +96,7 @@ def clean_up(folder, step):
     for path in folder.iterdir() if folder.exists() else ():
         if path.suffix in (".draft", ".trash"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif STEP.fullmatch(path.name) and path.name > step_dir(step):
-            aside = path.with_suffix(".damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(path, aside)
+    set_aside(folder, step)
     if step:
         write_pointer(folder, "latest", step)
     best = read_pointer(folder, "best")

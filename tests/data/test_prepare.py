@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -16,10 +17,11 @@ from configs.errors import DataError
 from data import disk, prepare, readers
 from data.corpus import Loaders
 from data.prepare import TRAIN, VALIDATION, split_chunks
+from data.store import index_hash
 from tests.data.corpora import corpus, loader, source, text_corpus
 from tests.data.test_sources import write_table
 from tests.parts import ROOT
-from training.summary import compress
+from training.summary import COMPRESSORS, compress
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
 
@@ -303,6 +305,26 @@ def test_every_edit_of_the_index_is_reported(tmp_path):
     assert pair_corpus(tmp_path).train.n_tokens > 0, "only its layout differs"
 
 
+def test_an_index_whose_hash_was_made_to_fit(tmp_path):
+    """Its hash finds damage, and anyone can compute it: what it says is checked, too."""
+    index = pair_corpus(tmp_path).folder / "index.json"
+    whole = json.loads(index.read_text())
+    del whole["sha256"]
+    for *path, key in places(whole):
+        for value in ("deleted", None, -1, 1.5, [], {}, "../x"):
+            edited = json.loads(json.dumps(whole))
+            holder = reduce(getitem, path, edited)
+            holder.pop(key)
+            if value != "deleted":
+                holder[key] = value
+            index.write_text(json.dumps(edited | {"sha256": index_hash(edited)}))
+            refused(tmp_path, "(index.json|tokens|bounds|tokenizer.json)")
+    for name in ("n_bytes", "n_items"):
+        whole["validation"][name] -= 10**6
+    index.write_text(json.dumps(whole | {"sha256": index_hash(whole)}))
+    refused(tmp_path, "index.json")
+
+
 @pytest.mark.parametrize("content", ["[]", "null", "3", "{", "[" * 100_000])
 def test_notes_of_hashes_that_are_damaged_are_ignored(tmp_path, monkeypatch, content):
     monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
@@ -310,6 +332,19 @@ def test_notes_of_hashes_that_are_damaged_are_ignored(tmp_path, monkeypatch, con
     notes.parent.mkdir()
     notes.write_text(content)
     assert text_corpus(tmp_path, TEXT).train.n_tokens > 0
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("../precious")])
+def test_a_lock_that_is_no_plain_file(tmp_path, put):
+    """It is neither waited for nor written through."""
+    folder, precious = text_corpus(tmp_path, TEXT).folder, tmp_path / "precious"
+    shutil.rmtree(folder)
+    precious.write_text("precious")
+    folder.with_suffix(".lock").unlink()
+    put(folder.with_suffix(".lock"))
+    with pytest.raises(DataError, match=r"cannot lock .*\.lock: "):
+        text_corpus(tmp_path, TEXT)
+    assert precious.read_text() == "precious"
 
 
 def test_text_that_changes_while_it_is_read(tmp_path):
@@ -510,6 +545,20 @@ def test_damaged_baselines_are_computed_again(tmp_path):
     splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
     loaders, notes = Loaders(made.tokenizer, *splits), made.folder / "bits_per_byte.json"
     bits = compress(loaders)
-    for content in (notes.read_text()[:-1], "", "null"):
+    damaged = [notes.read_text()[:-1], "", "null", "{}", "[]", '{"this model": 0.001}', '{"xz -9": {}}']
+    damaged += [f'{{"gzip -9": {value}}}' for value in ("NaN", "1e999", "1" + "0" * 400, "true", '"x"', "-1")]
+    for content in damaged:
         notes.write_text(content)
         assert compress(loaders) == bits == json.loads(notes.read_text())
+
+
+@pytest.mark.parametrize("spoil", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/full")])
+def test_baselines_that_cannot_be_kept(tmp_path, spoil):
+    """A run that has finished does not end with an error of the cache."""
+    made = text_corpus(tmp_path, TEXT)
+    splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
+    loaders = Loaders(made.tokenizer, *splits)
+    spoil(made.folder / "bits_per_byte.json")
+    bits = compress(loaders)
+    shutil.rmtree(made.folder)
+    assert bits == compress(loaders) and bits.keys() == set(COMPRESSORS)

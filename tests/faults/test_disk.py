@@ -15,6 +15,7 @@ from safetensors.torch import save as safetensors_of
 
 from data import disk
 from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
+from model.checkpoint.load import load_run
 from model.checkpoint.save import prune, save
 from tests.faults.harness import (
     STEPS,
@@ -116,6 +117,47 @@ def test_another_run_takes_the_name(tmp_path, moment):
     assert files_in(run) == files_in(reference())
 
 
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_a_folder_that_is_emptied(tmp_path, moment):
+    """What a run needs besides its weights is written again, so that it can be resumed."""
+    run, removed = tmp_path / "runs/run", tmp_path / "removed"
+
+    def empty(name, real, args):
+        happens = (name, Path(args[0]).name) == moment and (run / "checkpoints/latest").exists()
+        if happens and not removed.exists():
+            run.rename(removed)
+            run.mkdir()
+
+    code, output = train(tmp_path, overridden(*NO_EVAL), Shim(1, empty, below="runs/run/", always=True))
+    assert code == 0 and "Traceback" not in output, output
+    assert load_run(run).step == STEPS
+    assert train(tmp_path, ["name=run", "resume=true", "train.steps=5"])[0] == 0
+
+
+def plain_files(checkpoints):
+    for step in range(3):
+        (checkpoints / step_dir(step)).with_suffix(".trash").touch()
+        (checkpoints / step_dir(step)).touch()
+
+
+UNDELETABLE = [plain_files, lambda checkpoints: (checkpoints / "best").write_text("../../elsewhere")]
+
+
+@pytest.mark.parametrize("spoil", UNDELETABLE, ids=["files", "best"])
+def test_an_old_checkpoint_that_cannot_be_deleted(tmp_path, capsys, spoil):
+    """It is a warning and no failure: the new one has been saved."""
+    saver = AsyncCheckpointer(tmp_path / "checkpoints", 1)
+    (tmp_path / "checkpoints").mkdir()
+    spoil(tmp_path / "checkpoints")
+    for step in range(3, 9):
+        saver.save({"step": step}, lambda: {"model": {}, "optimizer": {}})
+    saver.wait()
+    saver.close()
+    errors = capsys.readouterr().err
+    assert errors.count("warning: ") == errors.count("an old checkpoint could not be deleted (") == 1, errors
+    assert saver.failures == 0 and whole_steps(tmp_path / "checkpoints")[0] == 8
+
+
 def test_another_run_is_faster(tmp_path):
     """Of two runs that begin at once with resume=auto, one makes the folder; the other leaves it alone."""
     folder = tmp_path / "runs/run"
@@ -124,7 +166,7 @@ def test_another_run_is_faster(tmp_path):
         run_folder.check_disk_space = lambda *args: shutil.copytree(reference(), folder)
 
     code, output = train(tmp_path, overridden("resume=auto"), act)
-    assert code == 2 and "error: runs/run already exists; add resume=true to continue it" in output, output
+    assert code == 8 and "error: runs/run is in use by process " in output, output
     assert files_in(folder) == files_in(reference())
 
 
@@ -138,6 +180,22 @@ def test_a_disk_without_locks(tmp_path):
     code, output = train(tmp_path, overridden(), act)
     assert code == 0 and output.count("warning: runs/run cannot be locked (No locks available)") == 1, output
     equal(tmp_path / "runs/run")
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("precious")])
+def test_a_log_that_is_replaced(tmp_path, capsys, put):
+    """Its rows go neither through a link nor into a pipe, and are kept until it can be written."""
+    path, precious = tmp_path / "metrics.jsonl", tmp_path / "precious"
+    log = JsonlLog(path)
+    precious.write_text("precious")
+    path.unlink()
+    put(path)
+    log.add({"step": 1})
+    assert "metrics.jsonl cannot be written" in capsys.readouterr().err
+    assert precious.read_text() == "precious"
+    path.unlink()
+    log.add({"step": 2})
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
 
 
 @pytest.mark.parametrize("cut, left", [(os.unlink, b""), (0, b""), (15, b'{"step": 1}\n{"s\n')])
@@ -208,8 +266,25 @@ def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, mon
     monkeypatch.setattr(disk, "atomic_rmtree", delete)
     for step in range(1, 6):
         save_small(tmp_path / "checkpoints", step)
-        prune(tmp_path / "checkpoints", 2)
+        prune(tmp_path / "checkpoints", 2, step)
     assert seen and all(len([step for step in steps if step > deleted]) >= 2 for deleted, steps in seen)
+
+
+def test_checkpoints_of_others_do_not_displace_those_of_the_run(tmp_path):
+    """One beyond its steps is set aside; what `latest` names stays, even if a save has failed."""
+    (tmp_path / step_dir(99999999)).mkdir()
+    for step in (1, 2):
+        save_small(tmp_path, step)
+        prune(tmp_path, 1, step)
+    assert whole_steps(tmp_path) == [2]
+    assert (tmp_path / "step-99999999.damaged").is_dir()
+    (tmp_path / step_dir(3)).mkdir()
+    prune(tmp_path, 1, 4)
+    assert whole_steps(tmp_path) == [2]
+
+
+def whole_steps(checkpoints):
+    return [step_of(path) for path in whole_checkpoints(checkpoints, [])]
 
 
 def test_a_copy_is_saved(tmp_path):

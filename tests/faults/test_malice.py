@@ -269,6 +269,14 @@ def test_bad_configs(folder, resume, what):
     assert code == 4 and "Traceback" not in output and output.count("error: ") == 1
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e308", "1" + "0" * 400, "true"])
+def test_any_time_may_be_logged(folder, resume, value):
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(f'{{"step": 3, "loss": 1.0, "seconds": {value}}}\n')
+    code, output = resume("train.steps=5", "log.every=1")
+    assert code == 0 and "Traceback" not in output and "elapsed 0:0" in output, output
+
+
 TOKENIZERS = {
     "code": {"kind": "bpe", "pattern": "(?{system})", "ranks": [], "specials": {}},
     "huge": {"kind": "byte", "specials": {"end": 1 << 40}},

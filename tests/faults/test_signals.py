@@ -8,7 +8,17 @@ import signal
 import pytest
 
 from model.transformer import Decoder
-from tests.faults.harness import STEPS, child, equal, exit_code, overridden, run_trials, train, verified_steps
+from tests.faults.harness import (
+    STEPS,
+    child,
+    copy_run,
+    equal,
+    exit_code,
+    overridden,
+    run_trials,
+    train,
+    verified_steps,
+)
 from tests.faults.shim import Shim
 from tests.training.runs import rows
 from training import distributed as signals
@@ -41,7 +51,7 @@ def stops_and_resumes(item, cwd):
     assert code in (0, 75, -kind, 130), output  # before the first step, a signal has its default effect
     folder = cwd / "runs/run"
     if code == 75:
-        assert re.search(rf"stopped by {kind.name} (after step|before its first step)", output), output
+        assert re.search(rf"stopped by {kind.name} (after step|before the first step)", output), output
         done = max((step for step, _ in rows(folder, "step", "loss")), default=0)
         assert max(verified_steps(folder), default=0) == done, "the checkpoint is of the last finished step"
         with open(cwd.parent / "stopped.txt", "a") as file:
@@ -88,6 +98,18 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path):
     assert verified_steps(tmp_path / "runs/run") != [STEPS]
     assert train(tmp_path, overridden("resume=auto"))[0] == 0
     equal(tmp_path / "runs/run")
+
+
+def test_a_run_that_is_stopped_before_its_first_step_starts_again(tmp_path):
+    """By the command that it prints, with the weights it was to start from."""
+    copy_run(tmp_path)
+    data = [override for override in overridden() if override.startswith(("data", "train", "eval"))]
+    stop = Shim(1, lambda *_: os.kill(os.getpid(), signal.SIGTERM), below="runs/new/metrics.jsonl")
+    code, output = train(tmp_path, [*data, "init_from=runs/run", "name=new"], stop)
+    assert code == 75, output
+    [command] = re.findall(r"before the first step. To start again: python train.py (.*)", output)
+    code, output = train(tmp_path, command.split())
+    assert code == 0 and verified_steps(tmp_path / "runs/new")[-1] == STEPS, output
 
 
 def test_signal_handlers_are_restored():

@@ -11,6 +11,7 @@ import yaml
 
 from configs.compose import compose, compose_raw, flatten
 from configs.errors import CheckpointError
+from data.store import index_hash
 from tests.faults.harness import equal, write_manifest
 from tests.training.runs import rows, with_usual
 from training.monitor.metrics import truncate_rows
@@ -269,9 +270,33 @@ def test_tokens_go_to_no_place_that_only_the_config_of_a_run_names(resume, room)
         assert resume(f"data.cache={place}")[0].data["cache"] == str(place)
     assert not Path("outside").exists() and not Path("../outside").exists()
     edited(lambda config: config["data"].update(cache="outside"))
-    Path("outside/text-0").mkdir(parents=True)
-    Path("outside/text-0/index.json").touch()
+    Path("outside/blog").mkdir(parents=True)
+    Path("outside/blog/index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="which has no tokens"):
+        resume()
+    size = {"n_bytes": 1, "n_items": 1}
+    index = {"input_kind": "text", "files": {}, "train": size, "validation": size}
+    Path("outside/blog/index.json").write_text(json.dumps(index | {"sha256": index_hash(index)}))
     assert resume()[0].data["cache"] == "outside", "a cache that is in use"
+
+
+def test_weights_come_from_no_place_that_only_the_config_of_a_run_names(resume):
+    for place in ("outside", "openai-community/gpt2"):
+        overrides = [f"init_from={place}", "data=text", "data.path=book.txt"]
+        edited(lambda c, place=place, overrides=overrides: c.update(init_from=place, overrides=overrides))
+        with pytest.raises(CheckpointError, match=f"has no checkpoint, .*; add init_from={place} to start"):
+            resume()
+        assert resume(f"init_from={place}")[0].init_from == place
+    Path("runs/mine/checkpoints/step-00000001").mkdir(parents=True)
+    assert resume()[0].init_from == place, "it has weights of its own"
+
+
+def test_an_empty_folder_becomes_a_run(start):
+    """It was left by a run that was killed."""
+    Path("runs/mine").mkdir(parents=True)
+    code, _, stderr = start("name=mine")
+    assert code == 2 and "runs/mine already exists; add resume=auto to continue it" in stderr
+    assert start("name=mine", "resume=auto", "train.steps=1")[0] == 0
 
 
 @pytest.mark.parametrize("typed", [[], ["train.steps=4"]])
@@ -327,7 +352,8 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert code == 0 and "runs/mine is finished, all 1 steps are done; raise train.steps" in stdout
     Path("book.txt").write_text("another text\n" * 500)
     code, _, stderr = start(*args)
-    assert code == 3 and "the text has changed since runs/mine was trained on it" in stderr
+    changed = "the text has changed since runs/mine was trained on it, or is that of another data.path"
+    assert code == 3 and changed in stderr
     assert start(*args, "resume_allow=[data]")[0] == 0
     shutil.rmtree("runs/mine/checkpoints")
     code, stdout, _ = start(*args)

@@ -47,6 +47,12 @@ def test_every_architecture_trains_by_the_same_command(run, overrides):
     assert [sample["step"] for sample in samples] == [2, 4] and all(len(sample) >= 3 for sample in samples)
 
 
+def test_one_validation_pair_has_no_other_source(run):
+    """The loss with shuffled sources is left out where no batch has two rows."""
+    folder = run("model=t5", "data=synthetic", "data.size=5", "data.val_fraction=0.01")
+    assert rows(folder, "val_loss", "full") and not rows(folder, "val_loss_shuffled_source")
+
+
 def test_a_line_per_step_and_per_evaluation(start):
     code, output, _ = start("log.every=1", "eval.every=2", "name=lines")
     assert code == 0

@@ -25,7 +25,7 @@ class JsonlLog:
         self.flush()
 
     def write(self, sync=False):
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | disk.O_BINARY, 0o666)
+        handle = disk.open_plain(self.path, flags=os.O_APPEND)
         try:
             self.check_lock()  # of the folder where the file was found
             with self.mutex:
@@ -73,10 +73,10 @@ def read_rows(path, max_bytes=MAX_BYTES):
 
 
 def rows(path):
-    """The numbers in each row of metrics.jsonl."""
+    """The numbers in each row of metrics.jsonl, but for infinite and huge ones; NaN stays."""
     for row in read_rows(path):
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        yield {name: n for name, n in numbers.items() if isinstance(n, float) or abs(n) < 2**63}
+        yield {name: n for name, n in numbers.items() if not abs(n) >= 2**63}
 
 
 def truncate_rows(path, keep):
