@@ -107,8 +107,13 @@ def read_logits(folder, family, inputs):
         return
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model = model_class.from_pretrained(folder, local_files_only=True)
-    yield "transformers", model(**dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))).logits
+    inputs = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
+    try:
+        logits = model_class.from_pretrained(folder, local_files_only=True)(**inputs).logits
+    except Exception as error:  # of many types
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise HubError(f"transformers cannot load it: {reason}") from None
+    yield "transformers", logits
 
 
 def write_folder(draft, match, model, tokenizer):
