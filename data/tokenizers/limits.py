@@ -50,6 +50,7 @@ def check_json(text):
     """Before the library reads it, for it normalizes the added tokens at once."""
     spec = json.loads(text, object_pairs_hook=check_object)
     model, times = spec["model"], check_steps(spec)
+    require(not model.get("dropout"), "it has dropout, which makes ids random; set it to null")
     is_unigram, max_chars = isinstance(model["vocab"], list), model.get("max_input_chars_per_word", 0)
     tokens = [entry[0] for entry in model["vocab"]] if is_unigram else [*model["vocab"]]
     added = [token["content"] for token in spec.get("added_tokens") or []]
