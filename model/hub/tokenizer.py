@@ -7,7 +7,8 @@ from configs.cli import expand_user
 from configs.errors import HubError
 from configs.registry import Count, check_value
 from data.tokenizers.huggingface import from_hf, to_hf
-from data.tokenizers.tokenizer import HF_FILES, load_hf_tokenizer
+from data.tokenizers.limits import as_tokenizer_error
+from data.tokenizers.tokenizer import HF_FILES, NO_TEMPLATE, load_hf_tokenizer
 from model.hub.files import NAME, read_json
 
 # {special token: (names in config.json and tokenizer_config.json, spellings to try if these have none)}
@@ -69,10 +70,33 @@ def obey_prefix_space(text, settings, hf_config):
     return json.dumps(spec)
 
 
+def role_names(names):
+    return {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
+
+
+def drop_template(tokenizer):
+    """Training here uses no template, so AutoTokenizer must not add one to the exported model's prompts: not
+    by add_bos_token, nor by a class that has its own, such as BertTokenizer."""
+    if not any(tokenizer.template):
+        return tokenizer
+    roles = role_names(to_hf(tokenizer)[1])
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_eos_token": False}
+    files = tokenizer.files
+    with as_tokenizer_error("the tokenizer's files cannot be used"):
+        if tokenizer.text is not None:
+            tokenizer.text = json.dumps(json.loads(tokenizer.text) | {"post_processor": None})
+        if "tokenizer.json" in files:
+            files["tokenizer.json"] = tokenizer.text
+        if (name := "tokenizer_config.json") in files:
+            files[name] = json.dumps(roles | json.loads(files[name]) | settings, indent=2)
+    tokenizer.template = NO_TEMPLATE
+    return tokenizer
+
+
 def write_tokenizer(folder, tokenizer, context_length):
     text, names = to_hf(tokenizer)
-    settings = {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
-    settings |= {"model_max_length": context_length, "tokenizer_class": "PreTrainedTokenizerFast"}
+    settings = role_names(names) | {"model_max_length": context_length}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
         settings["split_special_tokens"] = True  # text is always text; masks have to be written in it
     files = {"tokenizer_config.json": json.dumps(settings, indent=2)} | tokenizer.files

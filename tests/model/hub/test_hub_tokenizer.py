@@ -120,11 +120,12 @@ def hf_folder(kind, folder, settings=None, **changes):
     return folder
 
 
-def behavior(folder):
+def behavior(folder, template=True):
     """What a user of AutoTokenizer can see, and the ends of a text in both config files."""
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    rows = [tokenizer(text, add_special_tokens=add)["input_ids"] for text in TEXTS for add in (True, False)]
-    rows.append(tokenizer("a", "b")["input_ids"])
+    adds = (template, False)
+    rows = [tokenizer(text, add_special_tokens=add)["input_ids"] for text in TEXTS for add in adds]
+    rows.append(tokenizer("a", "b", add_special_tokens=template)["input_ids"])
     decoded = [tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
     roles = tokenizer.special_tokens_map, tokenizer.extra_special_tokens, tokenizer.all_special_ids
     added = {i: str(token.__getstate__()) for i, token in tokenizer.added_tokens_decoder.items()}
@@ -154,16 +155,22 @@ def test_special_tokens_survive_import_and_export(kind, tmp_path):
         assert tokenizer.encode(text).tolist() == text_ids(auto, text), "special tokens in a text are text"
 
 
-@pytest.mark.parametrize("kind", ["llama3", "roberta", "qwen"])
+@pytest.mark.parametrize("kind", ["llama3", "roberta", "qwen", "wordpiece"])
 def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
+    """The template does not: training, samples and the export's AutoTokenizer agree on none."""
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(TEXT * 3)
-    folder = hf_folder(kind, tmp_path / "hf")
+    folder = hf_folder(kind, tmp_path / "hf", {"add_bos_token": True} if kind == "llama3" else {})
     overrides = ["init_from=hf", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
     overrides += ["train.steps=1", "eval.max_examples=2", "name=tuned"]
     assert launch(main, lambda overrides: compose(overrides, init_config), overrides) == 0
     export_run("runs/tuned", "latest", tmp_path / "back", None)
-    assert behavior(tmp_path / "back") == behavior(folder)
+    back, before = behavior(tmp_path / "back"), behavior(folder, template=False)
+    changed = {i for i in range(len(back)) if back[i] != before[i]}
+    assert changed == ({2} if kind == "wordpiece" else set()), "the roles that BertTokenizer presumes"
+    import_run(tmp_path / "back", tmp_path / "again")
+    tokenizers = [load_run(run).tokenizer for run in ("runs/tuned", tmp_path / "again")]
+    assert [tokenizer.template for tokenizer in tokenizers] == [[[], []]] * 2
 
 
 @pytest.mark.parametrize("rstrip", [False, True])
