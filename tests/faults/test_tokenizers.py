@@ -114,14 +114,16 @@ HOSTILE = [
     (chain(5000, {"type": "NFC"}), "are too long"),
     (chain(1, replace("", "(a|b)" * 10_000)), "are too long"),
     (chain(1, FIXED, "pre_tokenizer"), "FixedLength has length 0"),
-    (added(*["a" * 999] * 20_000), "the tokens have 19,980,000 characters"),
+    (added(*["a" * 999] * 20_000), "the tokens have 19,980,000 bytes"),
+    (added(*["\u6771" * 900] * 2000), "the tokens have 5,400,000 bytes"),
     (added("a" * 10**6), "a token has more than 1000 characters"),
     (model(2, continuing_subword_prefix="a" * 10**6), "a token has more than 1000"),
     (model(1, merges=[["c", "\u2581"]]), "a merge lacks continuing_subword_prefix"),
     (model(0, dropout=0.5), "it has dropout, which makes ids random"),  # AutoTokenizer's, too
     (model(2, max_input_chars_per_word=10**9), "max_input_chars_per_word is 1000000000"),
     (model(4, vocab=[["a" * 300, 0.0]]), "a token has more than 256 characters"),
-    (model(4, vocab=[["a" * 250, 0.0]] * 50_000), "the tokens have 12,500,000 characters"),
+    (model(4, vocab=[["a" * 250, 0.0]] * 50_000), "the tokens have 12,500,000 bytes"),
+    (model(4, vocab=[["\u6771" * 250, 0.0]] * 7000), "the tokens have 5,250,000 bytes"),
     ({"normalizer": nested(300)}, "not a valid tokenizer.json: recursion limit"),
     ({"normalizer": {"type": "Precompiled"}}, "a value is missing or of another type"),
     (precompiled(size=2**32 - 4), "precompiled_charsmap is damaged"),
@@ -299,8 +301,8 @@ LARGE = [  # close to each limit
     chain(1, {"type": "FixedLength", "length": 256}, "pre_tokenizer")
     | model(2, max_input_chars_per_word=256),
     model(4, vocab=[["a" * n, 0.0] for n in range(1, 257)]),
-    model(4, vocab=[["".join(map(chr, range(n, n + 20))), 0.0] for n in range(0x100, 0xD000)]),
-    added(*(f"<{i}>" + "a" * 900 for i in range(1000))),
+    model(4, vocab=[["".join(map(chr, range(n, n + 31))), 0.0] for n in range(0x100, 0xD000)]),
+    added(*(f"<{i}>" + "\u6771" * 900 for i in range(1800))),
 ]
 
 
