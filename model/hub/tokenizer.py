@@ -9,7 +9,7 @@ from configs.registry import Count, check_value
 from data.tokenizers.huggingface import from_hf, to_hf
 from data.tokenizers.limits import as_tokenizer_error
 from data.tokenizers.tokenizer import HF_FILES, NO_TEMPLATE, load_hf_tokenizer
-from model.hub.files import NAME, read_json
+from model.hub.files import NAME, read_json, read_text
 
 # {special token: (names in config.json and tokenizer_config.json, spellings to try if these have none)}
 ROLES = {
@@ -19,7 +19,7 @@ ROLES = {
     "mask": (("mask",), ("[MASK]", "<mask>")),
 }
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
-MAX_FILE_CHARS = 1 << 24  # of a file beside tokenizer.json
+MAX_TOKENIZER_BYTES = 40_000_000  # more than any published one has
 # classes of transformers that read add_prefix_space from tokenizer_config.json, and the models they are for
 PREFIX_SPACE_CLASSES = {"gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "bart": "BartTokenizer"}
 PREFIX_SPACE_CLASSES |= {"qwen3": "Qwen2Tokenizer"}
@@ -40,10 +40,8 @@ def read_tokenizer(folder, hf_config):
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
     try:
-        files = {name: (folder / name).read_text("utf-8") for name in HF_FILES if (folder / name).is_file()}
-        text = files.pop("tokenizer.json")
-        if large := [name for name in files if len(files[name]) > MAX_FILE_CHARS]:
-            raise ValueError(f"{large[0]} has more than {MAX_FILE_CHARS:,} characters")
+        text = read_text(path, MAX_TOKENIZER_BYTES)
+        files = {name: read_text(folder / name) for name in HF_FILES[1:] if (folder / name).is_file()}
         generation, roles, settings = (
             read_json(folder / f"{name}.json") if (folder / f"{name}.json").exists() else {}
             for name in ("generation_config", "special_tokens_map", "tokenizer_config")

@@ -1,7 +1,9 @@
 """Special tokens survive import, fine-tuning and export: AutoTokenizer does the same before and after."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -259,3 +261,23 @@ def test_large_and_damaged_files_are_refused(tmp_path):
         with pytest.raises(HubError, match=f"{re.escape(name)} (has more than 16,777,216|is not a JSON)"):
             load_hf(folder)
         (folder / name).write_text(before)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        before = (folder / name).read_bytes()
+        os.truncate(folder / name, 20 << 30)  # sparse
+        with pytest.raises(HubError, match=f"{re.escape(name)} has more than [1-4].,...,... bytes"):
+            load_hf(folder)
+        (folder / name).write_bytes(before)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_links_stay_in_the_folder_or_in_the_cache_of_the_hub(name, tmp_path):
+    folder = hf_folder("llama3", tmp_path / "snapshots/main")
+    (tmp_path / "blobs").mkdir()
+    (folder / name).rename(tmp_path / "blobs/1")
+    (folder / name).symlink_to("../../blobs/1")
+    assert load_hf(folder)[1].files["chat_template.jinja"] == CHAT
+    shutil.copytree(folder, tmp_path / "a/b/other", symlinks=True)
+    (tmp_path / "a/b/other" / name).unlink()
+    (tmp_path / "a/b/other" / name).symlink_to(tmp_path / "blobs/1")
+    with pytest.raises(HubError, match=f"{re.escape(name)} is a link that leads out of its folder"):
+        load_hf(tmp_path / "a/b/other")
