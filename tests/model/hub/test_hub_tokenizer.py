@@ -15,6 +15,7 @@ import sample
 from configs.cli import run_command
 from configs.compose import compose
 from data.tokenizers.huggingface import SAMPLE
+from data.tokenizers.tokenizer import HubTokenizer
 from model.checkpoint.load import load_run
 from model.generate.prompt import encode_prompt
 from model.hub import HubError
@@ -191,6 +192,28 @@ def test_masks_in_a_prompt_are_those_of_the_tokenizer(kind, rstrip, tmp_path):
         assert encode_prompt(text, tokenizer, 64, False, tokenizer.template) == expected
         written = text.replace(mask, "[MASK]")
         assert encode_prompt(written, tokenizer, 64, False, tokenizer.template) == expected
+
+
+@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_sentinels_in_a_prompt_are_those_of_the_tokenizer(scheme, strip, tmp_path):
+    """With the white space that they absorb, and the space that Metaspace puts behind them."""
+    words = ["</s>", "<unk>", "\u2581", "\u2581a", "a", "b", "\u2581b", "x"]
+    backend = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=1))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    backend.add_special_tokens([AddedToken(f"<extra_id_{i}>", lstrip=strip, rstrip=strip) for i in range(3)])
+    ids = {
+        name: backend.token_to_id(name) for name in ("</s>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
+    }
+    ids = dict(zip(("end", "sentinel_0", "sentinel_1", "sentinel_2"), ids.values(), strict=True))
+    tokenizer = HubTokenizer(backend.to_str(), ids, 20)
+    for text in ("a {} b", "a{}b {}a", "{}", "{} a", "a  {}  b{}", "{}{} x", "a b", "x{} {} {}x"):
+        written = text.format(*(f"<extra_id_{i}>" for i in range(3)))
+        assert encode_prompt(text.replace("{}", "[MASK]"), tokenizer, 64, False, [[], []]) == (
+            backend.encode(written).ids
+        )
+        assert tokenizer.encode(written).tolist() != backend.encode(written).ids or "{}" not in text
+    assert ids["sentinel_0"] not in encode_prompt("a <extra_id_0> b", tokenizer, 64, False, [[], []])
 
 
 def test_generation_ends_at_each_end_token(tmp_path, capsys):
