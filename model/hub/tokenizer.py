@@ -20,9 +20,9 @@ ROLES = {
 }
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 MAX_TOKENIZER_BYTES = 40_000_000  # more than any published one has
-# classes of transformers that read add_prefix_space from tokenizer_config.json, and the models they are for
-PREFIX_SPACE_CLASSES = {"gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "bart": "BartTokenizer"}
-PREFIX_SPACE_CLASSES |= {"qwen3": "Qwen2Tokenizer"}
+# classes of transformers that read settings from tokenizer_config.json, and the models they are for
+AUTO_TOKENIZERS = {"gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "bart": "BartTokenizer"}
+AUTO_TOKENIZERS |= {"qwen3": "Qwen2Tokenizer", "bert": "BertTokenizer"}
 
 
 def is_hf_folder(place):
@@ -50,22 +50,26 @@ def read_tokenizer(folder, hf_config):
             settings = {"tokenizer_class": name} | settings
             files["tokenizer_config.json"] = json.dumps(settings, indent=2)
         specials = special_ids(hf_config, generation, roles | settings, load_hf_tokenizer(text), vocab_size)
-        return from_hf(obey_prefix_space(text, settings, hf_config), specials, vocab_size, files)
+        return from_hf(obey_settings(text, settings, hf_config), specials, vocab_size, files)
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{path} cannot be used: {error}") from None
 
 
-def obey_prefix_space(text, settings, hf_config):
-    """tokenizer.json, such that it begins a text with a space only where AutoTokenizer does."""
-    name = settings.get("tokenizer_class") or PREFIX_SPACE_CLASSES.get(hf_config.get("model_type"))
-    spec, add = json.loads(text), settings.get("add_prefix_space") is True
-    last = spec.get("pre_tokenizer") or {}
-    last = last.get("pretokenizers", [last])[-1]
-    is_listed = str(name).removesuffix("Fast") in PREFIX_SPACE_CLASSES.values()
-    if not is_listed or last.get("add_prefix_space", add) == add:
-        return text
-    last["add_prefix_space"] = add
-    return json.dumps(spec)
+def obey_settings(text, settings, hf_config):
+    """tokenizer.json, such that it normalizes a text, and puts a space before it, as AutoTokenizer does."""
+    name = settings.get("tokenizer_class") or AUTO_TOKENIZERS.get(hf_config.get("model_type"))
+    name, spec, before = str(name).removesuffix("Fast"), json.loads(text), json.loads(text)
+    if name == "BertTokenizer" and spec["model"].get("type") == "WordPiece":
+        normalizer = {"type": "BertNormalizer", "clean_text": True}
+        normalizer["handle_chinese_chars"] = settings.get("tokenize_chinese_chars", True)
+        normalizer["strip_accents"] = settings.get("strip_accents")
+        spec["normalizer"] = normalizer | {"lowercase": settings.get("do_lower_case", True)}
+    elif name in AUTO_TOKENIZERS.values():
+        last = spec.get("pre_tokenizer") or {}
+        last = last.get("pretokenizers", [last])[-1]
+        if "add_prefix_space" in last:
+            last["add_prefix_space"] = settings.get("add_prefix_space") is True
+    return text if spec == before else json.dumps(spec)
 
 
 def role_names(names):
