@@ -115,16 +115,22 @@ def special_ids(hf_config, generation_config, roles, library, vocab_size):
             yield from i if isinstance(i, list) else [i]
             name = name.get("content") if isinstance(name, dict) else name
             yield library.token_to_id(name) if isinstance(name, str) else None
-        yield from map(library.token_to_id, spellings)
+        yield from map(added.get, spellings)
 
     def valid(ids):  # -1 in config.json stands for none
-        return [i for i in ids if type(i) is int and 0 <= i < vocab_size]
+        ids = [i for i in ids if i is not None]
+        if wrong := [i for i in ids if type(i) is not int]:
+            raise ValueError(f"{wrong[0]!r} is not the id of a special token")
+        return [i for i in ids if 0 <= i < vocab_size]
+
+    # an ordinary token may be spelled so, too
+    added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
     ids = {special: found[0] for special, names in ROLES.items() if (found := valid(candidates(*names)))}
     if "end" not in ids:
         raise ValueError("no end-of-text token: add eos_token to tokenizer_config.json")
     for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's and this project's
-        sentinels = (library.token_to_id(spelling.format(n)) for n in count())
+        sentinels = (added.get(spelling.format(n)) for n in count())
         ids |= {f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, sentinels))}
     eos = [config.get("eos_token_id") for config in (hf_config, generation_config)]
     ends = valid(i for several in eos for i in (several if isinstance(several, list) else [several]))

@@ -276,6 +276,22 @@ def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
     assert "mask" not in specials or auto("<|mask|>")["input_ids"] == [tokenizer.specials["mask"]]
 
 
+def test_an_ordinary_token_is_no_mask(tmp_path):
+    folder = hf_folder("wordpiece", tmp_path / "hf")
+    assert load_hf(folder)[1].specials["mask"] == 4
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole["added_tokens"].pop()
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    assert "mask" not in load_hf(folder)[1].specials
+
+
+@pytest.mark.parametrize("value", ["291", True, 291.0, [291, "291"], {}])
+def test_ids_of_another_type_are_refused(value, tmp_path):
+    folder = hf_folder("llama3", tmp_path / "hf", eos_token_id=value)
+    with pytest.raises(HubError, match="is not the id of a special token"):
+        load_hf(folder)
+
+
 def test_a_folder_without_tokenizer_config(tmp_path):
     """Export writes one with the names of the special tokens, and the class that reads tokenizer.json."""
     folder = hf_folder("llama3", tmp_path / "hf")
