@@ -39,6 +39,8 @@ def read_tokenizer(folder, hf_config):
     if not path.is_file():
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
+    if (extra := folder / "additional_chat_templates").exists():
+        raise HubError(f"{extra} is not supported; copy the model without it")
     try:
         text = read_text(path, MAX_TOKENIZER_BYTES)
         files = {name: read_text(folder / name) for name in HF_FILES[1:] if (folder / name).is_file()}

@@ -319,6 +319,13 @@ def test_large_and_damaged_files_are_refused(tmp_path):
         (folder / name).write_bytes(before)
 
 
+def test_more_chat_templates_are_refused(tmp_path):
+    folder = hf_folder("llama3", tmp_path / "hf")
+    (folder / "additional_chat_templates").mkdir()
+    with pytest.raises(HubError, match="additional_chat_templates is not supported"):
+        load_hf(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
 def test_links_stay_in_the_folder_or_in_the_cache_of_the_hub(name, tmp_path):
     folder = hf_folder("llama3", tmp_path / "snapshots/main")
