@@ -4,14 +4,8 @@ import json
 import re
 from itertools import pairwise
 
-from data.tokenizers.limits import SAMPLE, require
-from data.tokenizers.tokenizer import (
-    MAX_TEMPLATE,
-    NO_TEMPLATE,
-    BytePairTokenizer,
-    HubTokenizer,
-    load_hf_tokenizer,
-)
+from data.tokenizers.limits import MAX_TEMPLATE, SAMPLE, require
+from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, HubTokenizer, load_hf_tokenizer
 from data.tokenizers.train import PATTERN, byte_level, bytes_to_unicode
 
 

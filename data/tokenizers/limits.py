@@ -15,6 +15,7 @@ MAX_GROWTH = 100  # of a text, by normalizer and pre-tokenizer, or by the decode
 MAX_STEPS = 20_000  # characters that describe these, without character maps
 MAX_WORD, MAX_TOKEN = 256, 1000  # characters
 MAX_TRIES = 5_000_000  # bytes of Unigram and added tokens, which take up to 350 times as much memory
+MAX_TEMPLATE = 16  # ids around a prompt
 MAX_REPLACEMENT = 20  # characters that a character map puts in place of one; NFKC's has up to 18
 # types of steps that let a text grow by themselves, a ByteLevel to 4 bytes of 2 decomposed characters
 GROWTH = {"BPEDecoder": 2, "BertNormalizer": 3, "ByteLevel": 8, "CTC": 2, "Metaspace": 2, "WordPiece": 2}

@@ -13,10 +13,9 @@ import numpy as np
 import tiktoken
 
 from configs.registry import Count, build
-from data.tokenizers.limits import MAX_STEPS, SAMPLE, as_tokenizer_error, check_json, require
+from data.tokenizers.limits import MAX_STEPS, MAX_TEMPLATE, SAMPLE, as_tokenizer_error, check_json, require
 
 MAX_SPECIALS = 100_000
-MAX_TEMPLATE = 16  # ids
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 NO_ID = 1 << 31  # beyond every vocabulary
 Ids, Template, Files = dict[str, int], list[list[int]], dict[str, str]

@@ -62,10 +62,10 @@ def obey_settings(text, settings, hf_config):
     name = settings.get("tokenizer_class") or AUTO_TOKENIZERS.get(hf_config.get("model_type"))
     name, spec, before = str(name).removesuffix("Fast"), json.loads(text), json.loads(text)
     if name == "BertTokenizer" and spec["model"].get("type") == "WordPiece":
-        normalizer = {"type": "BertNormalizer", "clean_text": True}
-        normalizer["handle_chinese_chars"] = settings.get("tokenize_chinese_chars", True)
-        normalizer["strip_accents"] = settings.get("strip_accents")
-        spec["normalizer"] = normalizer | {"lowercase": settings.get("do_lower_case", True)}
+        chinese, lower = (settings.get(key, True) for key in ("tokenize_chinese_chars", "do_lower_case"))
+        normalizer = {"strip_accents": settings.get("strip_accents"), "lowercase": lower}
+        normalizer |= {"clean_text": True, "handle_chinese_chars": chinese}
+        spec["normalizer"] = {"type": "BertNormalizer", **normalizer}
     elif name in AUTO_TOKENIZERS.values():
         last = spec.get("pre_tokenizer") or {}
         last = last.get("pretokenizers", [last])[-1]
