@@ -9,7 +9,6 @@ import sys
 from contextlib import suppress
 
 from configs.cli import as_utf8, escape, print, run_command
-from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint.files import RUNS_DIR, newest_run
 from model.checkpoint.load import load_run
@@ -39,8 +38,7 @@ class Sampler:
         model.to(device, precision.dtype)  # 16-bit weights are read in half the time
         dtype = str(precision.dtype).removeprefix("torch.")
         print(f"{folder}, step {run.step}: {dtype} on {device}, {precision.reason}", file=sys.stderr)
-        # training here uses no template, even from a model that had one
-        before, after = NO_TEMPLATE if run.config.get("init_from") else tokenizer.template
+        before, after = tokenizer.template
         if model.kind == "decoder":  # trained on pairs, it expects a start token behind the source
             after = [tokenizer.specials["start"]] if self.is_seq2seq else []
         self.template = before, after

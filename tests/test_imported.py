@@ -8,9 +8,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
 from configs.cli import run_command
+from data.tokenizers.tokenizer import tokenizer_from_state
 from model.checkpoint.load import load_run
-from model.generate.options import parse_options
 from model.hub.__main__ import export_run, import_run
+from model.hub.convert import init_model
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
@@ -114,10 +115,8 @@ def test_export_keeps_the_template(name, imported, tmp_path):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 
-def test_a_finetuned_model_is_prompted_without_the_template(imported, tmp_path, monkeypatch):
+def test_a_finetuned_model_has_no_template(imported, tmp_path):
     imported("bart")
-    run = load_run(tmp_path / "run")
-    for init_from, template in ((None, ([END], [END])), (str(tmp_path / "run"), ([], []))):
-        loaded = run._replace(config=run.config | {"init_from": init_from})
-        monkeypatch.setattr(sample, "load_run", lambda *args, loaded=loaded: loaded)
-        assert sample.Sampler(parse_options(["--run", "run"])).template == template
+    assert load_run(tmp_path / "run").tokenizer.template == [[END], [END]]
+    _, tokenizer = init_model(tmp_path / "run")
+    assert tokenizer.template == [[], []] == tokenizer_from_state(tokenizer.state()).template

@@ -4,7 +4,7 @@ import json
 import re
 from itertools import pairwise
 
-from data.tokenizers.limits import SAMPLE
+from data.tokenizers.limits import MAX_TEMPLATE, SAMPLE, require
 from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, HubTokenizer, load_hf_tokenizer
 from data.tokenizers.train import PATTERN, byte_level, bytes_to_unicode
 
@@ -83,6 +83,7 @@ def template_of(processor):
             ids += processor["special_tokens"][name]["ids"]
         else:
             raise ValueError(f"the tokenizer's post-processor names an unknown token {name!r}")
+        require(len(ids) <= MAX_TEMPLATE, f"the template has more than {MAX_TEMPLATE} ids")
     if len(texts) != 1:
         raise ValueError("the tokenizer's post-processor does not put special tokens around one text")
     return [ids[: texts[0]], ids[texts[0] :]]
@@ -112,7 +113,7 @@ def from_hf(text, specials, vocab_size, files=None):
     wrapped = HubTokenizer(text, specials, vocab_size, template_of(spec.get("post_processor")), files)
     model, pattern = spec["model"], split_regex(spec.get("pre_tokenizer"))
     is_bpe = model.get("type") == "BPE" and pattern is not None and not spec.get("normalizer")
-    unsupported = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    unsupported = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     added = spec.get("added_tokens", [])
     if not is_bpe or any(map(model.get, unsupported)) or not all(token["special"] for token in added):
         return wrapped

@@ -13,7 +13,7 @@ import numpy as np
 import tiktoken
 
 from configs.registry import Count, build
-from data.tokenizers.limits import MAX_STEPS, SAMPLE, as_tokenizer_error, check_json, require
+from data.tokenizers.limits import MAX_STEPS, MAX_TEMPLATE, SAMPLE, as_tokenizer_error, check_json, require
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
@@ -52,6 +52,7 @@ class Tokenizer:
         self.names, self.template = {i: name for name, i in specials.items()}, template
         if len(template) != 2 or not all(0 <= i < self.vocab_size for side in template for i in side):
             raise ValueError(f"template must be two lists of ids below {self.vocab_size}")
+        require(sum(map(len, template)) <= MAX_TEMPLATE, f"the template has more than {MAX_TEMPLATE} ids")
         self.files = files or {}
         self.text = self.files.get("tokenizer.json")
         if not self.files.keys() <= set(HF_FILES):

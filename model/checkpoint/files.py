@@ -23,7 +23,7 @@ RUNS_DIR = Path("runs")
 STEP = re.compile(r"step-\d{8}")
 FILES = {"model.safetensors", "optimizer.safetensors", "state.json"}
 FORMAT = 2
-MAX_BYTES, MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES = 1 << 20, 1 << 16, 1 << 27
+MAX_BYTES, MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES = 1 << 20, 1 << 16, 1 << 26
 MAX_CONFIG_DEPTH = 16
 
 Steps = Annotated[int, Bounds(least=0, most=MAX_INT)]

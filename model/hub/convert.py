@@ -19,7 +19,7 @@ from model.hub import HubError, best_match, read_hf_config
 from model.hub.files import files_of, refuse_invalid, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
-from model.hub.tokenizer import is_hf_folder, read_tokenizer, write_tokenizer
+from model.hub.tokenizer import drop_template, is_hf_folder, read_tokenizer, write_tokenizer
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -56,9 +56,9 @@ def init_model(place):
     """The (model, tokenizer) that init_from loads."""
     if is_hf_folder(place):
         model, tokenizer, *_ = load_hf(place)
-        return model, tokenizer
-    run = load_run(expand_user(place))
-    return run.model.train(), run.tokenizer
+    else:
+        model, tokenizer, *_ = load_run(expand_user(place))
+    return model.train(), drop_template(tokenizer)
 
 
 @contextmanager
@@ -107,8 +107,13 @@ def read_logits(folder, family, inputs):
         return
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model = model_class.from_pretrained(folder, local_files_only=True)
-    yield "transformers", model(**dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))).logits
+    inputs = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
+    try:
+        logits = model_class.from_pretrained(folder, local_files_only=True)(**inputs).logits
+    except Exception as error:  # of many types
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise HubError(f"transformers cannot load it: {reason}") from None
+    yield "transformers", logits
 
 
 def write_folder(draft, match, model, tokenizer):

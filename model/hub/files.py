@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from configs.cli import expand_user
 from configs.errors import HubError
 
+MAX_BYTES = 1 << 24
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -41,12 +42,26 @@ def refuse_invalid(folder):
         raise HubError(f"{folder / 'config.json'} does not describe a valid model: {reason}") from None
 
 
-def read_json(path):
+def read_text(path, max_bytes=MAX_BYTES):
     if not path.is_file():  # reading a pipe would block
         raise HubError(f"{path.parent} has no {path.name}")
+    folder, target = path.parent.resolve(), path.resolve()
+    blobs = folder.parent.parent / "blobs"  # which the hub's cache links to
+    if target.parent != blobs and not target.is_relative_to(folder):
+        raise HubError(f"{path} is a link that leads out of its folder; copy the file")
+    if target.stat().st_size > max_bytes:
+        raise HubError(f"{path} has more than {max_bytes:,} bytes")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return target.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HubError(f"{path} cannot be read ({error})") from None
+
+
+def read_json(path):
+    text = read_text(path)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise HubError(f"{path} cannot be read ({error})") from None
     if not isinstance(value, dict):
         raise HubError(f"{path} is not a JSON object")

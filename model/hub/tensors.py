@@ -59,7 +59,10 @@ def read_tensors(family, table, folder, model_tensors):
             weight = file.get_tensor(names[name])
         if not weight.is_floating_point() or weight.element_size() < 2:
             raise HubError(f"{folder}: {name} is {weight.dtype}; only float16 and wider are supported")
-        return weight.float()
+        weight = weight.float()
+        if not torch.isfinite(weight).all():
+            raise HubError(f"{folder}: {name} has values that are NaN or infinite in float32")
+        return weight
 
     copies = {name: of for name, of in family.aliases.items() if name in names and name not in resolved}
     fallback = {n: of for n, of in family.fallback.items() if n not in names and of in (None, *names)}

@@ -9,6 +9,7 @@ import re
 import resource
 import struct
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from configs.cli import run_command
-from configs.errors import CheckpointError
+from configs.errors import CheckpointError, TokenizerError
+from data.tokenizers.huggingface import template_of
 from data.tokenizers.limits import as_tokenizer_error
-from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, load_hf_tokenizer, tokenizer_from_state
 from model.checkpoint.files import read_tokenizer
 from model.hub.__main__ import main as hub
 from tests.faults.harness import exit_code, fork
@@ -112,13 +114,16 @@ HOSTILE = [
     (chain(5000, {"type": "NFC"}), "are too long"),
     (chain(1, replace("", "(a|b)" * 10_000)), "are too long"),
     (chain(1, FIXED, "pre_tokenizer"), "FixedLength has length 0"),
-    (added(*["a" * 999] * 20_000), "the tokens have 19,980,000 characters"),
+    (added(*["a" * 999] * 20_000), "the tokens have 19,980,000 bytes"),
+    (added(*["\u6771" * 900] * 2000), "the tokens have 5,400,000 bytes"),
     (added("a" * 10**6), "a token has more than 1000 characters"),
     (model(2, continuing_subword_prefix="a" * 10**6), "a token has more than 1000"),
     (model(1, merges=[["c", "\u2581"]]), "a merge lacks continuing_subword_prefix"),
+    (model(0, dropout=0.5), "it has dropout, which makes ids random"),  # AutoTokenizer's, too
     (model(2, max_input_chars_per_word=10**9), "max_input_chars_per_word is 1000000000"),
     (model(4, vocab=[["a" * 300, 0.0]]), "a token has more than 256 characters"),
-    (model(4, vocab=[["a" * 250, 0.0]] * 50_000), "the tokens have 12,500,000 characters"),
+    (model(4, vocab=[["a" * 250, 0.0]] * 50_000), "the tokens have 12,500,000 bytes"),
+    (model(4, vocab=[["\u6771" * 250, 0.0]] * 7000), "the tokens have 5,250,000 bytes"),
     ({"normalizer": nested(300)}, "not a valid tokenizer.json: recursion limit"),
     ({"normalizer": {"type": "Precompiled"}}, "a value is missing or of another type"),
     (precompiled(size=2**32 - 4), "precompiled_charsmap is damaged"),
@@ -136,6 +141,18 @@ def test_refused_before_it_is_run(parts, sentence, capfd):
     with pytest.raises(ValueError, match=sentence):
         load_hf_tokenizer(with_parts(parts))
     assert "panicked" not in capfd.readouterr().err
+
+
+def test_templates_are_short():
+    """Each of these 20,000 tokens stands for 50,000 ids."""
+    tokens = {"e": {"id": "e", "ids": [5] * 50_000, "tokens": ["e"] * 50_000}}
+    single = [{"SpecialToken": {"id": "e"}}] * 20_000 + [{"Sequence": {"id": "A"}}]
+    with pytest.raises(TokenizerError, match="the template has more than 16 ids"):
+        template_of({"type": "TemplateProcessing", "single": single, "special_tokens": tokens})
+    for ids in (16, 17):
+        state = {"kind": "hub", "text": with_parts({}), "specials": {"end": 0}, "vocab_size": 20}
+        with pytest.raises(ValueError, match="more than 16 ids") if ids > 16 else nullcontext():
+            tokenizer_from_state(state | {"template": [[0] * 8, [0] * (ids - 8)]})
 
 
 def test_a_key_that_occurs_twice():
@@ -284,8 +301,8 @@ LARGE = [  # close to each limit
     chain(1, {"type": "FixedLength", "length": 256}, "pre_tokenizer")
     | model(2, max_input_chars_per_word=256),
     model(4, vocab=[["a" * n, 0.0] for n in range(1, 257)]),
-    model(4, vocab=[["".join(map(chr, range(n, n + 20))), 0.0] for n in range(0x100, 0xD000)]),
-    added(*(f"<{i}>" + "a" * 900 for i in range(1000))),
+    model(4, vocab=[["".join(map(chr, range(n, n + 31))), 0.0] for n in range(0x100, 0xD000)]),
+    added(*(f"<{i}>" + "\u6771" * 900 for i in range(1800))),
 ]
 
 

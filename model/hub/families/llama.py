@@ -29,6 +29,12 @@ def write(spec, ids):
     return {"num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"], **write_rope(spec)}
 
 
+def write_llama(spec, ids):
+    if spec["d_model"] % spec["n_heads"]:  # the others do not mind
+        raise HubError("LlamaForCausalLM needs a model.d_model that is a multiple of model.n_heads")
+    return write(spec, ids)
+
+
 def tensors(spec, hf_config):
     block, layer = "stack.blocks.*", "model.layers.*"
     return {
@@ -57,7 +63,7 @@ LLAMA = Family(
     keys=LLAMA_KEYS | {"head_dim": HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
     ignored=f"num_key_value_heads {KEYS}",
     read=read,
-    write=write,
+    write=write_llama,
     tensors=tensors,
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
@@ -68,6 +74,7 @@ MISTRAL = LLAMA._replace(
     architecture="MistralForCausalLM",
     keys=LLAMA_KEYS
     | {"head_dim": HEAD_DIM, "sliding_window": Key("attention.sliding_window", Count | None, 4096)},
+    write=write,
 )
 
 
@@ -134,5 +141,6 @@ NANOCHAT = LLAMA._replace(
         "final_logit_softcapping": Key("head.logit_softcap", Positive | None, 15.0),
     },
     read=read_nanochat,
+    write=write,
     tensors=nanochat_tensors,
 )

@@ -286,6 +286,12 @@ BAD_FILES = [
     (LLAMA, replaced("odd", torch.ones(2)), "has an unknown tensor: odd"),
     (LLAMA, replaced(NORM, torch.ones(31)), rf"{NORM} is .31,.; .* implies .32,."),
     (LLAMA, replaced(NORM, torch.ones(32).char()), f"{NORM} is torch.int8; only float"),
+    (LLAMA, replaced(NORM, torch.full((32,), torch.nan)), f"{NORM} has values that are NaN or infinite"),
+    (
+        LLAMA,
+        replaced(NORM, torch.full((32,), 1e300, dtype=torch.double)),
+        f"{NORM} has values .* infinite in float32",
+    ),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
 ]
 

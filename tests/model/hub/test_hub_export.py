@@ -19,7 +19,7 @@ from data.tokenizers.train import TOKENIZERS
 from model import build_model, hub
 from model.hub import HubError, convert
 from model.hub.convert import export, load_hf
-from model.hub.families.llama import LLAMA
+from model.hub.families.llama import LLAMA, MISTRAL
 from tests.model.hub.hub_models import logits, randomize
 from tests.parts import PARTS, names, part
 
@@ -28,9 +28,9 @@ YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 16, "beta_fast":
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
 
 
-def build(overrides, kind="byte", specials=("end", "pad", "start", "mask")):
+def build(overrides, kind="byte", specials=("end", "pad", "start", "mask"), sizes=SIZES):
     """(model, tokenizer, config) with random weights."""
-    config = compose([*overrides.split(), *SIZES]).model
+    config = compose([*overrides.split(), *sizes]).model
     options = part("tokenizer", kind) | ({"vocab_size": 290} if kind == "bpe" else {})
     trainer = registry.build("tokenizer", TOKENIZERS, options, {})
     tokenizer = trainer.train(lambda include_val: iter([TEXT]), specials)
@@ -199,6 +199,21 @@ def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
     export(*build("model=llama attention=mha_nobias"), tmp_path / "out")
+
+
+def test_heads_that_do_not_divide_the_model(tmp_path, monkeypatch):
+    """LlamaForCausalLM refuses them; Mistral's takes the model. A refusal by transformers is one sentence."""
+    heads = "model=llama attention=mha_nobias model.attention.head_dim=16"
+    model = build(f"{heads} model.d_model=40", sizes=[*SIZES[1:2], "model.n_heads=3", SIZES[3]])
+    assert export(*model, tmp_path / "out").architecture == "MistralForCausalLM"
+    with pytest.raises(HubError, match="LlamaForCausalLM needs a model.d_model that is a multiple"):
+        export(*model, tmp_path / "llama", "llama")
+    careless = LLAMA._replace(write=MISTRAL.write)
+    monkeypatch.setattr(hub, "ALL", (careless,))
+    monkeypatch.setitem(hub.FAMILIES, "llama", careless)
+    with pytest.raises(HubError, match="^transformers cannot load it: .*not a multiple of.*$"):
+        export(*model, tmp_path / "llama")
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
 def test_exported_config(tmp_path):

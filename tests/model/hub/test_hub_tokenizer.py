@@ -1,7 +1,9 @@
 """Special tokens survive import, fine-tuning and export: AutoTokenizer does the same before and after."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import sample
 from configs.cli import run_command
 from configs.compose import compose
 from data.tokenizers.huggingface import SAMPLE
+from data.tokenizers.tokenizer import HubTokenizer
 from model.checkpoint.load import load_run
 from model.generate.prompt import encode_prompt
 from model.hub import HubError
@@ -120,11 +123,12 @@ def hf_folder(kind, folder, settings=None, **changes):
     return folder
 
 
-def behavior(folder):
+def behavior(folder, template=True):
     """What a user of AutoTokenizer can see, and the ends of a text in both config files."""
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    rows = [tokenizer(text, add_special_tokens=add)["input_ids"] for text in TEXTS for add in (True, False)]
-    rows.append(tokenizer("a", "b")["input_ids"])
+    adds = (template, False)
+    rows = [tokenizer(text, add_special_tokens=add)["input_ids"] for text in TEXTS for add in adds]
+    rows.append(tokenizer("a", "b", add_special_tokens=template)["input_ids"])
     decoded = [tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
     roles = tokenizer.special_tokens_map, tokenizer.extra_special_tokens, tokenizer.all_special_ids
     added = {i: str(token.__getstate__()) for i, token in tokenizer.added_tokens_decoder.items()}
@@ -154,16 +158,22 @@ def test_special_tokens_survive_import_and_export(kind, tmp_path):
         assert tokenizer.encode(text).tolist() == text_ids(auto, text), "special tokens in a text are text"
 
 
-@pytest.mark.parametrize("kind", ["llama3", "roberta", "qwen"])
+@pytest.mark.parametrize("kind", ["llama3", "roberta", "qwen", "wordpiece"])
 def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
+    """The template does not: training, samples and the export's AutoTokenizer agree on none."""
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(TEXT * 3)
-    folder = hf_folder(kind, tmp_path / "hf")
+    folder = hf_folder(kind, tmp_path / "hf", {"add_bos_token": True} if kind == "llama3" else {})
     overrides = ["init_from=hf", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
     overrides += ["train.steps=1", "eval.max_examples=2", "name=tuned"]
     assert launch(main, lambda overrides: compose(overrides, init_config), overrides) == 0
     export_run("runs/tuned", "latest", tmp_path / "back", None)
-    assert behavior(tmp_path / "back") == behavior(folder)
+    back, before = behavior(tmp_path / "back"), behavior(folder, template=False)
+    changed = {i for i in range(len(back)) if back[i] != before[i]}
+    assert changed == ({2} if kind == "wordpiece" else set()), "the roles that BertTokenizer presumes"
+    import_run(tmp_path / "back", tmp_path / "again")
+    tokenizers = [load_run(run).tokenizer for run in ("runs/tuned", tmp_path / "again")]
+    assert [tokenizer.template for tokenizer in tokenizers] == [[[], []]] * 2
 
 
 @pytest.mark.parametrize("rstrip", [False, True])
@@ -182,6 +192,28 @@ def test_masks_in_a_prompt_are_those_of_the_tokenizer(kind, rstrip, tmp_path):
         assert encode_prompt(text, tokenizer, 64, False, tokenizer.template) == expected
         written = text.replace(mask, "[MASK]")
         assert encode_prompt(written, tokenizer, 64, False, tokenizer.template) == expected
+
+
+@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_sentinels_in_a_prompt_are_those_of_the_tokenizer(scheme, strip, tmp_path):
+    """With the white space that they absorb, and the space that Metaspace puts behind them."""
+    words = ["</s>", "<unk>", "\u2581", "\u2581a", "a", "b", "\u2581b", "x"]
+    backend = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=1))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    backend.add_special_tokens([AddedToken(f"<extra_id_{i}>", lstrip=strip, rstrip=strip) for i in range(3)])
+    ids = {
+        name: backend.token_to_id(name) for name in ("</s>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
+    }
+    ids = dict(zip(("end", "sentinel_0", "sentinel_1", "sentinel_2"), ids.values(), strict=True))
+    tokenizer = HubTokenizer(backend.to_str(), ids, 20)
+    for text in ("a {} b", "a{}b {}a", "{}", "{} a", "a  {}  b{}", "{}{} x", "a b", "x{} {} {}x"):
+        written = text.format(*(f"<extra_id_{i}>" for i in range(3)))
+        assert encode_prompt(text.replace("{}", "[MASK]"), tokenizer, 64, False, [[], []]) == (
+            backend.encode(written).ids
+        )
+        assert tokenizer.encode(written).tolist() != backend.encode(written).ids or "{}" not in text
+    assert ids["sentinel_0"] not in encode_prompt("a <extra_id_0> b", tokenizer, 64, False, [[], []])
 
 
 def test_generation_ends_at_each_end_token(tmp_path, capsys):
@@ -220,6 +252,17 @@ def test_prefix_space_is_that_of_autotokenizer(name, setting, in_json, tmp_path)
             assert tokenizer.encode(text).tolist() == text_ids(auto, text)
 
 
+@pytest.mark.parametrize("value", [False, True])
+@pytest.mark.parametrize("setting", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+def test_normalization_is_that_of_autotokenizer(setting, value, tmp_path):
+    """BertTokenizer reads tokenizer_config.json, other classes tokenizer.json."""
+    for name in ("BertTokenizer", "BertTokenizerFast", None, "PreTrainedTokenizerFast"):
+        folder = hf_folder("wordpiece", tmp_path / str(name), {setting: value, "tokenizer_class": name})
+        auto, tokenizer = hf.AutoTokenizer.from_pretrained(folder), load_hf(folder)[1]
+        for text in (*TEXTS, "The CAT", "\u00e1 \u00c1", "a\u6771a"):
+            assert tokenizer.encode(text).tolist() == text_ids(auto, text), (name, text)
+
+
 @pytest.mark.parametrize("specials", [("end",), ("end", "pad", "start"), ("end", "mask")])
 def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
     """Unless a text has to name masks."""
@@ -231,6 +274,22 @@ def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
     ids = [*tokenizer.encode("a").tolist(), *tokenizer.specials.values()]
     assert auto.decode(ids, skip_special_tokens=True) == "a"
     assert "mask" not in specials or auto("<|mask|>")["input_ids"] == [tokenizer.specials["mask"]]
+
+
+def test_an_ordinary_token_is_no_mask(tmp_path):
+    folder = hf_folder("wordpiece", tmp_path / "hf")
+    assert load_hf(folder)[1].specials["mask"] == 4
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole["added_tokens"].pop()
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    assert "mask" not in load_hf(folder)[1].specials
+
+
+@pytest.mark.parametrize("value", ["291", True, 291.0, [291, "291"], {}])
+def test_ids_of_another_type_are_refused(value, tmp_path):
+    folder = hf_folder("llama3", tmp_path / "hf", eos_token_id=value)
+    with pytest.raises(HubError, match="is not the id of a special token"):
+        load_hf(folder)
 
 
 def test_a_folder_without_tokenizer_config(tmp_path):
@@ -252,3 +311,30 @@ def test_large_and_damaged_files_are_refused(tmp_path):
         with pytest.raises(HubError, match=f"{re.escape(name)} (has more than 16,777,216|is not a JSON)"):
             load_hf(folder)
         (folder / name).write_text(before)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        before = (folder / name).read_bytes()
+        os.truncate(folder / name, 20 << 30)  # sparse
+        with pytest.raises(HubError, match=f"{re.escape(name)} has more than [1-4].,...,... bytes"):
+            load_hf(folder)
+        (folder / name).write_bytes(before)
+
+
+def test_more_chat_templates_are_refused(tmp_path):
+    folder = hf_folder("llama3", tmp_path / "hf")
+    (folder / "additional_chat_templates").mkdir()
+    with pytest.raises(HubError, match="additional_chat_templates is not supported"):
+        load_hf(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_links_stay_in_the_folder_or_in_the_cache_of_the_hub(name, tmp_path):
+    folder = hf_folder("llama3", tmp_path / "snapshots/main")
+    (tmp_path / "blobs").mkdir()
+    (folder / name).rename(tmp_path / "blobs/1")
+    (folder / name).symlink_to("../../blobs/1")
+    assert load_hf(folder)[1].files["chat_template.jinja"] == CHAT
+    shutil.copytree(folder, tmp_path / "a/b/other", symlinks=True)
+    (tmp_path / "a/b/other" / name).unlink()
+    (tmp_path / "a/b/other" / name).symlink_to(tmp_path / "blobs/1")
+    with pytest.raises(HubError, match=f"{re.escape(name)} is a link that leads out of its folder"):
+        load_hf(tmp_path / "a/b/other")
