@@ -11,6 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from configs.cli import expand_user
+from configs.errors import CheckpointError
+from configs.registry import flatten
+from configs.schema import check_numbers
 from model import build_model
 from model.checkpoint.files import model_config, read_config
 from model.checkpoint.load import build_on_meta, load_run, load_weights
@@ -49,6 +52,10 @@ def init_config(place):
     folder = expand_user(place)
     config = read_config(folder)
     build_on_meta(folder, config, 256)
+    try:
+        check_numbers(flatten(config["tokenizer"], "tokenizer."))
+    except ValueError as error:
+        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a run: {error}") from None
     return {"model": config["model"], "tokenizer": config["tokenizer"]}
 
 
