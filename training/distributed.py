@@ -103,7 +103,7 @@ def init_distributed(device, parallel, timeout):
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         if parallel not in ("auto", "none"):
             command = "torchrun --nproc_per_node=2 train.py"
-            raise ValueError(f"parallel={parallel} needs several processes: start them with {command}")
+            raise ValueError(f"parallel={parallel} needs several processes; use {command}, or parallel=auto")
         return Dist(), device
     if missing := [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]:
         raise ValueError(f"{missing[0]} is not set, but other variables of torchrun are; start with torchrun")
