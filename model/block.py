@@ -37,6 +37,10 @@ class Block(nn.Module):
         return self.cross(x, context.memory, mask=context.memory_mask, cache=cache and cache.cross_attn)
 
 
+def blocks_of(model):
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
 class PreNormBlock(Block):
     """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
 

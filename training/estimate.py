@@ -13,7 +13,7 @@ from configs.registry import build
 from data.disk import filesize
 from data.objectives import Batch
 from model import build_model
-from model.block import Block
+from model.block import blocks_of
 from model.loss import GPU_CHUNK
 from model.precision import PEAKS, Precision
 from training.optimizer import OPTIMIZERS
@@ -89,7 +89,7 @@ def count_layers(config, dtype, loss_chunk):
             one, two = (count_flops_and_activations(model, precision, fake_batch(config, n)) for n in (1, 2))
             activations.append(two[1] - one[1])
             flops.append(one[0])
-        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        blocks = blocks_of(model)
         sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
         inputs = 4 * config.model.context_length * config.model.d_model * len(blocks)
         kept, outside = activations

@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from model.block import Block
+from model.block import blocks_of
 
 
 def shard(loss_module, precision):
@@ -16,7 +16,7 @@ def shard(loss_module, precision):
     mesh = init_device_mesh(precision.device.type, (dist.get_world_size(),))
     dtype = None if precision.dtype is torch.float32 else precision.dtype
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for block in [module for module in loss_module.modules() if isinstance(module, Block)]:
+    for block in blocks_of(loss_module):
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(loss_module, mesh=mesh, mp_policy=policy)
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from configs.errors import NonFiniteError
 from data.loader import rank_slice
 from data.shuffle import hash_seed
-from model.block import Block
+from model.block import blocks_of
 from model.loss import loss
 from training.distributed import waiting_for
 from training.sharding import whole
@@ -33,7 +33,7 @@ class LossModule(nn.Module):
 
 def recompute_blocks(model):
     """Blocks keep only their inputs for the backward pass, which runs them again."""
-    for block in [module for module in model.modules() if isinstance(module, Block)]:
+    for block in blocks_of(model):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 

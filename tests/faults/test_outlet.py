@@ -76,24 +76,33 @@ COMMANDS = {  # name: (command, exit code, a file that it makes)
 }
 
 
+def in_child(folder, act):
+    """The exit code that act() returns, in a process of its own in the folder."""
+    if not (pid := fork()):
+        code = 99
+        try:
+            os.chdir(folder)
+            code = act()
+        finally:
+            os._exit(code)
+    return exit_code(pid)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_closed_streams(tmp_path, command):
     """As a daemon's may be. No file that is opened later takes their place."""
     copy_run(tmp_path)
     run, expected, made = COMMANDS[command]
-    if not (pid := fork()):
-        code = 99
-        try:
-            os.chdir(tmp_path)
-            for number, name in enumerate(("stdin", "stdout", "stderr")):
-                os.close(number)
-                setattr(sys, name, None)
-            code = run()
-            if not all(os.path.samestat(os.fstat(number), os.stat(os.devnull)) for number in range(3)):
-                code = 98
-        finally:
-            os._exit(code)
-    assert exit_code(pid) == expected
+
+    def without_streams():
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.close(number)
+            setattr(sys, name, None)
+        code = run()
+        in_place = all(os.path.samestat(os.fstat(number), os.stat(os.devnull)) for number in range(3))
+        return code if in_place else 98
+
+    assert in_child(tmp_path, without_streams) == expected
     assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
 
 
@@ -101,18 +110,16 @@ def test_closed_streams(tmp_path, command):
 def test_a_full_stderr_changes_no_exit_code(tmp_path, command):
     copy_run(tmp_path)
     run, expected, made = COMMANDS[command]
-    if not (pid := fork()):
-        code = 99
-        try:
-            os.chdir(tmp_path)
-            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-            os.dup2(full(), 2)
-            sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w")
-            code = run()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    assert exit_code(pid) == expected
+
+    def with_a_full_stderr():
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        os.dup2(full(), 2)
+        sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w")
+        code = run()
+        sys.stderr.flush()
+        return code
+
+    assert in_child(tmp_path, with_a_full_stderr) == expected
     assert made is None or any(path.stat().st_size for path in tmp_path.glob(made))
 
 

@@ -244,7 +244,7 @@ def test_stored_overrides_that_disagree_with_the_config(resume):
 STORED = [
     ("objective", {}, "objective.kind is None"),
     ("data", {"kind": "text"}, "data.cache is None"),
-    ("data", {"kind": "text", "cache": ["/tmp/x"]}, "data.cache is .*; expected a string"),
+    ("data", {"kind": "text", "cache": ["/outside"]}, "data.cache is .*; expected a string"),
     ("data", {"kind": "text", "cache": "a\0b"}, "data.cache is 'a"),
     ("optimizer", {"kind": "muon", "lr": -1}, "optimizer .muon. needs a value for momentum"),
     ("schedule", {"kind": "constant", "warmup": "x"}, "schedule .constant.: warmup is 'x'"),
