@@ -11,9 +11,9 @@ from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
 from model import build_model
 from model.hub.convert import init_config, init_model
-from model.precision import choose_device, choose_precision, tune_malloc
-from training.distributed import catching_signals, exit_process, init_distributed
-from training.estimate import estimate
+from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
+from training.distributed import catching_signals, exit_process, init_distributed, is_main_rank
+from training.estimate import estimate, preview
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
 from training.plan import check_batch_size, check_parts, plan
@@ -34,6 +34,7 @@ def prepare(config, overrides, runs_dir):
     check_batch_size(config.train, dist.world_size)
     tune_malloc()
     precision = choose_precision(device, config.precision)
+    use_deterministic_algorithms(config.deterministic)
     stored = latest_whole(runs_dir / config.name, dist, device) if config.resume else None
     initial_model, tokenizer = None, None
     if config.init_from and not stored:
@@ -114,6 +115,8 @@ def main(overrides, runs_dir):
     if config.dry_run == "plan":
         print(estimate(config))
         return
+    if config.dry_run and is_main_rank():
+        print(preview(config))
     with lock_if_resuming(config, runs_dir) as check_lock:
         run = prepare(config, overrides, runs_dir)
         if run.dist.is_main:

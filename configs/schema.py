@@ -105,6 +105,7 @@ class Config:
     device: str
     precision: Annotated[str, ("auto", "fp32", "bf16", "fp16")]
     compile: bool | Annotated[str, ("auto",)]
+    deterministic: bool
     parallel: Annotated[str, ("auto", "none", "ddp", "fsdp")]
     dry_run: bool | Annotated[str, ("plan",)]
     world: Count

@@ -1,6 +1,7 @@
 """Precision: the device and the dtype of a run, chosen once, with the reason."""
 
 import ctypes
+import os
 import platform
 import re
 from contextlib import nullcontext
@@ -16,9 +17,10 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 # but half as fast on Intel (Emerald Rapids)
 FAST_BF16 = {"GenuineIntel": {"amx_bf16"}, "AuthenticAMD": {"avx512_bf16"}, "": {"bf16", "svebf16"}}
 
-# dense 16-bit FLOP/s of GPUs by a part of their name, as published by the vendor
-PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A6000": 155e12,
-         "4090": 165e12, "3090": 71e12, "A10": 125e12, "L4": 121e12, "V100": 125e12, "T4": 65e12}  # fmt: skip
+# dense 16-bit FLOP/s of GPUs by words of their name, as published by the vendor
+PEAKS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
+         "A100": 312e12, "L40S": 362e12, "L40": 181e12, "A6000": 155e12, "4090": 165e12, "3090": 71e12,
+         "A10": 125e12, "L4": 121e12, "V100": 125e12, "T4": 65e12}  # fmt: skip
 
 
 class Precision(NamedTuple):
@@ -62,6 +64,14 @@ def tune_malloc():
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
+def use_deterministic_algorithms(on):
+    """Warns of an operation that has none. Filling new memory, as torch then does, would only cost time."""
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS requires
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(on, warn_only=True)
+
+
 def choose_precision(device, precision):
     """The requested precision, or the fastest that is safe on this device."""
     if device.type == "cuda":
@@ -83,8 +93,11 @@ def peak_flops(precision):
     """The device's peak FLOP/s, if known."""
     if precision.device.type != "cuda" or precision.dtype == torch.float32:
         return None
-    name = torch.cuda.get_device_name(precision.device)
-    return next((flops for part, flops in PEAKS.items() if part in name), None)
+    return peak_of(torch.cuda.get_device_name(precision.device))
+
+
+def peak_of(name):
+    return next((flops for words, flops in PEAKS.items() if re.search(rf"\b{words}\b", name)), None)
 
 
 @cache

@@ -15,7 +15,7 @@ from data.objectives import Batch
 from model import build_model
 from model.block import blocks_of
 from model.loss import GPU_CHUNK
-from model.precision import PEAKS, Precision
+from model.precision import PEAKS, Precision, choose_device, choose_precision
 from training.optimizer import OPTIMIZERS
 from training.profile import FILLED, count_flops_and_activations
 from training.step import recompute_blocks
@@ -34,7 +34,7 @@ GPU_MEMORY = {
     "L4": 24,
     "T4": 16,
 }  # fmt: skip  GB
-VOCAB_SIZES = {"byte": 258, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
+VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
 MUON_COPIES = 6.5  # of the matrices, as measured
 DISK_SPEED = 1e9  # bytes per second that a checkpoint is written with
 
@@ -115,6 +115,16 @@ def memory(counts, parallel, recompute, world_size, rows, dtype):
         casts = (half or 4) * (2 * counts.largest_block + counts.outside_blocks) + 4 * counts.largest_block
     kept = rows * (counts.recomputed if recompute == "block" else counts.activations) + counts.loss
     return states + casts + max(kept, counts.update if parallel != "fsdp" else 0)
+
+
+def preview(config):
+    """What dry_run=true prints before it reads any text or measures anything."""
+    counts = count(config, choose_precision(choose_device(config.device), config.precision).dtype)
+    n, states, row = counts.parameters, 8 * counts.parameters + counts.optimizer, counts.activations
+    return f"""\
+estimate    {n:,} parameters, vocab {vocab_size(config):,}: with gradients and optimizer {filesize(states)}
+            per sequence {counts.flops:.2e} FLOPs, activations {filesize(row)}
+"""
 
 
 def estimate(config):

@@ -20,10 +20,14 @@ from training.schedule import SCHEDULES
 def check_batch_size(train, world_size):
     """A batch is split evenly into processes and micro-batches."""
     n, micro = train.batch_size, train.micro_batch_size
-    if n % world_size:
-        raise ValueError(f"train.batch_size is {n}; expected a multiple of the {world_size} processes")
+    if extra := n % world_size:
+        near = " or ".join(str(size) for size in (n - extra, n - extra + world_size) if size)
+        message = f"train.batch_size is {n}; expected a multiple of the {world_size} processes"
+        raise ValueError(f"{message}, such as {near}")
     if micro != "auto" and (rows := n // world_size) % micro:
-        raise ValueError(f"train.micro_batch_size is {micro}; expected a divisor of {rows} (per process)")
+        near = min((d for d in range(1, rows + 1) if rows % d == 0), key=lambda d: abs(d - micro))
+        message = f"train.micro_batch_size is {micro}; expected a divisor of {rows} (per process)"
+        raise ValueError(f"{message}, such as {near}")
 
 
 @announce("building the model")
@@ -60,6 +64,8 @@ def plan(run):
         parts["cross-attention" if part == "cross" else part] += parameter.numel()
     needs = 8 * parts.total(), cost.optimizer_bytes, cost.activation_bytes
     memory, weights, optimizer, activations = map(filesize, (sum(needs), *needs))
+    if cost.peak_bytes:
+        memory += f", at most {filesize(cost.peak_bytes)} allocated"
     steps = f"{run.steps:,} steps of {batch_size:,} {run.examples}, {run.tokens_per_step:,} tokens"
     if world > 1:
         memory, steps = f"{memory} per process", f"{steps}, on {world} processes"

@@ -32,6 +32,7 @@ class StepCost(NamedTuple):  # of one process
     optimizer_bytes: int
     activation_bytes: int  # kept for the backward pass of a micro-batch
     seconds: float
+    peak_bytes: int | None  # allocated on a GPU, at most
 
 
 class FlopCounter(TorchDispatchMode):
@@ -92,13 +93,7 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
     n = find_micro_batch(config, dist, trial, batch, stored)
     micro_batch = batch.rows(0, n)
     if config.compile is True or (config.compile == "auto" and device.type == "cuda"):
-        trial.train_module = torch.compile(loss_module)
-        try:
-            trial.backward(micro_batch, micro_batch.count)  # of the rows of a step, so that sizes are static
-        except Exception as error:  # whatever a compiler raises, training works without it
-            [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
-            print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
-            trial.train_module = loss_module
+        compile_step(trial, micro_batch)
 
     def seconds(function, *args):
         start = time.perf_counter()
@@ -107,18 +102,32 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     seconds(trial, 0.0)  # the first step is always slow
     # a step is an update after one micro-batch, and the backward passes of the others
     backward = seconds(trial.backward, micro_batch.count) if rows > n else 0
     update = median(seconds(trial, 0.0) for _ in range(5 if config.train.minutes else 1))
+    peak_bytes = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
     for name, tensor in weights.items():
         tensor.copy_(saved[name])
     optimizer.reset()
     optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
     step_seconds = update + (rows // n - 1) * backward
-    cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, step_seconds)
+    cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, step_seconds, peak_bytes)
     train_module, max_grad_norm = trial.train_module, config.train.grad_clip
     return TrainStep(loss_module, optimizer, precision, dist, n, max_grad_norm, train_module), cost
+
+
+def compile_step(trial, micro_batch):
+    """Compiled with the rows of a step, so that sizes are static."""
+    trial.train_module = torch.compile(trial.loss_module)
+    try:
+        trial.backward(micro_batch, micro_batch.count)
+    except Exception as error:  # whatever a compiler raises, training works without it
+        [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
+        print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
+        trial.train_module = trial.loss_module
 
 
 def count_flops_and_activations(model, precision, row):

@@ -29,7 +29,8 @@ POLICIES = {
     "free": "name resume resume_allow device parallel ddp_timeout dry_run world gpu plan debug data.cache "
     "log eval checkpoint sample wandb train.recompute train.steps train.tokens train.epochs train.minutes "
     "train.patience",
-    "allow": "data objective optimizer schedule precision compile train.micro_batch_size train.grad_clip",
+    "allow": "data objective optimizer schedule precision compile deterministic train.micro_batch_size "
+    "train.grad_clip",
     "fixed": "seed init_from model tokenizer objective.kind optimizer.kind train.batch_size",
 }
 POLICIES = {name: policy for policy, names in POLICIES.items() for name in names.split()}

@@ -1,9 +1,11 @@
 """Device and precision: what is requested is available, or is rejected; the reason is given."""
 
+import os
+
 import pytest
 import torch
 
-from model.precision import choose_device, choose_precision, fast_bf16
+from model.precision import choose_device, choose_precision, fast_bf16, peak_of, use_deterministic_algorithms
 
 
 def test_unknown_devices_are_rejected():
@@ -44,3 +46,31 @@ def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypat
     assert dtype == (torch.bfloat16 if feature else torch.float32)
     assert reason.endswith(f"bf16 matmul ({feature})" if feature else "no faster dtype is safe on this cpu")
     assert choose_precision(torch.device("cpu"), "fp16").dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA L40", 181),
+        ("NVIDIA L4", 121),
+        ("NVIDIA A10", 125),
+        ("Tesla T4", 65),
+        ("NVIDIA T400", None),
+        ("NVIDIA GB200", None),
+    ],
+)
+def test_peaks_are_known_by_whole_words(name, teraflops):
+    assert peak_of(name) == (teraflops and teraflops * 1e12)
+
+
+def test_deterministic_algorithms(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    use_deterministic_algorithms(True)
+    assert torch.are_deterministic_algorithms_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    use_deterministic_algorithms(False)
+    assert not torch.are_deterministic_algorithms_enabled()

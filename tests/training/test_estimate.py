@@ -48,6 +48,16 @@ def test_the_estimate(start):
     assert start("dry_run=plan", "gpu=H1000")[0] == 2
 
 
+def test_the_preview(start):
+    """What dry_run=true prints first is what it finds in the trial steps."""
+    code, output, _ = start("dry_run=true", "model=gpt2")
+    first, plan = output.split("\n\n")
+    row, step = (float(re.search(r"([\d.e+]+) FLOPs", text)[1]) for text in (first, plan))
+    parameters = {re.search(r"([\d,]+) parameters", text)[1] for text in (first, plan)}
+    assert code == 0 and len(parameters) == 1 and 4 * row == pytest.approx(step, rel=0.01)
+    assert start("dry_run=true", "data.path=nowhere")[1].startswith("estimate"), "before any text is read"
+
+
 def test_a_plan_reads_no_text(start):
     overrides = [o for o in with_usual(["dry_run=plan"]) if not o.startswith("data.path")]
     assert start.plainly(*overrides, "data.path=nowhere")[0] == 0

@@ -276,7 +276,7 @@ def test_a_dry_run_writes_nothing(start, room):
     code, output, _ = start("dry_run=true", "name=plan")
     assert code == 0 and not (room / "runs").exists()
     names = ["device", "model", "data", "baselines", "training", "memory", "compute", "time"]
-    assert [line.split()[0] for line in output.splitlines()] == names
+    assert [line.split()[0] for line in output.split("\n\n")[1].splitlines()] == names
 
 
 @pytest.mark.parametrize("name", names("experiment"))
