@@ -1,4 +1,4 @@
-"""The README is true: its commands run, its tables list every option, its attention passes the tests."""
+"""The README and the pages it links are true: commands run, tables list every option, the attention passes."""
 
 import io
 import os
@@ -14,11 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.parts import ARCHITECTURES, ROOT, names
-from tests.test_house import FILES, REGISTRIES
+from tests.test_house import FILES, FOLDERS, REGISTRIES
 
-README = (ROOT / "README.md").read_text()
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / folder / "README.md" for folder in FOLDERS),
+    ROOT / "model/hub/README.md",
+]
+README = "\n".join(page.read_text() for page in PAGES)
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.strip() for line in README.splitlines() if re.match(r" {4,}python ", line)]
+COMMANDS = list(dict.fromkeys(COMMANDS))  # in the order of the pages
 TRAIN = [command for command in COMMANDS if "python train.py" in command]
 HUB = [command for command in COMMANDS if "python -m model.hub" in command]
 SMALL = {"size": "tiny", "tokenizer": "byte", "train.steps": 2, "train.batch_size": 2}
@@ -39,6 +45,8 @@ def small(command):
     args, overrides = arguments(command)
     if args[0] == "train.py" or args[:2] == ["-m", "data"]:
         overrides |= SMALL | (PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT)
+        if "init_from" in overrides:  # which brings model and tokenizer
+            del overrides["size"], overrides["tokenizer"]
     return [*args, *(f"{key}={value}" for key, value in overrides.items())]
 
 
@@ -162,11 +170,20 @@ def test_the_files_named_exist():
     assert named and not [name for name in named if not any(path.endswith(f"/{name}") for path in paths)]
 
 
-def test_the_source_map_names_every_file():
-    entries = re.findall(r"^    (\S.*(?:\n {5,}.*)*)", README.partition("## Source map")[2], re.MULTILINE)
+def test_pages_are_short_and_links_lead_somewhere():
+    for page in PAGES:
+        text = page.read_text()
+        assert len(text.splitlines()) <= (300 if page.parent == ROOT else 120), page
+        links = re.findall(r"\]\((?!https?:)([^)#]+\.\w+)\)", text)
+        assert not [link for link in links if not (page.parent / link).exists()], page
+
+
+def test_the_source_maps_name_every_file():
+    maps = "\n".join(page.read_text().partition("## Source map")[2] for page in PAGES)
+    entries = re.findall(r"^    (\S.*(?:\n {5,}.*)*)", maps, re.MULTILINE)
     for path in (path.relative_to(ROOT) for path in FILES if not path.name.startswith("__")):
         folder = "" if path.parent == Path() else f"{path.parent.as_posix()}/"
         named = any(re.match(rf"{folder}(\w+\.py)?\s", entry) and path.name in entry for entry in entries)
         assert named or path.parent.name == "families", (
-            f"README's source map does not name {path}: add it there, or ignore this in a copy of your own"
+            f"no source map names {path}: add it to the README.md of its folder, or ignore this in your copy"
         )

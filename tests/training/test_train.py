@@ -227,9 +227,9 @@ def test_minutes_become_steps(start):
 
 def test_minutes_are_a_deadline_too(start, monkeypatch):
     """A run on a machine that has turned slow ends like one that is done; time before a resume counts."""
-    monkeypatch.setattr(Run, "elapsed", lambda self: 61.0 if self.state.step >= 2 else 1.0)
-    code, output, _ = start("train.steps=40", "train.minutes=1", "name=slow", "checkpoint.every=3")
-    assert code == 0 and "reached train.minutes=1 at step 3 of 40\n" in output
+    monkeypatch.setattr(Run, "elapsed", lambda self: 60_001.0 if self.state.step >= 2 else 1.0)
+    code, output, _ = start("train.steps=40", "train.minutes=1000", "name=slow", "checkpoint.every=3")
+    assert code == 0 and "reached train.minutes=1000 at step 3 of 40\n" in output
     assert "stopped early" not in output
     folder = Path("runs/slow")
     assert (folder / "checkpoints/latest").read_text() == "step-00000003\n"
