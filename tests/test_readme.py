@@ -1,4 +1,4 @@
-"""The README and the pages it links are true: commands run, tables list every option, the attention passes."""
+"""The README and its pages are true: commands run, tables list every option, examples pass the tests."""
 
 import io
 import os
