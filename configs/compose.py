@@ -37,8 +37,8 @@ train.steps=max_iters,max_steps,iterations,num_train_steps train.epochs=num_trai
 train.tokens=max_tokens micro_batch_size=gradient_accumulation_steps,micro_batch val_fraction=validation
 context_length=block_size,seq_len,seq_length,n_positions,context d_model=n_embd,dim,hidden_size
 n_layers=n_layer,depth,num_layers n_heads=n_head,heads,num_heads precision=dtype,mixed_precision
-wandb.mode=wandb_log sample.every=show max_examples=windows split_on=document min_length=shortest
-max_length=longest mask_prob=share mean_span_length=mean_length expansion=expand d_ff=width
+precision=fp16,bf16 name=out_dir,output_dir wandb.mode=wandb_log sample.every=show max_examples=windows
+split_on=document min_length=shortest max_length=longest mask_prob=share mean_span_length=mean_length expansion=expand d_ff=width
 queries_per_kv=group sliding_window=window logit_softcap=softcap o_bias=out_bias head_dim=key_width
 v_head_dim=value_width q_lora_rank=query_rank kv_lora_rank=latent_width qk_nope_head_dim=plain_width
 qk_rope_head_dim=rotary_width rope_theta=base rotary_fraction=fraction num_buckets=buckets tie_weights=tied
@@ -97,7 +97,9 @@ def check_override(override):
     if re.match(r"hydra\b", name):
         raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
     if "/" in key or ".." in key or (at and group not in groups()):
-        raise ValueError(f"unknown setting {key}")
+        is_recipe = key.endswith((".py", ".yaml"))
+        hint = "recipes are experiment=..." if is_recipe else f"to train on it, use data=text data.path={key}"
+        raise ValueError(f"unknown setting {key}{f'; {hint}' if value == '' else ''}")
     if not re.fullmatch(r"\w[\w.-]{0,200}(@[\w.]+)?", name):
         raise ValueError(CANNOT_PARSE.format(override))
     if "${" in override and name not in VERBATIM:

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -45,6 +46,14 @@ OPTIONS = {  # name: (type, help, *where it has an effect, if not everywhere); a
 }
 METAVARS = {Path: "PATH", str: "NAME", int: "N", float: "X"}
 SETTINGS = {list: {"action": "append", "metavar": "TEXT"}, bool: {"action": "store_true", "default": None}}
+# what other projects call an option
+SYNONYMS = {
+    "start": "prompt",
+    "out_dir": "run",
+    "num_samples": "n",
+    "ckpt": "checkpoint",
+    "num_beams": "beams",
+}
 DEFAULTS = {"max_new_tokens": 200, "stop": [], "n": 1, "length_penalty": 1.0}
 
 
@@ -83,7 +92,11 @@ def parse_options(args):
         hint = "; write a text that looks like an option as --prompt=--text"
         raise ValueError(f"{error}{hint if 'expected one argument' in str(error) else ''}") from None
     if unknown:
-        hint = "see --help" if unknown[0].startswith("-") else f"did you mean --prompt {unknown[0]!r}?"
+        name = unknown[0].partition("=")[0].strip("-").replace("-", "_")
+        near = SYNONYMS.get(name) or next(iter(get_close_matches(name, OPTIONS, 1)), None)
+        hint = f"did you mean {flag(near)}?" if near else "see --help"
+        if not unknown[0].startswith("-"):
+            hint = f"did you mean --prompt {unknown[0]!r}?"
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     for name, value in vars(options).items():
         annotation, *_ = OPTIONS[name]

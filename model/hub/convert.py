@@ -50,6 +50,11 @@ def init_config(place):
         _, model, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
     folder = expand_user(place)
+    if place == "resume":
+        raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
+    if not folder.exists():
+        command = f"python -m model.hub import --from {place} --to {Path('runs', folder.name)}"
+        raise CheckpointError(f"no such run: {place}; for a model of the Hub, import it first: {command}")
     config = read_config(folder)
     build_on_meta(folder, config, 256)
     try:
