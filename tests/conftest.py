@@ -11,5 +11,5 @@ except ModuleNotFoundError:
     pytest.exit("torch is missing: is this the pytest of the environment that README.md sets up?", 4)
 
 torch.set_num_threads(1)  # each worker of pytest-xdist has a core
-# if the first backward pass were one of fake tensors, autograd would start threads for GPUs, and no test could fork
+# were the first backward pass one of fake tensors, autograd would start threads for GPUs: no test could fork
 torch.ones((), requires_grad=True).backward()

@@ -18,6 +18,7 @@ CL100K = (
 )
 
 
+STORY = "".join(f"def f_{i}(x):\n    return f'{i * i} words, isn\\'t it' + x\n" for i in range(1000))
 NOT_POSSESSIVE = CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}").replace("*+", "*")
 
 
@@ -33,7 +34,7 @@ def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normaliz
     alphabet, before = pre_tokenizers.ByteLevel.alphabet(), list(special) if first else []
     options = {"initial_alphabet": alphabet, "special_tokens": before, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, **options)
-    tokenizer.train_from_iterator([python_text(50_000)], trainer)
+    tokenizer.train_from_iterator([STORY], trainer)  # the same with every version of Python
     tokenizer.add_special_tokens(list(special))
     return tokenizer
 
