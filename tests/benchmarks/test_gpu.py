@@ -50,6 +50,7 @@ def test_every_check_runs_on_a_cpu_without_hydra(tmp_path):
     assert summary["skipped"] == ["transformers"] and len(summary["passed"]) == len(CHECKS) - 1
 
 
+@pytest.mark.faults
 def test_a_check_that_takes_too_long_costs_only_itself(monkeypatch):
     monkeypatch.setitem(CHECKS, "numerics", (None, 0.0))
     slow, next_one = run(["numerics", "environment"], ["--tiny"], time.monotonic() + 1000)
@@ -57,6 +58,7 @@ def test_a_check_that_takes_too_long_costs_only_itself(monkeypatch):
     assert next_one["ok"] is True and next_one["torch"] == torch.__version__
 
 
+@pytest.mark.faults
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_steps_of_transformers_are_timed_beside_ours():
     figures = list(speed.transformers(Bench(torch.device("cpu"), True, 64, "eager")))
