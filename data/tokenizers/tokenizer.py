@@ -10,7 +10,6 @@ import re
 from itertools import groupby
 
 import numpy as np
-import tiktoken
 
 from configs.registry import Count, build
 from data.tokenizers.limits import MAX_STEPS, MAX_TEMPLATE, SAMPLE, as_tokenizer_error, check_json, require
@@ -135,6 +134,8 @@ class BytePairTokenizer(Tokenizer):
     kind, state_fields = "bpe", ("pattern",)
 
     def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE, files=None):
+        import tiktoken
+
         super().__init__(len(ranks), specials, vocab_size, template, files)
         require(len(pattern) <= MAX_STEPS, f"the pattern has more than {MAX_STEPS:,} characters")
         self.pattern, self.ranks, self.explicit_vocab_size = pattern, ranks, vocab_size

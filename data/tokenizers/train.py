@@ -4,7 +4,6 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-import tiktoken_ext.openai_public as openai
 
 from configs.errors import DataError
 from configs.registry import Bounds, Count
@@ -89,6 +88,7 @@ class TiktokenPretrained:
 
     def train(self, texts, specials):
         import requests
+        import tiktoken_ext.openai_public as openai
 
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()

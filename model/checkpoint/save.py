@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 
 from data import disk
 from model.checkpoint.files import list_checkpoints, read_pointer, step_dir
@@ -106,6 +105,8 @@ def clean_up(folder, step):
 
 def write_metadata(folder, config, overrides, tokenizer, environment):
     """What a run needs besides its weights."""
+    from omegaconf import OmegaConf
+
     plain = asdict(config) | {"resume": False, "resume_allow": [], "overrides": overrides}
     disk.atomic_write(folder / "tokenizer.json", json.dumps(tokenizer.state()))
     disk.atomic_write(folder / "environment.txt", "\n".join(environment) + "\n")
