@@ -26,27 +26,36 @@ class AsyncCheckpointer:
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 
-    def save(self, state, tensors, best=False, gathered=None):
-        """Copy the tensors now and write them in the background, once per step. Sharded ones are gathered one
-        by one as they are written, which all processes wait for."""
-        start = time.perf_counter()
-        if self.saved == state["step"]:
+    def save(self, state, tensors, best=False, written=None):
+        """Copy the tensors now and write them in the background, once per step."""
+        if self.saved == state["step"] and written is None:
             self.poll()
         else:
             self.wait()
-            copies = tensors()
-            for part, named in copies.items() if gathered is None else ():
+            copies = {} if written else tensors()
+            for part, named in copies.items():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
-            self.saved, self.count = state["step"], self.count + 1
-            self.pending.append(self.thread.submit(self.write, copies, state, gathered))
-            wait(self.pending if gathered else ())
+            self.count += 1
+            self.submit(state["step"], checkpoint.save, copies, state, self.before_rename, written)
         self.pending.append(self.thread.submit(self.prune, state["step"], best))
-        self.seconds += time.perf_counter() - start
 
-    def write(self, copies, state, gathered):
+    def open_draft(self, step):
+        """The folder that all processes write their parts to; None if the step is saved, or if this fails."""
+        if self.saved != step:
+            self.wait()
+            self.submit(step, checkpoint.open_draft, step)
+            wait(self.pending)
+            if not self.pending[0].exception():
+                return self.pending.pop().result()
+
+    def submit(self, step, function, *args):
+        self.saved = step
+        self.pending.append(self.thread.submit(self.locked, function, *args))
+
+    def locked(self, function, *args):
         """In the thread, which raises RunLockedError once another run has the folder."""
         self.check_lock()
-        checkpoint.save(self.folder, copies, state, self.before_rename, gathered)
+        return function(self.folder, *args)
 
     def before_rename(self):
         """Sync the logs: a run that resumes from the checkpoint does not write the rows before it again."""

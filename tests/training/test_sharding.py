@@ -1,13 +1,26 @@
 """One run, whether alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_of
+from torch.distributed.tensor import DTensor
 
-from tests.training.runs import rows, start_processes, weights, with_usual
+from configs.compose import compose
+from configs.registry import build
+from model import build_model
+from model.checkpoint.save import model_tensors
+from model.precision import Precision
+from tests.parts import tokens
+from tests.training.runs import rows, start_processes, torchrun_environment, weights, with_usual
+from training.distributed import init_distributed
+from training.optimizer import OPTIMIZERS
+from training.sharding import shard, whole, write_parts
+from training.step import LossModule
 
 RUN = ["train.batch_size=8", "model.dropout=0", "log.every=1", "checkpoint.every=10", "sample.every=10"]
 MODELS = {  # uneven numbers of targets in bert and t5; Muon amplifies rounding, as with DDP
@@ -61,6 +74,41 @@ def test_a_sharded_run_resumes_anywhere(start):
             assert weights(folder, 20) == weights(whole, 20)
         for one, two in zip(numbers(whole), numbers(folder), strict=True):
             assert one == pytest.approx(two, rel=1e-5)
+
+
+def check_states(rank, port, n, name, folder):
+    """After a step this process has 1/n of all states, and writes them into files that all write."""
+    os.environ |= torchrun_environment(rank, port, n)
+    dist, device = init_distributed(torch.device("cpu"), "fsdp", 60)
+    config = compose(["model=bert", "size=tiny", f"optimizer={name}"])
+    loss_module = LossModule(build_model(config.model, 258, seed=0))
+    shard(loss_module, Precision(device, torch.float32, ""))
+    model = loss_module.model
+    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
+    loss_module({"tokens": tokens(2, 8, seed=rank)}, tokens(2, 8), 16).backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    for torch_optimizer in optimizer.optimizers:
+        torch_optimizer.step()
+    parts = {"model": model_tensors(model), "gradients": gradients, "optimizer": optimizer.tensors()}
+    for part, tensors in parts.items():
+        sharded = [tensor for tensor in tensors.values() if isinstance(tensor, DTensor)]
+        kept = {t.to_local().untyped_storage().data_ptr(): t.to_local().untyped_storage() for t in sharded}
+        size = sum(tensor.nbytes for tensor in sharded)
+        share = n * sum(storage.nbytes() for storage in kept.values()) / size
+        assert 0.9 < share < 1.1 and size > 0.99 * sum(t.nbytes for t in tensors.values()), (part, share)
+        write_parts(folder / part, tensors, *dist.share)
+        expected = {name: whole(tensor.detach()) for name, tensor in tensors.items()}
+        torch.distributed.barrier()
+        assert (folder / part).read_bytes() == safetensors_of(expected, {"format": "pt"})
+
+
+@pytest.mark.parametrize(("n", "name"), [(4, "muon"), pytest.param(2, "adamw", marks=pytest.mark.faults)])
+def test_each_process_keeps_and_writes_its_part_of_all_states(tmp_path, n, name):
+    """Of a tensor of two rows, two of four processes have none."""
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    torch.multiprocessing.start_processes(
+        check_states, (store.port, n, name, tmp_path), n, start_method="fork"
+    )
 
 
 def test_recomputing_blocks_changes_no_bit(run):
