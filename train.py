@@ -12,7 +12,7 @@ from data.loader import prefetch
 from model import build_model
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc
-from training.distributed import catching_signals, exit_process, init_distributed
+from training.distributed import catching_signals, exit_process, init_distributed, waiting_for
 from training.estimate import estimate
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
@@ -114,7 +114,7 @@ def main(overrides, runs_dir):
     if config.dry_run == "plan":
         print(estimate(config))
         return
-    with lock_if_resuming(config, runs_dir) as check_lock:
+    with waiting_for("another process"), lock_if_resuming(config, runs_dir) as check_lock:
         run = prepare(config, overrides, runs_dir)
         if run.dist.is_main:
             print(plan(run))

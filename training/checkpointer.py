@@ -3,7 +3,7 @@ the previous checkpoint if it is still being written."""
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 from configs.cli import explain, print
 from configs.errors import CheckpointError, DiskError
@@ -26,36 +26,31 @@ class AsyncCheckpointer:
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 
+    def prepare(self, step):
+        """Whether a step has yet to be saved; then nothing else is being written."""
+        if self.saved == step:
+            return False
+        self.wait()
+        self.check_lock()
+        return True
+
     def save(self, state, tensors, best=False, written=None):
         """Copy the tensors now and write them in the background, once per step."""
-        if self.saved == state["step"] and written is None:
+        if self.saved == state["step"]:
             self.poll()
         else:
             self.wait()
             copies = {} if written else tensors()
             for part, named in copies.items():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
-            self.count += 1
-            self.submit(state["step"], checkpoint.save, copies, state, self.before_rename, written)
+            self.saved, self.count = state["step"], self.count + 1
+            self.pending.append(self.thread.submit(self.write, copies, state, written))
         self.pending.append(self.thread.submit(self.prune, state["step"], best))
 
-    def open_draft(self, step):
-        """The folder that all processes write their parts to; None if the step is saved, or if this fails."""
-        if self.saved != step:
-            self.wait()
-            self.submit(step, checkpoint.open_draft, step)
-            wait(self.pending)
-            if not self.pending[0].exception():
-                return self.pending.pop().result()
-
-    def submit(self, step, function, *args):
-        self.saved = step
-        self.pending.append(self.thread.submit(self.locked, function, *args))
-
-    def locked(self, function, *args):
+    def write(self, copies, state, written):
         """In the thread, which raises RunLockedError once another run has the folder."""
         self.check_lock()
-        return function(self.folder, *args)
+        checkpoint.save(self.folder, copies, state, self.before_rename, written)
 
     def before_rename(self):
         """Sync the logs: a run that resumes from the checkpoint does not write the rows before it again."""

@@ -17,7 +17,7 @@ from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from data.disk import filesize
 from model.checkpoint.files import FORMAT, TrainState
-from model.checkpoint.save import model_tensors
+from model.checkpoint.save import draft_dir, model_tensors
 from training.checkpointer import AsyncCheckpointer
 from training.distributed import check_stop, stop_flags
 from training.monitor.metrics import JsonlLog, rows
@@ -75,12 +75,23 @@ class Run:
         """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
         with self.open_folder(runs_dir, check_lock) if self.dist.is_main else nullcontext():
             try:
+                self.check_shared_folder()
                 yield
             except StopRequested as stop:  # torchrun kills all processes once one has exited
                 if self.state.step:
                     self.save()
                 self.run_in_main(self.save_stopped, stop)
                 raise StopRequested from None
+
+    def check_shared_folder(self):
+        """With FSDP all processes write checkpoints: to where the main one has its folder."""
+        if self.dist.parallel == "fsdp":
+            folder = self.dist.broadcast(str(self.folder or ""), self.precision.device)
+            self.checkpoints = Path(folder, "checkpoints")
+            if not Path(folder).is_dir():
+                raise ValueError(
+                    f"process {self.dist.rank} has no {folder}; parallel=fsdp needs a shared disk"
+                )
 
     @contextmanager
     def open_folder(self, runs_dir, check_lock):
@@ -165,21 +176,21 @@ class Run:
 
     def write_parts(self):
         """Each process writes its parts of all tensors into the draft of a checkpoint. Returns the sum of the
-        bytes, and the errno of a process that failed, or 0; None if there is no draft."""
-        device = self.precision.device
-        draft = self.run_in_main(lambda: self.checkpointer.open_draft(self.state.step))
-        draft = self.dist.broadcast(str(draft or ""), device)
+        bytes, and the errno of a process that failed, or 0; None if the step has been saved."""
+        device, draft = self.precision.device, draft_dir(self.checkpoints, self.state.step)
+        is_new = self.run_in_main(lambda: self.checkpointer.prepare(self.state.step))
+        [is_new] = self.dist.all_reduce_sum(bool(is_new), device=device)
 
         def write():
             try:
-                return sum(
-                    write_parts(Path(draft, f"{name}.safetensors"), tensors, *self.dist.share)
-                    for name, tensors in sorted(self.tensors().items())
-                ), 0
+                for folder in (self.checkpoints, draft):
+                    folder.mkdir(exist_ok=True)
+                files = {draft / f"{name}.safetensors": part for name, part in self.tensors().items()}
+                return sum(write_parts(path, part, *self.dist.share) for path, part in files.items()), 0
             except OSError as error:
                 return 0, error.errno or errno.EIO
 
-        if draft:
+        if is_new:
             total, code = self.dist.run_slow(write, device)
             [total] = self.dist.all_reduce_sum(total, device=device)
             return int(total), int(self.dist.all_reduce_max(code, device))

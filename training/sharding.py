@@ -80,7 +80,7 @@ def orthogonalize_in_turn(updates, params, orthogonalize):
     for start in range(0, len(updates), world):
         group = range(start, min(start + world, len(updates)))
         matrices = [whole(rewrap(updates[i], params[i])) for i in group]
-        results = torch.zeros(len(group), *params[start].shape, device=matrices[0].device)
+        results = matrices[0].new_zeros(len(group), *params[start].shape)
         if rank < len(group):
             results[rank] = orthogonalize(matrices[rank][None])[0]
         dist.all_reduce(results)

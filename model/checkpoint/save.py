@@ -22,12 +22,13 @@ DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool
 
 def save(folder, tensors, state, before_rename=lambda: None, written=None):
     """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}. Sharded ones are
-    in a draft already; `written` is the sum of their bytes and the errno of a process that failed, or 0."""
-    final = folder / step_dir(state["step"])
-    draft = final.with_suffix(".draft")
+    in the draft already; `written` is the sum of their bytes and the errno of a process that failed, or 0."""
+    final, draft = folder / step_dir(state["step"]), draft_dir(folder, state["step"])
     try:
         if written is None:
-            open_draft(folder, state["step"])
+            shutil.rmtree(draft, ignore_errors=True)
+            folder.mkdir(exist_ok=True)
+            draft.mkdir()
             files = {f"{name}.safetensors": safetensors_bytes(tensors[name]) for name in sorted(tensors)}
             manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in files.items()}
         else:
@@ -47,13 +48,8 @@ def save(folder, tensors, state, before_rename=lambda: None, written=None):
     write_pointer(folder, "latest", state["step"])
 
 
-def open_draft(folder, step):
-    """A new folder, which becomes a checkpoint once it is renamed."""
-    draft = (folder / step_dir(step)).with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    folder.mkdir(exist_ok=True)
-    draft.mkdir()
-    return draft
+def draft_dir(folder, step):
+    return folder / f"{step_dir(step)}.draft"
 
 
 def read_back(draft, total, code):

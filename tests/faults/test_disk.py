@@ -16,7 +16,7 @@ from safetensors.torch import save as safetensors_of
 from data import disk
 from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
 from model.checkpoint.load import load_run
-from model.checkpoint.save import open_draft, prune, save
+from model.checkpoint.save import draft_dir, prune, save
 from tests.faults.harness import (
     STEPS,
     equal,
@@ -161,7 +161,8 @@ def test_an_old_checkpoint_that_cannot_be_deleted(tmp_path, capsys, spoil):
 @pytest.mark.parametrize("lost", [None, 0, 4])
 def test_what_another_process_wrote_and_is_lost(tmp_path, lost):
     """A file system of several machines may lose a part without an error."""
-    draft = open_draft(tmp_path, 1)
+    draft = draft_dir(tmp_path, 1)
+    draft.mkdir()
     parts = [(place, b"part") for place in (4, 0)]
     paths = [draft / f"{name}.safetensors" for name in ("model", "optimizer")]
     total = sum(disk.write_parts(path, 8, [part]) for path in paths for part in parts)

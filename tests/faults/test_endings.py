@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 import torch
 
+import training.optimizer
 from model.transformer import Decoder
 from tests.faults.harness import child, equal, exit_code, home, overridden, run_trials, verified_steps
 from tests.faults.shim import Shim, full, kill
@@ -36,6 +37,7 @@ CODES = {  # of the process to which it happens (of a disk, of the main one), an
     "disk full once": (0, 0),
     "SIGKILL": (-signal.SIGKILL, 7),
     "SIGKILL while it writes": (-signal.SIGKILL, 7),
+    "SIGKILL while it updates": (-signal.SIGKILL, 7),
     "SIGKILL to both": (-signal.SIGKILL, -signal.SIGKILL),
     "SIGSTOP": (-signal.SIGKILL, 7),
     "SIGSTOP to both": (-signal.SIGKILL, -signal.SIGKILL),
@@ -44,18 +46,18 @@ CHANGES = ["precision=fp32", "train.micro_batch_size=1", "train.steps=8", f"ddp_
 CHANGES += ["eval.every=null", "sample.every=null"]
 
 
-def watch_forward(alive, number, happen):
-    """Touch the file `alive` in each forward pass; the n-th one returns happen(its output)."""
-    real, count = Decoder.hidden, 0
+def watch(owner, name, alive, number, happen):
+    """Touch the file `alive` in each call of a function; the n-th one returns happen(its output)."""
+    real, count = getattr(owner, name), 0
 
-    def hidden(*args, **rest):
+    def watched(*args, **rest):
         nonlocal count
         count += 1
         alive.touch()
         output = real(*args, **rest)
         return happen(output) if count == number else output
 
-    Decoder.hidden = hidden
+    setattr(owner, name, watched)
 
 
 def happens(kind, output):
@@ -94,8 +96,9 @@ def ends(item, cwd):
 
     def act(rank):
         hit = rank == victim or kind.endswith("both")
-        in_forward = number if hit and kind not in DISK else None
-        watch_forward(cwd / "alive", in_forward, lambda output: happens(kind, output))
+        n = number if hit and kind not in DISK else None
+        where = (training.optimizer, "newton_schulz") if "updates" in kind else (Decoder, "hidden")
+        watch(*where, cwd / "alive", n, lambda output: happens(kind, output))
         acts = {"full disk": full, "disk full once": full, "SIGKILL while it writes": kill}
         acts["slow disk"] = lambda *_: threading.Event().wait(1.5 * TIMEOUT)  # longer than the timeout
         if hit and kind in acts:
@@ -110,7 +113,7 @@ def ends(item, cwd):
         if kind == "SIGSTOP to both" or (kind == "SIGSTOP" and rank == victim):
             os.kill(pids[rank], signal.SIGKILL)
         handle = os.pidfd_open(pids[rank])
-        if not select.select([handle], [], [], 60)[0]:
+        if not select.select([handle], [], [], 300)[0]:
             os.kill(pids[rank], signal.SIGKILL)
         codes[rank] = exit_code(pids[rank])
         if kind == "SIGKILL to both" and codes[rank] == 7:  # it saw the other one end first
@@ -154,6 +157,18 @@ def test_two_processes_end(tmp_path):
 def test_two_processes_of_a_sharded_run_end(tmp_path):
     whole_run("fsdp")
     run_trials(ends, [("fsdp", kind, 1, 30) for kind in ("slow disk", "disk full once")], tmp_path)
+
+
+@pytest.mark.faults
+def test_a_sharded_run_needs_a_folder_that_all_processes_see(tmp_path):
+    def move(rank):
+        (tmp_path / str(rank)).mkdir()
+        os.chdir(tmp_path / str(rank))
+
+    pids, _store = start_two(tmp_path, overridden("parallel=fsdp"), move)
+    assert [*map(exit_code, pids)] == [7, 2]
+    message = "error: process 1 has no runs/run; parallel=fsdp needs a shared disk"
+    assert message in (tmp_path / "output-1.txt").read_text()
 
 
 @pytest.mark.faults
