@@ -12,7 +12,13 @@ from data.loader import prefetch
 from model import build_model
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
-from training.distributed import catching_signals, exit_process, init_distributed, is_main_rank
+from training.distributed import (
+    catching_signals,
+    exit_process,
+    init_distributed,
+    is_main_rank,
+    waiting_for,
+)
 from training.estimate import estimate, preview
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
@@ -117,7 +123,7 @@ def main(overrides, runs_dir):
         return
     if config.dry_run and is_main_rank():
         print(preview(config))
-    with lock_if_resuming(config, runs_dir) as check_lock:
+    with waiting_for("another process"), lock_if_resuming(config, runs_dir) as check_lock:
         run = prepare(config, overrides, runs_dir)
         if run.dist.is_main:
             print(plan(run))

@@ -9,6 +9,8 @@ import time
 from contextlib import contextmanager, suppress
 from stat import S_ISREG
 
+import numpy as np
+
 from configs.errors import DataError
 
 O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
@@ -24,21 +26,61 @@ HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a wri
 
 def write_synced(path, chunks):
     """Write a new file, fsync it, and return its {bytes, sha256}."""
-    flags, digest, size = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, hashlib.sha256(), 0
-    handle = os.open(path, flags, 0o666)
-    try:
+    digest, size = hashlib.sha256(), 0
+    with open_synced(path, os.O_CREAT | os.O_EXCL) as handle:
         for chunk in chunks:
-            left = memoryview(chunk)
-            while left:
-                done = os.write(handle, left[:CHUNK_BYTES])
-                digest.update(left[:done])
-                left, size = left[done:], size + done
+            for written in write_all(handle, chunk):
+                digest.update(written)
+                size += len(written)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def write_parts(path, size, parts):
+    """Write each (offset, bytes) into a file that other processes write as well, fsync it, and return the sum
+    of the bytes: in the file it is lower if some have got lost, for then there are zeros."""
+    total = 0
+    with open_synced(path, os.O_CREAT | PLAIN) as handle:
+        os.ftruncate(handle, size)  # first: where a write extends a file, NFS may put zeros before it
+        for offset, part in parts:
+            os.lseek(handle, offset, os.SEEK_SET)
+            total += sum(byte_sum(written) for written in write_all(handle, part))
+    return total
+
+
+def read_back(path):
+    """{bytes, sha256} of a file, and the sum of its bytes."""
+    digest, size, total = hashlib.sha256(), 0, 0
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size, total = size + len(chunk), total + byte_sum(chunk)
+    return {"bytes": size, "sha256": digest.hexdigest()}, total
+
+
+def byte_sum(data):
+    return int(np.frombuffer(data, np.uint8).sum())
+
+
+@contextmanager
+def open_synced(path, flags):
+    """A handle to write a file, which is fsynced at the end."""
+    handle = os.open(path, os.O_WRONLY | O_BINARY | flags, 0o666)
+    try:
+        yield handle
         os.fsync(handle)
     except OSError as error:  # which does not name the file
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(handle)
-    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def write_all(handle, data):
+    """Yield the data as it is written."""
+    left = memoryview(data)
+    while left:
+        done = os.write(handle, left[:CHUNK_BYTES])
+        yield left[:done]
+        left = left[done:]
 
 
 def open_plain(path, mode=0o666, flags=0):

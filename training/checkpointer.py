@@ -3,7 +3,7 @@ the previous checkpoint if it is still being written."""
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 from configs.cli import explain, print
 from configs.errors import CheckpointError, DiskError
@@ -26,27 +26,31 @@ class AsyncCheckpointer:
         self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
         self.start = time.perf_counter()
 
-    def save(self, state, tensors, best=False, gathered=None):
-        """Copy the tensors now and write them in the background, once per step. Sharded ones are gathered one
-        by one as they are written, which all processes wait for."""
-        start = time.perf_counter()
+    def prepare(self, step):
+        """Whether a step has yet to be saved; then nothing else is being written."""
+        if self.saved == step:
+            return False
+        self.wait()
+        self.check_lock()
+        return True
+
+    def save(self, state, tensors, best=False, written=None):
+        """Copy the tensors now and write them in the background, once per step."""
         if self.saved == state["step"]:
             self.poll()
         else:
             self.wait()
-            copies = tensors()
-            for part, named in copies.items() if gathered is None else ():
+            copies = {} if written else tensors()
+            for part, named in copies.items():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
             self.saved, self.count = state["step"], self.count + 1
-            self.pending.append(self.thread.submit(self.write, copies, state, gathered))
-            wait(self.pending if gathered else ())
+            self.pending.append(self.thread.submit(self.write, copies, state, written))
         self.pending.append(self.thread.submit(self.prune, state["step"], best))
-        self.seconds += time.perf_counter() - start
 
-    def write(self, copies, state, gathered):
+    def write(self, copies, state, written):
         """In the thread, which raises RunLockedError once another run has the folder."""
         self.check_lock()
-        checkpoint.save(self.folder, copies, state, self.before_rename, gathered)
+        checkpoint.save(self.folder, copies, state, self.before_rename, written)
 
     def before_rename(self):
         """Sync the logs: a run that resumes from the checkpoint does not write the rows before it again."""

@@ -82,6 +82,11 @@ class Dist(NamedTuple):
         own = [number if rank == self.rank else 0.0 for rank in range(self.world_size)]
         return max(self.all_reduce_sum(*own, device=device))
 
+    def broadcast(self, text, device="cpu"):
+        """The text of the main process, at most 1,000 bytes."""
+        codes = text.encode().ljust(1000) if self.is_main else bytes(1000)
+        return bytes(map(int, self.all_reduce_sum(*codes, device=device))).decode().rstrip()
+
     def run_slow(self, function, device, only_main=False):
         """function(), which may take one process longer than ddp_timeout: the others wait in many short
         collectives, for as long as it answers. All return together."""

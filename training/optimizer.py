@@ -105,10 +105,12 @@ class Optimizer:
         return {name: torch.empty(()) if key == "step" else p for name, _, p, key in self.entries()}
 
     def load(self, tensors):
-        """Load what tensors() returned, which is empty before the first step."""
-        for name, optimizer, p, key in self.entries() if tensors else ():
+        """Load the (name, tensor) pairs of what tensors() returned: one by one, for all may be too large."""
+        entries = {name: entry for name, *entry in self.entries()}
+        for name, tensor in tensors:
+            optimizer, p, key = entries[name]
             on_device = key != "step" or optimizer.defaults["fused"]  # else AdamW has its step on the CPU
-            tensor = tensors[name].to(p.device if on_device else "cpu")
+            tensor = tensor.to(p.device if on_device else "cpu")
             optimizer.state[p][key] = like(tensor, p) if tensor.ndim else tensor
 
 

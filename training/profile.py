@@ -163,6 +163,8 @@ def find_micro_batch(config, dist, trial, batch, stored):
     if dist.parallel == "ddp":  # whose buckets come later
         limit -= sum(p.nbytes for p in trial.model.parameters())
 
+    limit = -dist.all_reduce_max(-limit, device)  # of the process that has least
+
     def peak(n):  # of the process that needs most
         return dist.all_reduce_max(peak_memory(trial, batch, n), device)
 

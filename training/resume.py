@@ -219,6 +219,6 @@ def restore(run):
     parameters = run.model.state_dict()
     for name, tensor in iter_tensors(paths[0]):
         parameters[name].copy_(like(tensor, parameters[name]))
-    run.optimizer.load(dict(iter_tensors(paths[1])))
+    run.optimizer.load(iter_tensors(paths[1]))
     if run.scaler.is_enabled() and state.scaler:
         run.scaler.load_state_dict(state.scaler)

@@ -1,11 +1,13 @@
 """Run: everything that belongs to one training run, and what it saves."""
 
+import errno
 import math
 import sys
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,13 +17,13 @@ from configs.errors import DiskError, NonFiniteError, StopRequested
 from configs.registry import build
 from data.disk import filesize
 from model.checkpoint.files import FORMAT, TrainState
-from model.checkpoint.save import model_tensors, stored_order
+from model.checkpoint.save import draft_dir, model_tensors
 from training.checkpointer import AsyncCheckpointer
 from training.distributed import check_stop, stop_flags
 from training.monitor.metrics import JsonlLog, rows
 from training.run_folder import open_run_folder
 from training.schedule import SCHEDULES
-from training.sharding import whole
+from training.sharding import write_parts
 
 STEP_TIME_FRACTION = 0.95  # of train.minutes is planned for steps, the rest for evaluations
 
@@ -73,12 +75,23 @@ class Run:
         """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
         with self.open_folder(runs_dir, check_lock) if self.dist.is_main else nullcontext():
             try:
+                self.check_shared_folder()
                 yield
             except StopRequested as stop:  # torchrun kills all processes once one has exited
-                if self.dist.parallel == "fsdp" and self.state.step:
-                    self.save_sharded()
+                if self.state.step:
+                    self.save()
                 self.run_in_main(self.save_stopped, stop)
                 raise StopRequested from None
+
+    def check_shared_folder(self):
+        """With FSDP all processes write checkpoints: to where the main one has its folder."""
+        if self.dist.parallel == "fsdp":
+            folder = self.dist.broadcast(str(self.folder or ""), self.precision.device)
+            self.checkpoints = Path(folder, "checkpoints")
+            if not Path(folder).is_dir():
+                raise ValueError(
+                    f"process {self.dist.rank} has no {folder}; parallel=fsdp needs a shared disk"
+                )
 
     @contextmanager
     def open_folder(self, runs_dir, check_lock):
@@ -103,8 +116,6 @@ class Run:
         initial = f" init_from={self.config.init_from}" if self.config.init_from else ""
         message = f"stopped by {signal} before the first step. To start again: {command}{initial}"
         if step := self.state.step:
-            if self.dist.parallel != "fsdp":
-                self.save_in_main(best=False)
             self.checkpointer.wait()
             message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
         if self.checkpointer.failures:
@@ -153,36 +164,42 @@ class Run:
         return True
 
     def run_in_main(self, function, *args):
-        self.dist.run_slow(partial(function, *args), self.precision.device, only_main=True)
+        return self.dist.run_slow(partial(function, *args), self.precision.device, only_main=True)
 
     def save(self, best=False):
         """Once per step, however often it is called."""
-        if self.dist.parallel == "fsdp":
-            self.save_sharded(best)
-        else:
-            self.run_in_main(self.save_in_main, best)
-
-    def save_sharded(self, best=False):
-        """Tensors are gathered one by one while they are written, by all processes or by none."""
-        is_new = self.dist.is_main and self.checkpointer.saved != self.state.step
-        [is_new] = self.dist.all_reduce_sum(is_new, device=self.precision.device)
-        gathered = self.gather() if is_new else iter(())
+        start = time.perf_counter()
+        written = self.write_parts() if self.dist.parallel == "fsdp" else None
+        self.run_in_main(self.save_in_main, best, written)
         if self.dist.is_main:
-            self.save_in_main(best, gathered)
-        for _ in gathered:  # in other processes all of it, in the main one what an error has left
-            pass
+            self.checkpointer.seconds += time.perf_counter() - start
 
-    def save_in_main(self, best, gathered=None):
+    def write_parts(self):
+        """Each process writes its parts of all tensors into the draft of a checkpoint. Returns the sum of the
+        bytes, and the errno of a process that failed, or 0; None if the step has been saved."""
+        device, draft = self.precision.device, draft_dir(self.checkpoints, self.state.step)
+        is_new = self.run_in_main(lambda: self.checkpointer.prepare(self.state.step))
+        [is_new] = self.dist.all_reduce_sum(bool(is_new), device=device)
+
+        def write():
+            try:
+                for folder in (self.checkpoints, draft):
+                    folder.mkdir(exist_ok=True)
+                files = {draft / f"{name}.safetensors": part for name, part in self.tensors().items()}
+                return sum(write_parts(path, part, *self.dist.share) for path, part in files.items()), 0
+            except OSError as error:
+                return 0, error.errno or errno.EIO
+
+        if is_new:
+            total, code = self.dist.run_slow(write, device)
+            [total] = self.dist.all_reduce_sum(total, device=device)
+            return int(total), int(self.dist.all_reduce_max(code, device))
+
+    def save_in_main(self, best, written):
         state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
         state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
         state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
-        self.checkpointer.save(state, self.tensors, best, gathered)
+        self.checkpointer.save(state, self.tensors, best, written)
 
     def tensors(self):
         return {"model": model_tensors(self.model), "optimizer": self.optimizer.tensors()}
-
-    def gather(self):
-        """The whole of each sharded tensor, in the order in which a checkpoint holds them."""
-        for _, tensors in sorted(self.tensors().items()):
-            for name in stored_order(tensors):
-                yield whole(tensors[name].detach()).cpu()

@@ -1,5 +1,6 @@
 """Sharding: with FSDP each process keeps a part of every tensor, and blocks gather theirs while they run."""
 
+import math
 from contextlib import contextmanager
 
 import torch
@@ -8,7 +9,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from data import disk
 from model.block import blocks_of
+from model.checkpoint.save import raw_bytes, safetensors_header
 
 
 def shard(loss_module, precision):
@@ -44,6 +47,25 @@ def whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def write_parts(path, tensors, rank, world_size):
+    """Write the rows that this process has of each tensor into a safetensors file that all processes write;
+    the main one writes what is not sharded. Returns the sum of the bytes."""
+    header, places = safetensors_header(tensors)
+
+    def parts():
+        if rank == 0:
+            yield 0, header
+        for name, place in places.items():
+            tensor = tensors[name].detach()
+            if isinstance(tensor, DTensor):
+                first = min(rank * math.ceil(len(tensor) / world_size), len(tensor))  # as torch.chunk does
+                yield place + first * (tensor.nbytes // len(tensor)), raw_bytes(local(tensor).cpu())
+            elif rank == 0:
+                yield place, raw_bytes(tensor.cpu())
+
+    return disk.write_parts(path, len(header) + sum(tensor.nbytes for tensor in tensors.values()), parts())
+
+
 def like(tensor, sharded):
     """A whole tensor that every process has, sharded in the same way as another."""
     if not isinstance(sharded, DTensor):
@@ -58,7 +80,7 @@ def orthogonalize_in_turn(updates, params, orthogonalize):
     for start in range(0, len(updates), world):
         group = range(start, min(start + world, len(updates)))
         matrices = [whole(rewrap(updates[i], params[i])) for i in group]
-        results = torch.zeros(len(group), *params[start].shape, device=matrices[0].device)
+        results = matrices[0].new_zeros(len(group), *params[start].shape)
         if rank < len(group):
             results[rank] = orthogonalize(matrices[rank][None])[0]
         dist.all_reduce(results)

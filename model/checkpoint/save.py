@@ -1,5 +1,6 @@
 """Save: a checkpoint is a folder, renamed into place once it is complete and on the disk."""
 
+import errno
 import json
 import os
 import platform
@@ -18,18 +19,21 @@ DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", to
 DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def save(folder, tensors, state, before_rename=lambda: None, gathered=None):
-    """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}. If these are
-    sharded, `gathered` yields the whole ones in the order of stored_order()."""
-    final = folder / step_dir(state["step"])
-    draft = final.with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)
+def save(folder, tensors, state, before_rename=lambda: None, written=None):
+    """folder/step-########; tensors: {"model": {name: tensor}, "optimizer": {name: tensor}}. Sharded ones are
+    in the draft already; `written` is the sum of their bytes and the errno of a process that failed, or 0."""
+    final, draft = folder / step_dir(state["step"]), draft_dir(folder, state["step"])
     try:
-        folder.mkdir(exist_ok=True)
-        draft.mkdir()
-        files = {f"{name}.safetensors": safetensors_bytes(part, gathered) for name, part in tensors.items()}
-        files["state.json"] = [json.dumps(state, indent=1).encode()]
-        manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in sorted(files.items())}
+        if written is None:
+            shutil.rmtree(draft, ignore_errors=True)
+            folder.mkdir(exist_ok=True)
+            draft.mkdir()
+            files = {f"{name}.safetensors": safetensors_bytes(tensors[name]) for name in sorted(tensors)}
+            manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in files.items()}
+        else:
+            manifest = read_back(draft, *written)
+        text = json.dumps(state, indent=1)
+        manifest["state.json"] = disk.write_synced(draft / "state.json", [text.encode()])
         disk.write_synced(draft / "manifest.json", [json.dumps(manifest, indent=1).encode()])
         disk.sync_folder(draft)
         before_rename()
@@ -43,23 +47,46 @@ def save(folder, tensors, state, before_rename=lambda: None, gathered=None):
     write_pointer(folder, "latest", state["step"])
 
 
-def stored_order(tensors):
-    return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+def draft_dir(folder, step):
+    return folder / f"{step_dir(step)}.draft"
 
 
-def safetensors_bytes(tensors, gathered=None):
-    """The chunks of a safetensors file: no copy of all weights, and each write is one the disk can refuse."""
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name in stored_order(tensors):
-        tensor = tensors[name]
-        offsets, offset = [offset, offset + tensor.nbytes], offset + tensor.nbytes
+def read_back(draft, total, code):
+    """The entries of the manifest for files that several processes have written."""
+    if code:
+        raise OSError(code, os.strerror(code), str(draft))
+    manifest = {}
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        manifest[name], part = disk.read_back(draft / name)
+        total -= part
+    if total:
+        raise OSError(errno.EIO, "what another process wrote is not there", str(draft))
+    return manifest
+
+
+def safetensors_header(tensors):
+    """The first bytes of a safetensors file, and where each tensor begins in it, in this order."""
+    header, places, end = {"__metadata__": {"format": "pt"}}, {}, 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)):
+        tensor, places[name] = tensors[name], end
+        offsets, end = [end, end + tensor.nbytes], end + tensor.nbytes
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for name in stored_order(tensors):
-        tensor = next(gathered) if gathered else tensors[name]
-        yield tensor.contiguous().flatten().view(torch.uint8).numpy()
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + place for name, place in places.items()}
+
+
+def safetensors_bytes(tensors):
+    """The chunks of a safetensors file: no copy of all weights, and each write is one the disk can refuse."""
+    header, places = safetensors_header(tensors)
+    yield header
+    for name in places:
+        yield raw_bytes(tensors[name])
+
+
+def raw_bytes(tensor):
+    return tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 
 def model_tensors(model):

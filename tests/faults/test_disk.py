@@ -16,7 +16,7 @@ from safetensors.torch import save as safetensors_of
 from data import disk
 from model.checkpoint.files import step_dir, step_of, verify, whole_checkpoints
 from model.checkpoint.load import load_run
-from model.checkpoint.save import prune, save
+from model.checkpoint.save import draft_dir, prune, save
 from tests.faults.harness import (
     STEPS,
     equal,
@@ -156,6 +156,24 @@ def test_an_old_checkpoint_that_cannot_be_deleted(tmp_path, capsys, spoil):
     errors = capsys.readouterr().err
     assert errors.count("warning: ") == errors.count("an old checkpoint could not be deleted (") == 1, errors
     assert saver.failures == 0 and whole_steps(tmp_path / "checkpoints")[0] == 8
+
+
+@pytest.mark.parametrize("lost", [None, 0, 4])
+def test_what_another_process_wrote_and_is_lost(tmp_path, lost):
+    """A file system of several machines may lose a part without an error."""
+    draft = draft_dir(tmp_path, 1)
+    draft.mkdir()
+    parts = [(place, b"part") for place in (4, 0)]
+    paths = [draft / f"{name}.safetensors" for name in ("model", "optimizer")]
+    total = sum(disk.write_parts(path, 8, [part]) for path in paths for part in parts)
+    if lost is None:
+        save(tmp_path, {}, {"step": 1}, written=(total, 0))
+        verify(tmp_path / step_dir(1))
+    else:
+        disk.write_parts(paths[1], 8, [(lost, bytes(4))])
+        with pytest.raises(OSError, match="what another process wrote is not there"):
+            save(tmp_path, {}, {"step": 1}, written=(total, 0))
+        assert not list(tmp_path.iterdir())
 
 
 def test_another_run_is_faster(tmp_path):

@@ -202,7 +202,7 @@ def test_the_optimizer_state_is_saved_and_loaded(name):
              for tensors in (optimizer.tensors(), loaded.expected_state())]  # fmt: skip
     assert specs[0] == specs[1] and specs[0]
     other.load_state_dict(model.state_dict())
-    loaded.load(copy_of(optimizer.tensors()))
+    loaded.load(copy_of(optimizer.tensors()).items())
     step(make_batch(seed=5), 1.0)
     make_step(other, loaded)(make_batch(seed=5), 1.0)
     assert_equal({**other.state_dict(), **loaded.tensors()}, {**model.state_dict(), **optimizer.tensors()})
