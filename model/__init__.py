@@ -4,9 +4,11 @@ order of a forward pass; `python -m model.shapes` prints a forward pass with eve
 A name's trailing capitals are its axes, as in q_BHTD; a bare x is always (B, T, C).
 """
 
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from configs.registry import check_value, from_dict
 from configs.schema import EncoderSizes, ModelConfig, Seed, Size
@@ -42,12 +44,20 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
     check_config(config)
     check_value("vocab_size", vocab_size, Size)
     check_value("seed", seed, Seed)
-    with torch.random.fork_rng(devices=[]):
+    drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
+    with torch.random.fork_rng(devices=[]), drawing:
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[config.kind](config, vocab_size)
         model.head.tie(model.embedding)
         initialize_weights(model, config.init)
     return model
+
+
+class NoNormal(TorchFunctionMode):
+    """Draws nothing: on the "meta" device, torch would import torch._dynamo for it, which takes 0.5 s."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return kwargs["tensor"] if function is torch.nn.init.normal_ else function(*args, **(kwargs or {}))
 
 
 def check_config(config):

@@ -84,8 +84,9 @@ class Monitor:
         self.log(step, **metrics, val_ppl=math.exp(min(metrics["val_loss"], 700)), full=full)
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
         self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
-        with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
-            draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
+        if full or step > self.first_step:  # before it nothing is drawn, for matplotlib delays the first step
+            with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
+                draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
         self.last, self.last_step = time.perf_counter(), step  # evaluation is not training time
 
     def sample(self, step, texts):
