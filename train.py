@@ -5,6 +5,11 @@ python train.py model=llama data=text data.path=book.txt
 
 import sys
 
+from training.sweep import HELP, launch
+
+if __name__ == "__main__" and HELP & {*sys.argv}:
+    sys.exit(launch(None, None, sys.argv[1:]))  # now, for torch takes a second to import
+
 from configs.cli import print
 from configs.compose import compose
 from data.corpus import load, tokenizing_progress
@@ -15,7 +20,7 @@ from model.precision import choose_device, choose_precision, tune_malloc
 from training.distributed import catching_signals, exit_process, init_distributed
 from training.estimate import estimate
 from training.evaluate import evaluate_run, sample_validation
-from training.monitor import open_monitor
+from training.monitor.monitor import open_monitor
 from training.plan import check_batch_size, check_parts, plan
 from training.profile import profile_step
 from training.resume import latest_whole, reload_data, resolve_config, restore
@@ -23,7 +28,6 @@ from training.run import Run
 from training.run_folder import check_name, lock_if_resuming
 from training.step import seed_step
 from training.summary import summarize
-from training.sweep import launch
 
 
 def prepare(config, overrides, runs_dir):

@@ -8,7 +8,9 @@ import pytest
 
 from configs.compose import PAIR_SOURCES
 from configs.registry import config_options
-from data import OBJECTIVES, SOURCES, TOKENIZERS
+from data.objectives import OBJECTIVES
+from data.sources import SOURCES
+from data.tokenizers.train import TOKENIZERS
 from model.position import SCALINGS
 from tests.parts import CONFIGS, PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
@@ -18,7 +20,7 @@ FOLDERS = ("configs", "data", "model", "training")  # each imports only itself a
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding; names without a file are skipped
-CORE = "transformer block attention attend cache position norm feedforward embedding init loss generate"
+CORE = "build transformer block attention attend cache position norm feedforward embedding init loss generate"
 CORE = {f"model.{name}" for name in CORE.split()} | {"model", "configs.registry", "configs.schema"}
 CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
 USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")

@@ -1,4 +1,4 @@
-"""What takes long to import is imported only by those who need it."""
+"""A command imports what is slow to import only when it needs it."""
 
 import subprocess
 import sys
@@ -6,12 +6,58 @@ import sys
 import pytest
 
 from tests.parts import ROOT
+from tests.training.runs import TEXT, USUAL
 
-SLOW = {"torch._dynamo", "torch.distributed.tensor", "matplotlib", "datasets", "huggingface_hub", "tokenizers"}
-SLOW |= {"transformers", "wandb", "pandas", "requests"}
-
-# what is imported when print is called with the pattern
-UNTIL = """
-import re, runpy, sys
-command, pattern = sys.argv[1], sys.argv.pop(2)
+LIBRARIES = "datasets huggingface_hub matplotlib pandas requests tokenizers transformers wandb"
+SLOW = {"torch._dynamo", "torch.distributed.tensor", *LIBRARIES.split()}
+# prints what is imported at the end, or once a function has returned for the first time
+CHILD = """
+import atexit, importlib, runpy, sys
+command, first, *arguments = sys.argv[1:]
+report = lambda: print("imported", *sys.modules, file=sys.__stderr__)
+if first:
+    module, owner, name = first.split(":")
+    owner = getattr(importlib.import_module(module), owner)
+    function = getattr(owner, name)
+    def once(*args):
+        setattr(owner, name, function)
+        result = function(*args)
+        report()
+        return result
+    setattr(owner, name, once)
+else:
+    atexit.register(report)
+sys.argv = [command, *arguments]
+run = runpy.run_path if command.endswith(".py") else runpy.run_module
+run(command, run_name="__main__")
 """
+
+
+def imported(home, command, *arguments, first=""):
+    command = str(ROOT / command) if command.endswith(".py") else command
+    argv = [sys.executable, "-c", CHILD, command, first, *arguments]
+    done = subprocess.run(argv, cwd=home, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("imported ")]
+    return set(line.split())
+
+
+@pytest.mark.parametrize("command", ["train.py", "data", "training.compare"])
+def test_help_needs_no_torch(tmp_path, command):
+    assert not imported(tmp_path, command, "--help") & {"torch", *SLOW}
+
+
+@pytest.mark.parametrize("command", ["sample.py", "model.hub"])
+def test_help(tmp_path, command):
+    assert not imported(tmp_path, command, "--help") & SLOW
+
+
+def test_first_step_and_first_token(tmp_path):
+    """With an evaluation before the first step, and trial steps."""
+    (tmp_path / "book.txt").write_text(TEXT)
+    run = imported(tmp_path, "train.py", *USUAL, "name=a", first="training.run:Run:advance")
+    assert "torch" in run and not run & SLOW
+    assert (tmp_path / "runs/a/curve.png").exists()  # though at the first evaluation it was not drawn
+    sample = ["--prompt", "line", "--max-new-tokens", "2"]
+    sampler = imported(tmp_path, "sample.py", *sample, first="model.generate.stream:TextStream:push")
+    assert not sampler & {"sympy", *SLOW}

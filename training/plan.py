@@ -8,9 +8,9 @@ from collections import Counter
 import torch
 
 from configs.registry import build
-from data import TOKENIZERS
 from data.corpus import build_data
 from data.disk import filesize
+from data.tokenizers.train import TOKENIZERS
 from model import build_model
 from training.optimizer import OPTIMIZERS
 from training.profile import announce
