@@ -20,7 +20,7 @@ from model.precision import choose_device, choose_precision, tune_malloc
 from training.distributed import catching_signals, exit_process, init_distributed
 from training.estimate import estimate
 from training.evaluate import evaluate_run, sample_validation
-from training.monitor.monitor import open_monitor
+from training.monitor import open_monitor
 from training.plan import check_batch_size, check_parts, plan
 from training.profile import profile_step
 from training.resume import latest_whole, reload_data, resolve_config, restore

@@ -29,7 +29,7 @@ LEGEND = {
 def __getattr__(name):
     """build_model is imported when it is asked for: torch takes a second, and help should take less."""
     if name == "build_model":
-        from model.build import build_model
+        from model.transformer import build_model
 
         return build_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

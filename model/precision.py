@@ -35,6 +35,13 @@ class Precision(NamedTuple):
         """Small gradients would underflow in float16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
 
+    def peak_flops(self):
+        """The device's peak FLOP/s, if known."""
+        if self.device.type != "cuda" or self.dtype == torch.float32:
+            return None
+        name = torch.cuda.get_device_name(self.device)
+        return next((flops for part, flops in PEAKS.items() if part in name), None)
+
 
 def choose_device(name):
     number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
@@ -77,14 +84,6 @@ def choose_precision(device, precision):
     if device.type == "cpu" and (feature := fast_bf16(processor())):
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")
-
-
-def peak_flops(precision):
-    """The device's peak FLOP/s, if known."""
-    if precision.device.type != "cuda" or precision.dtype == torch.float32:
-        return None
-    name = torch.cuda.get_device_name(precision.device)
-    return next((flops for part, flops in PEAKS.items() if part in name), None)
 
 
 @cache

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 from safetensors.torch import load_file, save_file
 
-import training.monitor.monitor
+import training.monitor
 from configs.compose import compose
 from model.checkpoint.files import verify
 from tests.training.runs import TEXT
@@ -37,7 +37,7 @@ eval.max_examples=4 eval.every=2 sample.every=3 log.every=1 checkpoint.every=1""
 @cache
 def home():
     """A folder with a text, its tokens and a finished run; the overrides of that run."""
-    training.monitor.monitor.draw_run = lambda metrics, picture: None
+    training.monitor.draw_run = lambda metrics, picture: None
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "book.txt").write_text(TEXT)
