@@ -35,6 +35,10 @@ class Precision(NamedTuple):
         """Small gradients would underflow in float16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
 
+    @property
+    def n_threads(self):
+        return torch.get_num_threads() if self.device.type == "cpu" else 1
+
     def peak_flops(self):
         """The device's peak FLOP/s, if known."""
         if self.device.type != "cuda" or self.dtype == torch.float32:

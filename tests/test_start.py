@@ -1,10 +1,15 @@
-"""A command imports what is slow to import only when it needs it."""
+"""A command imports what is slow to import only when it needs it, and a run notices that it is not alone."""
 
+import hashlib
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+import training.monitor
 from tests.parts import ROOT
 from tests.training.runs import TEXT, USUAL
 
@@ -61,3 +66,31 @@ def test_first_step_and_first_token(tmp_path):
     sample = ["--prompt", "line", "--max-new-tokens", "2"]
     sampler = imported(tmp_path, "sample.py", *sample, first="model.generate.stream:TextStream:push")
     assert not sampler & {"sympy", *SLOW}
+
+
+@pytest.mark.parametrize(
+    ("threads", "waited", "fewer"),
+    [(2, 0.5, 1), (2, 1.6, 1), (64, 0.5, 63), (8, 1.5, 5), (2, 0.1, None), (1, 0.5, None)],
+)
+def test_busy_cores_are_named_once(monkeypatch, threads, waited, fewer):
+    lines, precision = [], SimpleNamespace(n_threads=threads)
+    console, run = SimpleNamespace(print=lines.append), SimpleNamespace(precision=precision)
+    monitor = SimpleNamespace(run=run, console=console, waiting=7.0, warned=False)
+    monkeypatch.setattr(training.monitor, "seconds_waiting", lambda: 7 + 4 * waited)
+    for _ in range(2):
+        training.monitor.Monitor.warn_of_busy_cores(monitor, 4.0)
+    assert [line.partition("OMP_NUM_THREADS=")[2].split()[0] for line in lines] == [str(fewer)] * bool(fewer)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="only Linux tells it")
+def test_threads_that_share_a_core_wait():
+    """This ends only if the waiting is seen."""
+    cores, data = os.sched_getaffinity(0), bytes(1 << 22)
+    os.sched_setaffinity(0, {min(cores)})  # and threads that start now
+    before = training.monitor.seconds_waiting()
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            while training.monitor.seconds_waiting() < before + 0.05:
+                list(pool.map(lambda data: hashlib.sha256(data), [data] * 4))
+    finally:
+        os.sched_setaffinity(0, cores)
