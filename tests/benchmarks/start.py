@@ -18,9 +18,8 @@ from tests.training.runs import TEXT
 
 HELP = ["train.py", "sample.py", "-m data", "-m model.hub", "-m model.shapes", "-m training.compare"]
 TRAIN = "data=text data.path=book.txt tokenizer=byte train.steps=2 log.every=1"
-COMMANDS = {"import torch": ["-c", "import torch"]} | {
-    f"{name} --help": [*name.split(), "--help"] for name in HELP
-}
+COMMANDS = {"import torch": ["-c", "import torch"]}
+COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
 COMMANDS |= {"first step": ["train.py", *TRAIN.split()]}
 COMMANDS |= {"first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"]}
 FIRST_STEP = b"step      1  loss"
