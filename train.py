@@ -8,7 +8,7 @@ import sys
 from training.sweep import HELP, launch
 
 if __name__ == "__main__" and HELP & {*sys.argv}:
-    sys.exit(launch(None, None, sys.argv[1:]))  # now, for torch takes a second to import
+    sys.exit(launch(None, None, sys.argv[1:]))  # before torch is imported, which takes a second
 
 from configs.cli import print
 from configs.compose import compose

@@ -17,7 +17,7 @@ def main(args):
     parser = ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
     config = compose(parser.parse_args(args).overrides)
-    from data.corpus import load, tokenizing_progress  # not before --help: torch takes a second to import
+    from data.corpus import load, tokenizing_progress  # not for --help: it imports torch
 
     with tokenizing_progress() as report:
         loaders = load(config, report=report)

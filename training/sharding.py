@@ -11,7 +11,7 @@ from model.block import blocks_of
 
 def shard(loss_module, precision):
     """Replaces the parameters of the module by DTensors: an optimizer has to be made after it."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # 0.3 s, for those who need it
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes 0.3 s
 
     mesh = init_device_mesh(precision.device.type, (dist.get_world_size(),))
     dtype = None if precision.dtype is torch.float32 else precision.dtype

@@ -54,7 +54,7 @@ def show(validate, flags, args):
         print(USAGE.format(groups=listing, settings=text[text.index("\nname:") :].strip()))
         return
     overrides = [arg for arg in args if arg[:1] in "~+" or ("=" in arg and arg[0] != "-")]
-    from model.hub.convert import init_config  # not before --help: torch takes a second to import
+    from model.hub.convert import init_config  # not for --help: it imports torch
 
     validate(overrides)
     resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
