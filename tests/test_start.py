@@ -15,6 +15,7 @@ from tests.training.runs import TEXT, USUAL
 
 LIBRARIES = "datasets huggingface_hub matplotlib pandas requests tokenizers transformers wandb"
 SLOW = {"torch._dynamo", "torch.distributed.tensor", *LIBRARIES.split()}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 # prints what is imported at the end, or once a function has returned for the first time
 CHILD = """
 import atexit, importlib, runpy, sys
@@ -41,7 +42,7 @@ run(command, run_name="__main__")
 def imported(home, command, *arguments, first=""):
     command = str(ROOT / command) if command.endswith(".py") else command
     argv = [sys.executable, "-c", CHILD, command, first, *arguments]
-    done = subprocess.run(argv, cwd=home, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = subprocess.run(argv, cwd=home, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stderr.splitlines() if line.startswith("imported ")]
     return set(line.split())
