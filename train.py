@@ -5,13 +5,18 @@ python train.py model=llama data=text data.path=book.txt
 
 import sys
 
+from training.sweep import HELP, launch
+
+if __name__ == "__main__" and HELP & {*sys.argv}:
+    sys.exit(launch(None, None, sys.argv[1:]))  # before torch is imported, which takes a second
+
 from configs.cli import print
 from configs.compose import compose
 from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
-from model import build_model
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
+from model.transformer import build_model
 from training.distributed import (
     catching_signals,
     exit_process,
@@ -29,7 +34,6 @@ from training.run import Run
 from training.run_folder import check_name, lock_if_resuming
 from training.step import seed_step
 from training.summary import summarize
-from training.sweep import launch
 
 
 def prepare(config, overrides, runs_dir):

@@ -27,6 +27,12 @@ def print(text="", file=None, end="\n"):
     builtins.print(escape(text, keep="\n\t"), file=file, end=end, flush=True)
 
 
+def clock(seconds):
+    """1:02, or 1:00:02"""
+    hours, seconds = divmod(round(seconds), 3600)
+    return f"{hours}:{seconds // 60:02}:{seconds % 60:02}" if hours else f"{seconds // 60}:{seconds % 60:02}"
+
+
 def run_command(main, args):
     """main(args), and the exit code; debug=true and --debug show the traceback."""
     reopen_streams()

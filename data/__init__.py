@@ -4,9 +4,3 @@ readers.py and sources.py read text; prepare.py splits and tokenizes it (tokeniz
 and shuffle.py choose the examples of each batch, and objectives.py turns them into inputs and targets.
 corpus.py does all of this for a config, disk.py writes safely, and `python -m data` prints a preview.
 """
-
-from data.objectives import OBJECTIVES
-from data.sources import SOURCES
-from data.tokenizers.train import TOKENIZERS
-
-__all__ = ["OBJECTIVES", "SOURCES", "TOKENIZERS"]

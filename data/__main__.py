@@ -8,7 +8,6 @@ import sys
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import check_flags, compose
 from configs.schema import IGNORE_INDEX
-from data.corpus import load, tokenizing_progress
 
 MAX_ROWS = 4  # of the first batch
 
@@ -18,6 +17,8 @@ def main(args):
     parser = ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
     config = compose(parser.parse_args(args).overrides)
+    from data.corpus import load, tokenizing_progress  # not for --help: it imports torch
+
     with tokenizing_progress() as report:
         loaders = load(config, report=report)
     train, tokenizer, size = loaders.train, loaders.tokenizer, config.train.batch_size

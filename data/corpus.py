@@ -11,10 +11,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from configs.cli import print
 from configs.registry import Ratio, build, check_value
-from data import OBJECTIVES, SOURCES, TOKENIZERS
 from data.loader import PairLoader, TokenLoader
+from data.objectives import OBJECTIVES
 from data.prepare import prepare
+from data.sources import SOURCES
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
+from data.tokenizers.train import TOKENIZERS
 
 LARGE = 10**7  # bytes of text, which may take a while
 

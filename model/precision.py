@@ -37,6 +37,16 @@ class Precision(NamedTuple):
         """Small gradients would underflow in float16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
 
+    @property
+    def n_threads(self):
+        return torch.get_num_threads() if self.device.type == "cpu" else 1
+
+    def peak_flops(self):
+        """The device's peak FLOP/s, if known."""
+        if self.device.type != "cuda" or self.dtype == torch.float32:
+            return None
+        return peak_of(torch.cuda.get_device_name(self.device))
+
 
 def choose_device(name):
     number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
@@ -69,7 +79,8 @@ def use_deterministic_algorithms(on):
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS requires
         torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.use_deterministic_algorithms(on, warn_only=True)
+    if on != torch.are_deterministic_algorithms_enabled():  # for the call imports torch._inductor
+        torch.use_deterministic_algorithms(on, warn_only=True)
 
 
 def choose_precision(device, precision):
@@ -87,13 +98,6 @@ def choose_precision(device, precision):
     if device.type == "cpu" and (feature := fast_bf16(processor())):
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")
-
-
-def peak_flops(precision):
-    """The device's peak FLOP/s, if known."""
-    if precision.device.type != "cuda" or precision.dtype == torch.float32:
-        return None
-    return peak_of(torch.cuda.get_device_name(precision.device))
 
 
 def peak_of(name):

@@ -14,7 +14,8 @@ import torch
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import check_flags, compose
-from model import LEGEND, build_model
+from model import LEGEND
+from model.transformer import build_model
 
 HERE = Path(__file__).parent
 SUFFIX = re.compile(rf"_([{''.join(LEGEND)}]+)$")

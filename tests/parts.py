@@ -9,12 +9,12 @@ import torch
 from omegaconf import OmegaConf
 
 from configs.schema import EncoderSizes, ModelConfig
-from model import build_model
 from model.attention import ATTENTIONS
 from model.block import BLOCKS
 from model.feedforward import FFNS
 from model.norm import NORMS
 from model.position import POSITIONS
+from model.transformer import build_model
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"

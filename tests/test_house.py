@@ -8,7 +8,9 @@ import pytest
 
 from configs.compose import PAIR_SOURCES
 from configs.registry import config_options
-from data import OBJECTIVES, SOURCES, TOKENIZERS
+from data.objectives import OBJECTIVES
+from data.sources import SOURCES
+from data.tokenizers.train import TOKENIZERS
 from model.position import SCALINGS
 from tests.parts import CONFIGS, PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS

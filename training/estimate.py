@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from configs.registry import build
 from data.disk import filesize
 from data.objectives import Batch
-from model import build_model
 from model.block import blocks_of
 from model.loss import GPU_CHUNK
 from model.precision import PEAKS, Precision, choose_device, choose_precision
+from model.transformer import build_model
 from training.optimizer import OPTIMIZERS
 from training.profile import FILLED, count_flops_and_activations
 from training.step import recompute_blocks

@@ -1,18 +1,29 @@
 """Optimizers: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest."""
 
 from functools import cache, partial
+from inspect import unwrap
 from itertools import groupby
 
 import torch
 import torch.nn as nn
-from torch.distributed.tensor import DTensor
 
 from configs.registry import Decay, NonNegative, Positive
 from model.precision import fast_bf16, processor
-from training.sharding import like, local, orthogonalize_in_turn
+from training.sharding import is_sharded, like, local, orthogonalize_in_turn
 
 
-class BatchedMuon(torch.optim.Muon):
+class Eager:
+    """Methods without torch's wrappers, which import torch._dynamo before the first step (0.4 s)."""
+
+    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class AdamW(Eager, torch.optim.AdamW):
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+
+class BatchedMuon(Eager, torch.optim.Muon):
     """Muon (kellerjordan.github.io/posts/muon) that updates matrices of one shape together, in a dtype that
     is fast on the device: up to a quarter less time for a step of a small model than torch's."""
 
@@ -29,7 +40,7 @@ class BatchedMuon(torch.optim.Muon):
                 buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
                 torch._foreach_lerp_(buffers, grads, 1 - momentum)
                 updates = torch._foreach_lerp(grads, buffers, momentum)
-                if isinstance(params[0], DTensor):
+                if is_sharded(params[0]):
                     updates = orthogonalize_in_turn(updates, params, partial(newton_schulz, group=group))
                 else:
                     updates = newton_schulz(torch.stack(updates), group)
@@ -58,7 +69,7 @@ def matmul_dtype(device):
     return torch.float32 if slow_bf16 else torch.bfloat16
 
 
-STATE_KEYS = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), BatchedMuon: ("momentum_buffer",)}
+STATE_KEYS = {AdamW: ("step", "exp_avg", "exp_avg_sq"), BatchedMuon: ("momentum_buffer",)}
 
 
 class Optimizer:
@@ -119,7 +130,7 @@ def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
     matrices, vectors = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
     groups = [{"params": p, "weight_decay": d} for p, d in ((matrices, weight_decay), (vectors, 0.0)) if p]
     fused = all(p.device.type in ("cuda", "cpu") for p in parameters)
-    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused)
+    return AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused)
 
 
 def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative):

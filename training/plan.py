@@ -7,11 +7,12 @@ from collections import Counter
 
 import torch
 
+from configs.cli import clock
 from configs.registry import build
-from data import TOKENIZERS
 from data.corpus import build_data
 from data.disk import filesize
-from model import build_model
+from data.tokenizers.train import TOKENIZERS
+from model.transformer import build_model
 from training.optimizer import OPTIMIZERS
 from training.profile import announce
 from training.schedule import SCHEDULES
@@ -83,9 +84,3 @@ training    {steps}; {run.epochs(run.steps):.2f} epochs
 memory      about {memory}: weights and gradients {weights}, optimizer {optimizer}, activations {activations}
 compute     {cost.flops * world:.2e} FLOPs/step, {cost.flops * world * run.steps:.2e} total
 time        about {total_time}, {cost.seconds * 1000:,.0f} ms per step"""
-
-
-def clock(seconds):
-    """1:02, or 1:00:02"""
-    hours, seconds = divmod(round(seconds), 3600)
-    return f"{hours}:{seconds // 60:02}:{seconds % 60:02}" if hours else f"{seconds // 60}:{seconds % 60:02}"

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from contextlib import contextmanager
+from inspect import unwrap
 from statistics import median
 from threading import Timer
 from typing import NamedTuple
@@ -55,6 +56,9 @@ class FlopCounter(TorchDispatchMode):
         elif count := flop_registry.get(operation.overloadpacket):
             self.total += count(*args, **(kwargs or {}), out_val=output)
         return output
+
+
+FlopCounter.__torch_dispatch__ = unwrap(FlopCounter.__torch_dispatch__)  # whose wrapper imports torch._dynamo
 
 
 @contextmanager

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from data import disk
 from model.block import blocks_of
@@ -16,6 +14,8 @@ from model.checkpoint.save import raw_bytes, safetensors_header
 
 def shard(loss_module, precision):
     """Replaces the parameters of the module by DTensors: an optimizer has to be made after it."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes 0.3 s
+
     mesh = init_device_mesh(precision.device.type, (dist.get_world_size(),))
     dtype = None if precision.dtype is torch.float32 else precision.dtype
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
@@ -27,7 +27,7 @@ def shard(loss_module, precision):
 @contextmanager
 def unsharded(loss_module):
     """Within it, the model can be called in other ways than by the loss module, by all processes alike."""
-    if not isinstance(loss_module, FSDPModule):
+    if not hasattr(loss_module, "unshard"):
         yield
         return
     loss_module.unshard()
@@ -37,14 +37,18 @@ def unsharded(loss_module):
         loss_module.reshard()
 
 
+def is_sharded(tensor):
+    return hasattr(tensor, "placements")  # it is a DTensor, whose class is not imported without need
+
+
 def local(tensor):
     """The part of a tensor that this process has; a view."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def whole(tensor):
     """The whole of a sharded tensor; all processes have to ask for it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def write_parts(path, tensors, rank, world_size):
@@ -57,7 +61,7 @@ def write_parts(path, tensors, rank, world_size):
             yield 0, header
         for name, place in places.items():
             tensor = tensors[name].detach()
-            if isinstance(tensor, DTensor):
+            if is_sharded(tensor):
                 first = min(rank * math.ceil(len(tensor) / world_size), len(tensor))  # as torch.chunk does
                 yield place + first * (tensor.nbytes // len(tensor)), raw_bytes(local(tensor).cpu())
             elif rank == 0:
@@ -68,8 +72,10 @@ def write_parts(path, tensors, rank, world_size):
 
 def like(tensor, sharded):
     """A whole tensor that every process has, sharded in the same way as another."""
-    if not isinstance(sharded, DTensor):
+    if not is_sharded(sharded):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     mesh, placements = sharded.device_mesh, sharded.placements
     return distribute_tensor(tensor.to(mesh.device_type), mesh, placements, src_data_rank=None)
 
@@ -89,4 +95,4 @@ def orthogonalize_in_turn(updates, params, orthogonalize):
 
 
 def rewrap(part, p):
-    return DTensor.from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+    return type(p).from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())

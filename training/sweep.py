@@ -13,7 +13,6 @@ from configs.cli import SafeStream, print, reopen_streams, run_command
 from configs.compose import CONFIGS, check_flags, expand_sweep, groups, quote_value, resolve
 from configs.errors import StopRequested
 from model.checkpoint.files import RUNS_DIR
-from model.hub.convert import init_config
 from training.compare import compare
 
 SWEEP, HELP = {"-m", "--multirun"}, {"-h", "--help"}
@@ -55,6 +54,8 @@ def show(validate, flags, args):
         print(USAGE.format(groups=listing, settings=text[text.index("\nname:") :].strip()))
         return
     overrides = [arg for arg in args if arg[:1] in "~+" or ("=" in arg and arg[0] != "-")]
+    from model.hub.convert import init_config  # not for --help: it imports torch
+
     validate(overrides)
     resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors, for run_command

@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 
 from configs.errors import CheckpointError
 from data.tokenizers.tokenizer import Tokenizer
-from model import build_model
 from model.checkpoint import files
 from model.checkpoint.save import DTYPES, model_tensors
+from model.transformer import build_model
 
 MAX_TRIES = 20
 

@@ -14,7 +14,6 @@ from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.registry import flatten
 from configs.schema import check_numbers
-from model import build_model
 from model.checkpoint.files import model_config, read_config
 from model.checkpoint.load import build_on_meta, load_run, load_weights
 from model.checkpoint.save import model_tensors
@@ -23,6 +22,7 @@ from model.hub.files import files_of, refuse_invalid, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
 from model.hub.tokenizer import drop_template, is_hf_folder, read_tokenizer, write_tokenizer
+from model.transformer import build_model
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 

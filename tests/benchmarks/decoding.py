@@ -14,10 +14,10 @@ import torch
 import transformers as hf
 
 from configs.compose import compose
-from model import build_model
 from model.generate.decode import generate
 from model.hub import best_match
 from model.hub.spec import spec_from_config
+from model.transformer import build_model
 from tests.model.test_parity import IDS, copy_weights
 
 # layers, heads, width, context length, vocabulary

@@ -8,9 +8,9 @@ import torch
 
 from configs.compose import compose
 from configs.registry import build
-from model import build_model
 from model.loss import CHUNK
 from model.precision import Precision
+from model.transformer import build_model
 from training.distributed import Dist
 from training.estimate import count, fake_batch, memory, vocab_size
 from training.optimizer import OPTIMIZERS

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from configs.compose import VERBATIM, compose, compose_raw, expand_sweep, flatten, resolve, to_config
 from configs.registry import Bounds, Count, Positive, Ratio, describe_type
-from data import SOURCES
+from data.sources import SOURCES
 from model.hub.convert import init_config
 from tests.parts import ROOT, names
 from training.plan import check_parts

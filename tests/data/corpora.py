@@ -1,9 +1,11 @@
 """What the tests of data share: small corpora, built on the spot."""
 
 from configs.registry import build
-from data import OBJECTIVES, SOURCES, TOKENIZERS
 from data.loader import PairLoader, TokenLoader
+from data.objectives import OBJECTIVES
 from data.prepare import prepare
+from data.sources import SOURCES
+from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs.schema import EncoderSizes
-from model import build_model
+from model.transformer import build_model
 from tests.parts import alive, part, tiny, tokens
 
 

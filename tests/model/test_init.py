@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model import build_model
+from model.transformer import build_model
 from tests.parts import part, tiny
 
 WIDE = {"d_model": 256, "n_heads": 4, "n_layers": 3}

@@ -7,12 +7,12 @@ import torch
 from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 
-from model import build_model
 from model.attend import Mask, make_mask
 from model.attention import MultiHeadLatentAttention
 from model.cache import KVCache
 from model.norm import RMSNorm
 from model.position import Rope
+from model.transformer import build_model
 from tests.parts import alive, part, tiny, tokens
 
 B, T = 2, 6

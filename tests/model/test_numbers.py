@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from configs.compose import compose
-from model import build_model
 from model.generate.decode import generate
 from model.loss import loss
+from model.transformer import build_model
 from tests.parts import names, tokens
 
 SOURCE, TEXT = tokens(2, 9, seed=1), tokens(2, 7)

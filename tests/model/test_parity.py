@@ -5,10 +5,10 @@ import torch
 import transformers as hf
 
 from configs.compose import compose
-from model import build_model
 from model.hub import FAMILIES, best_match
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import resolve
+from model.transformer import build_model
 from tests.model.hub.hub_models import randomize
 from tests.parts import VOCABULARY, tokens
 

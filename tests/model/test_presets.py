@@ -13,8 +13,8 @@ import torch
 
 from configs.compose import compose
 from configs.registry import signature
-from model import build_model
 from model.attention import ATTENTIONS
+from model.transformer import build_model
 from tests.parts import CONFIGS, PARTS, loaded, names, part, tokens
 
 every_preset = pytest.mark.parametrize("preset", names("model"))

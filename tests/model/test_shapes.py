@@ -8,12 +8,13 @@ import torch
 from configs.cli import run_command
 from configs.compose import compose
 from configs.schema import EncoderSizes
-from model import LEGEND, build_model
+from model import LEGEND
 from model.attention import ATTENTIONS
 from model.generate.decode import generate
 from model.loss import CHUNK, loss
 from model.position import POSITIONS
 from model.shapes import Tracer, axes_of, main, trace_forward
+from model.transformer import build_model
 from tests.model.shape_checks import axis_sizes, violations
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model import build_model
 from model.block import BLOCKS, AttentionContext
 from model.cache import KVCache
 from model.embedding import Embedding, Head
 from model.feedforward import FFNS
 from model.norm import LayerNorm, RMSNorm
+from model.transformer import build_model
 from tests.parts import alive, part, tiny, tokens
 
 

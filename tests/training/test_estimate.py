@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs.compose import compose
-from model import build_model
+from model.transformer import build_model
 from tests.training.runs import with_usual
 from training.estimate import GPU_CHUNK, count, count_layers, memory, vocab_size
 

@@ -12,8 +12,8 @@ from configs.compose import compose
 from configs.registry import build
 from configs.schema import IGNORE_INDEX
 from data.objectives import Batch
-from model import build_model
 from model.precision import Precision
+from model.transformer import build_model
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
 from training.step import LossModule, TrainStep

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import train
+from configs.cli import clock
 from configs.compose import compose
 from configs.registry import build
-from model import build_model
+from model.transformer import build_model
 from tests.training.runs import with_usual
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
-from training.plan import check_batch_size, clock, plan
+from training.plan import check_batch_size, plan
 from training.profile import largest_fitting
 from training.step import LossModule, TrainStep, seed_step
 

@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from configs.compose import compose
 from configs.registry import build
-from model import build_model
 from model.checkpoint.save import model_tensors
 from model.precision import Precision
+from model.transformer import build_model
 from tests.parts import tokens
 from tests.training.runs import rows, start_processes, torchrun_environment, weights, with_usual
 from training.distributed import init_distributed

@@ -9,8 +9,8 @@ from configs.errors import NonFiniteError
 from configs.registry import build
 from configs.schema import IGNORE_INDEX
 from data.objectives import Batch
-from model import build_model
 from model.precision import Precision
+from model.transformer import build_model
 from tests.parts import VOCABULARY, part, tiny, tokens
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS, BatchedMuon

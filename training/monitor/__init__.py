@@ -3,16 +3,16 @@
 import math
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from configs.cli import clock
 from configs.errors import CheckpointError
-from model.precision import peak_flops
 from training.monitor.plot import draw_run
 from training.monitor.wandb_log import WandbLogger
-from training.plan import clock
 
 EVALUATION = {
     "val_loss": "val loss {:.3f}",
@@ -49,9 +49,13 @@ class Monitor:
         columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
         self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
         self.task = self.bar.add_task("", total=run.steps, completed=run.state.step)
-        self.peak_flops = peak_flops(run.precision)
-        self.start, self.first_step = time.perf_counter(), run.state.step
-        self.last, self.last_step = self.start, self.first_step  # where speed is measured from
+        self.peak_flops = run.precision.peak_flops()
+        self.start, self.first_step, self.warned = time.perf_counter(), run.state.step, False
+        self.measure_from(self.first_step)
+
+    def measure_from(self, step):
+        """The speed of the next steps is measured from here, for an evaluation is not training time."""
+        self.last, self.last_step, self.waiting = time.perf_counter(), step, seconds_waiting()
 
     def log(self, step, **values):
         row = {"tokens": step * self.run.tokens_per_step, "seconds": self.run.elapsed(), **values}
@@ -74,19 +78,30 @@ class Monitor:
         line += f"  epoch {run.epochs(step):.2f}  elapsed {clock(run.elapsed())}  ETA {clock(eta)}"
         self.bar.update(self.task, completed=step, description=line)
         if due:
-            self.last, self.last_step = now, step
+            self.warn_of_busy_cores(now - self.last)
+            self.measure_from(step)
             values = {"loss": metrics.loss, "lr": lr, "grad_norm": metrics.grad_norm}
             self.log(step, **values, tokens_per_second=speed, mfu=mfu)
             if not self.console.is_terminal:
                 self.console.print(line)
 
+    def warn_of_busy_cores(self, seconds):
+        """Each operation waits for the slowest thread; one that shares its core waits half of the time."""
+        threads = self.run.precision.n_threads
+        busy = round(2 * (seconds_waiting() - self.waiting) / seconds)
+        if busy > 0 and threads > 1 and not self.warned:
+            fewer = f"OMP_NUM_THREADS={max(1, threads - busy)}"
+            self.console.print(f"warning: other processes use the cores of this one; {fewer} may be faster")
+            self.warned = True
+
     def evaluation(self, step, metrics, full):
         self.log(step, **metrics, val_ppl=math.exp(min(metrics["val_loss"], 700)), full=full)
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
         self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
-        with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
-            draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
-        self.last, self.last_step = time.perf_counter(), step  # evaluation is not training time
+        if full or step > self.first_step:  # before it nothing is drawn, for matplotlib delays the first step
+            with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
+                draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
+        self.measure_from(step)
 
     def sample(self, step, texts):
         self.samples.add({"step": step, **texts})
@@ -94,4 +109,13 @@ class Monitor:
             self.wandb.log(step, sample=texts)
         for name, text in texts.items():
             self.console.print(f"  {name:<14}{text!r}", markup=False)
-        self.last, self.last_step = time.perf_counter(), step
+        self.measure_from(step)
+
+
+def seconds_waiting():
+    """How long threads of this process were ready to run while others had the cores; 0 if not on Linux."""
+    waiting = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            waiting += int(path.read_text().split()[1]) / 1e9
+    return waiting

@@ -120,7 +120,7 @@ def load(step, weights, optimizer):
     for name, tensor in weights:
         parameters[name].copy_(tensor)
     step.optimizer.reset()
-    step.optimizer.load(optimizer)
+    step.optimizer.load(optimizer.items())
 
 
 def through_checkpoint(step, initial):

@@ -14,8 +14,8 @@ import yaml
 from configs.registry import build, from_dict
 from configs.schema import ModelConfig
 from data.objectives import Batch
-from model import build_model
 from model.precision import DTYPES, Precision
+from model.transformer import build_model
 from training.distributed import Dist
 from training.optimizer import OPTIMIZERS
 from training.sharding import shard

@@ -16,7 +16,6 @@ import model.loss
 from model.embedding import Head
 from model.generate.decode import decode
 from model.generate.sampling import GREEDY, Sampling
-from model.precision import peak_flops
 from tests.benchmarks.gpu.setup import (
     counting_syncs,
     make_optimizer,
@@ -38,7 +37,7 @@ def environment(bench):
     yield {"triton": bool(find_spec("triton")), "compiler": shutil.which("gcc") or shutil.which("cc")}
     if bench.on_gpu:
         yield {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-        yield {"cudnn": torch.backends.cudnn.version(), "peak_flops": peak_flops(bench.precision("bf16"))}
+        yield {"cudnn": torch.backends.cudnn.version(), "peak_flops": bench.precision("bf16").peak_flops()}
         if smi := shutil.which("nvidia-smi"):
             command = [smi, f"--query-gpu={QUERY}", "--format=csv,noheader"]
             yield {"nvidia_smi": subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()}
@@ -135,7 +134,7 @@ def throughput(bench, config, step):
     row = batch.rows(0, 1).map_tensors(torch.clone).to(bench.device)
     flops, _ = count_flops_and_activations(step.model, step.precision, row)
     per_step = seconds(lambda: step(batch, 1e-3), times=bench.pick(8, 1))
-    peak, tokens = peak_flops(step.precision), batch.targets.numel()
+    peak, tokens = step.precision.peak_flops(), batch.targets.numel()
     mfu = peak and flops * len(batch.targets) / per_step / peak
     figures = {"tokens_per_second": tokens / per_step, "ms": 1000 * per_step, "mfu": mfu}
     return figures | {"gflop_per_token": flops / config.context_length / 1e9, "peak_gb": peak_gb()}

@@ -16,10 +16,11 @@ from safetensors.torch import save_file
 from configs import registry
 from configs.compose import compose
 from data.tokenizers.train import TOKENIZERS
-from model import build_model, hub
+from model import hub
 from model.hub import HubError, convert
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
+from model.transformer import build_model
 from tests.model.hub.hub_models import logits, randomize
 from tests.parts import PARTS, names, part
 
