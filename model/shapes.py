@@ -104,13 +104,12 @@ def trace_forward(model, inputs):
 def example_inputs(kind, padding):
     """Two sequences; the second has padding, on the left in a decoder, as in batched generation."""
     inputs = {"tokens": torch.arange(12).view(2, 6)}
-    name, padded = "visible", inputs["tokens"]
     if kind == "encoder_decoder":
-        name, padded = "source_visible", torch.arange(18).view(2, 9)
-        inputs["source"] = padded
+        inputs["source"] = torch.arange(18).view(2, 9)
     if padding:
-        inputs[name] = torch.ones_like(padded, dtype=torch.bool)
-        inputs[name][1, slice(padding) if kind == "decoder" else slice(-padding, None)] = False
+        name, length = ("source_visible", 9) if kind == "encoder_decoder" else ("visible", 6)
+        visible = torch.arange(length) < length - torch.tensor([[0], [padding]])
+        inputs[name] = visible.flip(-1) if kind == "decoder" else visible
     return inputs
 
 
