@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections import ChainMap, Counter
+from collections import ChainMap, Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +37,7 @@ def compare(folders, home=None, failed=(), swept=()):
     runs = list(merge_seeds((names[folder], *read_run(folder)) for folder in folders))
     # NaN is not below infinity, and therefore last
     runs.sort(key=lambda run: min(math.inf, np.mean(run[2].get("val_loss", math.inf))))
-    hints = list(edge_hints([config for _, config, _ in runs], swept))
-    if len(runs) < len(folders):
-        hints.append("n runs that differ only in their seed are one row: mean ± standard deviation")
-    text = "\n\n".join([markdown_table(runs), *hints])
+    text = "\n\n".join([markdown_table(runs), *edge_hints([config for _, config, _ in runs], swept)])
     if failed:
         text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
     curves = [(names[f], ".-", points(rows(f / "metrics.jsonl"), "val_loss")) for f in names]
@@ -58,22 +55,19 @@ def read_run(folder):
 
 def merge_seeds(runs):
     """Runs that differ only in their seed become one, with all values of each metric."""
-    groups, seen = {}, Counter()
+    groups, seen = defaultdict(list), Counter()
     for name, config, last in runs:
         seen[repr(config)] += 1  # copies of a run have rows of their own
-        group = repr(config | {"seed": None}), seen[repr(config)]
-        groups.setdefault(group, []).append((name, config, last))
+        groups[repr(config | {"seed": None}), seen[repr(config)]].append((name, config, last))
     for group in groups.values():
         (name, *others), (config, *_), lasts = zip(*group, strict=True)
         if others:
-            name += f" (n={len(group)})"
-            config |= {"seed": [config.get("seed") for _, config, _ in group]}
-        fields = ChainMap(*lasts)
-        yield name, config, {name: [last[name] for last in lasts if name in last] for name in fields}
+            name = f"{name} (n={len(group)})"
+            config = config | {"seed": [config.get("seed") for _, config, _ in group]}
+        yield name, config, {key: [last[key] for last in lasts if key in last] for key in ChainMap(*lasts)}
 
 
 def mean_and_std(values, form):
-    """The mean and, where the values differ, their standard deviation."""
     text = form.format(np.mean(values))
     return text if len(set(values)) == 1 else f"{text} ± {form.format(np.std(values, ddof=1))}"
 
@@ -92,8 +86,8 @@ def markdown_table(runs):
     lines = [["run", *(key[:100] for key in settings), *(title for title, _, _ in columns)]]
     for name, config, last in runs:
         values = [str(config.get(key, "-"))[:100] for key in settings]
-        metrics = [mean_and_std(last[field], form) if field in last else "-" for _, field, form in columns]
-        lines += [[name, *values, *metrics]]
+        values += [mean_and_std(last[field], form) if field in last else "-" for _, field, form in columns]
+        lines += [[name, *values]]
     lines = [[escape(cell).replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
