@@ -1,5 +1,4 @@
-"""Print every tensor of a forward pass whose name encodes its axes, with its shape and where it is made; or
-draw the attention masks.
+"""Print each tensor of a forward pass whose name encodes its axes, with its source line; or draw the masks.
 
 The model is tiny unless a size is given: python -m model.shapes model=t5 size=small
 """
@@ -149,7 +148,8 @@ def main(args):
     steps = trace_forward(model, example_inputs(config.kind, options.padding))
     if not options.mask:
         return print_walk(steps, config.kind)
-    for lines in zip_longest(*(draw_mask(s) for s in steps if s.name == "weights_BHTS"), fillvalue=""):
+    masks = [draw_mask(s) for s in steps if s.name == "weights_BHTS"]
+    for lines in zip_longest(*masks or [["no tensor is named weights_BHTS"]], fillvalue=""):
         print("  ".join(f"{line:<28}" for line in lines).rstrip())
 
 
