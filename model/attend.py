@@ -84,11 +84,11 @@ def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
 def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
     """Scores after the softmax: along the keys, each row sums to one."""
     scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
-    scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT
+    scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
     if logit_softcap is not None:
         scores_BHTS = logit_softcap * (scores_BHTS / logit_softcap).tanh()
-    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)
+    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
     return weights_BHTS
 
 
@@ -100,6 +100,6 @@ def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, logit_softcap=None, drop
         grouped = q_BHTD.shape[1] != k_BGSD.shape[1]
         return F.scaled_dot_product_attention(q_BHTD, k_BGSD, v_BGSE, enable_gqa=grouped, **options)
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)
-    y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
+    y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
     y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
     return y_BHTE

@@ -1,4 +1,4 @@
-"""Print every tensor of a forward pass whose name encodes its axes, with its shape and where it is made.
+"""Print each tensor of a forward pass whose name encodes its axes, with its source line; or draw the masks.
 
 The model is tiny unless a size is given: python -m model.shapes model=t5 size=small
 """
@@ -6,7 +6,8 @@ The model is tiny unless a size is given: python -m model.shapes model=t5 size=s
 import linecache
 import re
 import sys
-from itertools import groupby
+from collections import defaultdict
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,25 +101,57 @@ def trace_forward(model, inputs):
     return steps
 
 
-def main(args):
-    check_flags(args, {"-h", "--help"})
-    parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
-    config = compose(["size=tiny", *parser.parse_args(args).overrides]).model
-    model = build_model(config, VOCAB_SIZE).double()  # in float64 there is no fused kernel to hide the scores
+def example_inputs(kind, padding):
+    """Two sequences; the second has padding, on the left in a decoder, as in batched generation."""
     inputs = {"tokens": torch.arange(12).view(2, 6)}
-    if config.kind == "encoder_decoder":
+    if kind == "encoder_decoder":
         inputs["source"] = torch.arange(18).view(2, 9)
-    steps = trace_forward(model, inputs)
+    if padding:
+        name, length = ("source_visible", 9) if kind == "encoder_decoder" else ("visible", 6)
+        visible = torch.arange(length) < length - torch.tensor([[0], [padding]])
+        inputs[name] = visible.flip(-1) if kind == "decoder" else visible
+    return inputs
+
+
+def print_walk(steps, kind):
+    sizes = defaultdict(set)
     for module, records in groupby(steps, lambda s: s.module):
-        print(f"\n{module or config.kind}")
+        print(f"\n{module or kind}")
         for s in records:
             where, axes = f"{s.file}:{s.line}", f"({', '.join(s.axes)})"
             print(f"  {where:<20} {s.name:<14} {axes:<14} {s.shape!s:<15} {s.code}")
+            for axis, size in zip(s.axes, s.shape, strict=False):
+                sizes[axis].add(size)
     print("\nOnly the first layer of each stack is shown; the others are identical.\n")
-    for axis, meaning in LEGEND.items():
-        if any(axis in s.axes for s in steps):
-            print(f"{axis}  {meaning}")
+    for axis in filter(sizes.get, LEGEND):
+        print(f"{axis}  {', '.join(map(str, sorted(sizes[axis]))):<5}  {LEGEND[axis]}")
+    equal = [f"{a} = {b}" for a, b in ("GH", "JT", "ED", "WC") if sizes[a] == sizes[b]]
+    print(f"\nHere {', '.join(equal)}." if equal else "")
+
+
+def draw_mask(record):
+    """Lines of text for the second sequence: # where a query attends to a key."""
+    weights_TS = record.tensor[1, 0]
+    rows = [" ".join("#" if weight else "." for weight in row) for row in weights_TS]
+    keys = " ".join(map(str, range(weights_TS.shape[1])))
+    return [record.module, f"    key {keys}", *(f"query {i} {row}" for i, row in enumerate(rows))]
+
+
+def main(args):
+    check_flags(args, {"-h", "--help", "--mask", "--padding"})
+    parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
+    parser.add_argument("--mask", action="store_true", help="draw which keys each query attends to")
+    parser.add_argument("--padding", type=int, choices=range(6), help="padding tokens of the second sequence")
+    options = parser.parse_args(args)
+    config = compose(["size=tiny", *options.overrides]).model
+    model = build_model(config, VOCAB_SIZE).double()  # in float64 there is no fused kernel to hide the scores
+    steps = trace_forward(model, example_inputs(config.kind, options.padding))
+    if not options.mask:
+        return print_walk(steps, config.kind)
+    masks = [draw_mask(s) for s in steps if s.name == "weights_BHTS"]
+    for lines in zip_longest(*masks or [["no tensor is named weights_BHTS"]], fillvalue=""):
+        print("  ".join(f"{line:<28}" for line in lines).rstrip())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 import math
 import sys
+from collections import ChainMap, Counter, defaultdict
 from pathlib import Path
+
+import numpy as np
 
 from configs.cli import ArgumentParser, escape, expand_user, print, run_command
 from configs.registry import flatten
@@ -13,8 +16,8 @@ from training.monitor.plot import draw, points
 
 # column, field of metrics.jsonl (its last value), format
 COLUMNS = (
-    ("steps", "step", "{:,}"),
-    ("tokens", "tokens", "{:,}"),
+    ("steps", "step", "{:,.0f}"),
+    ("tokens", "tokens", "{:,.0f}"),
     ("minutes", "minutes", "{:.1f}"),
     ("tokens/s", "tokens_per_second", "{:,.0f}"),
     ("loss", "loss", "{:.3f}"),
@@ -28,16 +31,16 @@ MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are
 
 def compare(folders, home=None, failed=(), swept=()):
     """Print the table, best first, and save it with the curves. After a sweep, failed is {run: exit code}."""
-    home, runs = Path(home or "."), [(f, *read_run(f)) for f in dict.fromkeys(map(expand_user, folders))]
+    home, folders = Path(home or "."), list(dict.fromkeys(map(expand_user, folders)))
+    basenames = [folder.name for folder in folders]
+    names = {folder: folder.name if basenames.count(folder.name) == 1 else str(folder) for folder in folders}
+    runs = list(merge_seeds((names[folder], *read_run(folder)) for folder in folders))
     # NaN is not below infinity, and therefore last
-    runs.sort(key=lambda run: min(math.inf, run[2].get("val_loss", math.inf)))
-    basenames = [folder.name for folder, *_ in runs]
-    names = {folder: folder.name if basenames.count(folder.name) == 1 else str(folder) for folder, *_ in runs}
-    table = markdown_table([(names[folder], *run) for folder, *run in runs])
-    text = "\n\n".join([table, *edge_hints([config for _, config, _ in runs], swept)])
+    runs.sort(key=lambda run: min(math.inf, np.mean(run[2].get("val_loss", math.inf))))
+    text = "\n\n".join([markdown_table(runs), *edge_hints([config for _, config, _ in runs], swept)])
     if failed:
         text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
-    curves = [(names[f], "o-", points(rows(f / "metrics.jsonl"), "val_loss")) for f in names]
+    curves = [(names[f], ".-", points(rows(f / "metrics.jsonl"), "val_loss")) for f in names]
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     print(f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png")
@@ -48,6 +51,25 @@ def read_run(folder):
     config = flatten(read_config(folder) | {"name": None, "overrides": None})
     last = {name: value for row in rows(folder / "metrics.jsonl") for name, value in row.items()}
     return config, last | {"minutes": last.get("seconds", 0) / 60}
+
+
+def merge_seeds(runs):
+    """Runs that differ only in their seed become one, with all values of each metric."""
+    groups, seen = defaultdict(list), Counter()
+    for name, config, last in runs:
+        seen[repr(config)] += 1  # copies of a run have rows of their own
+        groups[repr(config | {"seed": None}), seen[repr(config)]].append((name, config, last))
+    for group in groups.values():
+        (name, *others), (config, *_), lasts = zip(*group, strict=True)
+        if others:
+            name = f"{name} (n={len(group)})"
+            config = config | {"seed": [config.get("seed") for _, config, _ in group]}
+        yield name, config, {key: [last[key] for last in lasts if key in last] for key in ChainMap(*lasts)}
+
+
+def mean_and_std(values, form):
+    text = form.format(np.mean(values))
+    return text if len(set(values)) == 1 else f"{text} ± {form.format(np.std(values, ddof=1))}"
 
 
 def markdown_table(runs):
@@ -64,7 +86,8 @@ def markdown_table(runs):
     lines = [["run", *(key[:100] for key in settings), *(title for title, _, _ in columns)]]
     for name, config, last in runs:
         values = [str(config.get(key, "-"))[:100] for key in settings]
-        lines += [[name, *values, *(form.format(last[f]) if f in last else "-" for _, f, form in columns)]]
+        values += [mean_and_std(last[field], form) if field in last else "-" for _, field, form in columns]
+        lines += [[name, *values]]
     lines = [[escape(cell).replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])

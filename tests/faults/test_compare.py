@@ -69,7 +69,7 @@ def test_values_are_shown_as_they_stand(folder, compare, monkeypatch):
     for name, value in zip(names[1:], values, strict=True):
         shutil.copytree(folder, name)
         text = (name / "config.yaml").read_text()
-        (name / "config.yaml").write_text(text.replace("seed: 0", f"seed: {json.dumps(value)}"))
+        (name / "config.yaml").write_text(text.replace("device: auto", f"device: {json.dumps(value)}"))
     code, stdout, stderr = compare(*names)
     assert code == 0 and not stderr
     for text in (stdout, Path("comparison.md").read_text()):
@@ -98,6 +98,30 @@ def test_a_run_whose_loss_is_not_a_number_is_last(folder, compare):
     code, stdout, _ = compare("runs/nan", folder)
     table = [line for line in stdout.splitlines() if line.startswith("| ")]
     assert code == 0 and table[-1].startswith("| nan ")
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_row(folder, compare):
+    """The mean, the standard deviation with n - 1, and best first by the mean; a copy is not another seed."""
+    runs = [("a", 1, 3.0, 2), ("b", 1, 2.9, 1), ("c", 2, 3.4, 1), ("d", 3, 3.8, 1), ("e", 3, 3.9, 1)]
+    for name, seed, loss, every in runs:
+        shutil.copytree(folder, f"runs/{name}")
+        text = Path(folder, "config.yaml").read_text().replace("seed: 0", f"seed: {seed}")
+        Path("runs", name, "config.yaml").write_text(
+            text.replace("log:\n  every: 1", f"log:\n  every: {every}")
+        )
+        with open(f"runs/{name}/metrics.jsonl", "a") as file:
+            file.write(
+                json.dumps({"step": 5, "val_loss": loss} | ({"val_bpb": 1.5} if name == "d" else {})) + "\n"
+            )
+    code, stdout, _ = compare(*(f"runs/{name}" for name, *_ in runs))
+    lines = [line for line in stdout.splitlines() if line.startswith("| ")]
+    head, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    shown = ("run", "seed", "log.every", "steps", "val loss")
+    assert code == 0 and [tuple(row[head.index(name)] for name in shown) for row in body] == [
+        ("a", "1", "2", "5", "3.000"),
+        ("b (n=3)", "[1, 2, 3]", "1", "5", "3.367 ± 0.451"),
+        ("e", "3", "1", "5", "3.900"),
+    ]
 
 
 def test_a_huge_log_takes_little_memory(folder, compare):

@@ -6,6 +6,7 @@ import torch
 import model.attend
 from model.attention import ATTENTIONS, Attention, MultiHeadAttention
 from model.attention_maps import attention_maps
+from model.shapes import main as draw_masks
 from tests.parts import alive, names, part, tiny, tokens
 
 
@@ -55,11 +56,13 @@ class OwnWeights(MultiHeadAttention):
         return mask.add_to(q_BHTD @ k_BHSD.mT).softmax(-1) @ v_BHSE
 
 
-def test_attention_with_weights_of_its_own_is_rejected(monkeypatch):
+def test_attention_with_weights_of_its_own_is_rejected(monkeypatch, capsys):
     monkeypatch.setitem(ATTENTIONS, "mha", OwnWeights)
     net = alive(tiny())
     with pytest.raises(ValueError, match="this model's attention computes its weights itself"):
         attention_maps(net, {"tokens": [1, 2, 3]})
+    draw_masks(["--mask", "attention=mha"])
+    assert capsys.readouterr().out == "no tensor is named weights_BHTS\n"
 
 
 def test_the_model_is_restored_after_an_error():

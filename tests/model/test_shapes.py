@@ -1,5 +1,6 @@
 """Every tensor has the shape that its name promises, in every architecture and preset and at every step."""
 
+import re
 from functools import partial
 
 import pytest
@@ -140,6 +141,50 @@ def test_the_command(capsys):
     assert lines[0][1] == "tokens_BT" and lines[-1][1] == "logits_BTV"
     latents = ["cached_B1SK", "(B,", "1,", "S,", "K)", "(2,", "1,", "6,", "72)"]
     assert latents in [line[1:10] for line in lines]
-    assert f"V  {LEGEND['V']}" in out
+    assert f"V  97     {LEGEND['V']}\n" in out and out.endswith("\nHere G = H, J = T, W = C.\n")
     assert run_command(main, ["attention@model.cross_attention=mha"]) == 2
     assert capsys.readouterr().err.startswith("error: a decoder has no ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sizes", "equal"),
+    [
+        ([], {"G": "4", "J": "6", "E": "16"}, "G = H, J = T, E = D, W = C"),
+        (["model=t5"], {"G": "4", "J": "6, 9", "E": "16"}, "G = H, J = T, E = D, W = C"),
+        (["attention=gqa", "model.attention.v_head_dim=8"], {"G": "2", "J": "12", "E": "8"}, None),
+    ],
+)
+def test_the_legend_has_sizes_and_says_which_are_equal(overrides, sizes, equal, capsys):
+    assert run_command(main, overrides) == 0
+    _, _, legend = capsys.readouterr().out.partition("identical.\n")
+    assert {axis: re.search(rf"^{axis}  (.*?)  ", legend, re.MULTILINE)[1] for axis in sizes} == sizes
+    assert legend.partition("Here ")[2] == (f"{equal}.\n" if equal else "")
+
+
+def drawn(capsys, *args):
+    """The masks that --mask draws, side by side: by module, for each query the keys that it attends to."""
+    assert run_command(main, ["--mask", *args]) == 0
+    head, _, *rows = (re.split(" {2,}(?! )", line) for line in capsys.readouterr().out.splitlines())
+    masks = {module: [] for module in head}
+    for row in rows:
+        for module, line in zip(head, row, strict=False):
+            masks[module] += [re.sub(r"query \d ", "", line).replace(" ", "")] if line else []
+    return masks
+
+
+def test_masks(capsys):
+    """One for each kind of attention in the model; padding attends to itself."""
+    causal = ["#.....", "##....", "###...", "####..", "#####.", "######"]
+    layer = "stack.blocks.0.attention"
+    assert drawn(capsys, "model=gpt2") == {layer: causal}
+    padded = ["#.....", ".#....", "..#...", "..##..", "..###.", "..####"]
+    assert drawn(capsys, "attention=mla", "--padding", "2") == {layer: padded}
+    window = ["#.....", "##....", ".##...", "..##..", "...##.", "....##"]
+    assert drawn(capsys, "model.attention.sliding_window=2", "position=alibi") == {layer: window}
+    assert drawn(capsys, "model=bert", "--padding=1") == {layer: ["#####."] * 5 + ["######"]}
+    assert drawn(capsys, "model=bart", "--padding=3") == {
+        "encoder.blocks.0.attention": ["######..."] * 6 + ["#######..", "######.#.", "######..#"],
+        "decoder.blocks.0.attention": causal,
+        "decoder.blocks.0.cross": ["######..."] * 6,
+    }
+    assert run_command(main, ["--padding", "6"]) == 2 and "invalid choice" in capsys.readouterr().err

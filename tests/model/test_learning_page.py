@@ -1,0 +1,77 @@
+"""model/README.md is true: its commands run, and its formulas, numbers and pictures are the code's."""
+
+import doctest
+import re
+import shutil
+from importlib import import_module
+from operator import attrgetter
+
+import pytest
+import torch
+
+from configs.cli import run_command
+from configs.compose import compose
+from model.shapes import main as shapes
+from model.transformer import ARCHITECTURES, build_model
+from tests.parts import ROOT, loaded, names
+from tests.test_readme import execute, small
+
+PAGE = (ROOT / "model/README.md").read_text()
+SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)).split("$ python -m model.shapes ")[1:]
+TRAIN = re.findall(r"`(python train\.py .*?)`", PAGE)
+
+
+@pytest.mark.parametrize("session", SHELL, ids=lambda text: text.partition("\n")[0])
+def test_commands_print_what_is_shown(session, capsys):
+    """All of a mask, and lines of a shape walk, in their order."""
+    command, _, shown = session.partition("\n")
+    assert run_command(shapes, command.split()) == 0
+    printed = capsys.readouterr().out
+    if "--mask" in command:
+        assert shown == printed
+    end = 0
+    for line in shown.splitlines():
+        assert line in printed[end:], line
+        end = printed.index(line, end) + len(line)
+
+
+@pytest.mark.parametrize("command", TRAIN)
+def test_training_commands_run(command, tmp_path, monkeypatch):
+    shutil.copy(ROOT / "README.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert execute(small(command)) == 0
+
+
+def test_the_worked_example():
+    """The numbers that Python would print."""
+    assert ">>> " in PAGE
+    tests = doctest.DocTestParser().get_doctest(PAGE.replace("```", "\n"), {}, "model/README.md", None, 0)
+    assert doctest.DocTestRunner().run(tests).failed == 0
+
+
+def test_formulas_are_where_the_table_says():
+    rows = re.findall(r"^\| .* \| (\w+)\.py \| (.*) \|$", PAGE, re.MULTILINE)
+    functions = [(file, name) for file, cell in rows for name in re.findall(r"`([\w.]+)`", cell)]
+    assert len(functions) > 12
+    for file, name in functions:
+        function = attrgetter(name)(import_module(f"model.{file}"))
+        assert function.__module__ == f"model.{file}" and function.__qualname__ == name
+
+
+def test_presets_belong_to_their_architecture():
+    table = re.findall(r"^\| `(\w+)` \| .* \| ([\w, ]+) \| `python", PAGE, re.MULTILINE)
+    listed = {name: kind for kind, row in table for name in row.split(", ")}
+    kinds = {name: loaded("model", name)["model"]["kind"] for name in names("model")}
+    assert listed == {name: ARCHITECTURES[kind].__name__ for name, kind in kinds.items()}
+
+
+def test_cached_numbers_per_token():
+    numbers = re.findall(r"\b(m\w\w|gqa) ([\d,]+)\b", PAGE)
+    assert [kind for kind, _ in numbers] == ["mha", "gqa", "mqa", "mla"]
+    for kind, number in numbers:
+        config = compose(["model=llama", "size=124m", "model.n_layers=1", f"attention={kind}"]).model
+        net = build_model(config, 9)
+        caches = net.new_caches(2)
+        net.hidden(torch.arange(2)[None], caches=caches)
+        cached = sum(buffer[0, :, 0].numel() for buffer in caches[0].self_attn.buffers)
+        assert int(number.replace(",", "")) == cached, kind
