@@ -5,9 +5,9 @@ python train.py model=llama data=text data.path=book.txt
 
 import sys
 
-from training.sweep import HELP, launch
+from training.sweep import COMPLETION, HELP, launch
 
-if __name__ == "__main__" and HELP & {*sys.argv}:
+if __name__ == "__main__" and (HELP | COMPLETION) & {*sys.argv}:
     sys.exit(launch(None, None, sys.argv[1:]))  # before torch is imported, which takes a second
 
 from configs.cli import print

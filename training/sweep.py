@@ -16,19 +16,23 @@ from model.checkpoint.files import RUNS_DIR
 from training.compare import compare
 
 SWEEP, HELP = {"-m", "--multirun"}, {"-h", "--help"}
-HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve"}
+COMPLETION = {"-sc", "--shell-completion"}
+HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve", *COMPLETION}
 USAGE = """Train a small language model.
 
     python train.py [group=option ...] [key=value ...]
 
-    -m, --multirun   train one model for each combination: -m model=gpt2,llama optimizer.lr=0.01,0.02
-    --cfg job        print the config of a command line, with the settings of all its options
-    dry_run=true     print memory, time and data of a run without training
+    python train.py model=gpt2 data=text data.path=book.txt name=book
+    python train.py name=book resume=true             continue a run
+    python train.py -m model=gpt2,llama               train one model for each combination (--multirun)
+    python train.py dry_run=true                      print memory, time and data without training
+    python train.py --cfg job                         print all settings of a command line
+    eval "$(python train.py -sc install=bash)"        complete options and settings in bash
 
-== Config groups and their options (files in configs/) ==
+Config groups and their options (files in configs/):
 {groups}
 
-== Settings (configs/train.yaml; the options' files have more) ==
+Settings (more in configs/train.yaml and in the options' files):
 {settings}
 """
 
@@ -51,15 +55,18 @@ def show(validate, flags, args):
     if flags & HELP:
         listing = "\n".join(f"{group}: {', '.join(options)}" for group, options in groups().items())
         text = (CONFIGS / "train.yaml").read_text(encoding="utf-8")
-        print(USAGE.format(groups=listing, settings=text[text.index("\nname:") :].strip()))
+        blocks = re.findall(r"^name:(?:.+\n)+|^train:(?:.*\n)+?(?=\n)", text, re.MULTILINE)
+        print(USAGE.format(groups=listing, settings="".join(blocks).strip()))
         return
-    overrides = [arg for arg in args if arg[:1] in "~+" or ("=" in arg and arg[0] != "-")]
-    from model.hub.convert import init_config  # not for --help: it imports torch
+    sys.argv[1:] = args
+    if not flags & COMPLETION:
+        from model.hub.convert import init_config  # only here: it imports torch
 
-    validate(overrides)
-    resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
+        overrides = [arg for arg in args if arg[:1] in "~+" or ("=" in arg and arg[0] != "-")]
+        validate(overrides)
+        resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
+        sys.argv[1:] = resolved + [arg for arg in args if arg not in overrides]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors, for run_command
-    sys.argv[1:] = resolved + [arg for arg in args if arg not in overrides]
     try:
         with redirect_stderr(io.StringIO()) as stderr:
             hydra.main(str(CONFIGS), "train", "1.3")(print)()

@@ -1,5 +1,6 @@
 """A command line becomes a typed config; tests/faults/test_bad_inputs.py has those that are refused."""
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -122,6 +123,17 @@ def test_help_lists_groups_and_settings_with_their_comments(capsys):
     text = capsys.readouterr().out
     for group in (path.name for path in (ROOT / "configs").iterdir() if path.is_dir() and names(path.name)):
         assert f"\n{group}: {', '.join(names(group))}\n" in text
-    for line in (ROOT / "configs/train.yaml").read_text().partition("\nname: ")[2].splitlines():
-        assert line in text
+    yaml = (ROOT / "configs/train.yaml").read_text()
+    for first, end in (("name", "model"), ("train", "plan")):
+        assert yaml[yaml.index(f"\n{first}:") : yaml.index(f"\n{end}:")].rstrip() in text
+    assert len(text.splitlines()) < 56, "it fits a screen"
     assert "hydra" not in text
+
+
+def test_completion_in_a_shell():
+    """Hydra's own; a setting that is not whole must not be an error."""
+    for words, answer in (("model=g", "model=gpt2"), ("optimizer.l", "optimizer.lr=")):
+        command = [sys.executable, ROOT / "train.py", "-sc", "query=bash"]
+        environment = os.environ | {"COMP_LINE": f"python train.py {words}"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [answer]
