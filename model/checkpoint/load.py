@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from configs.errors import CheckpointError
 from data.tokenizers.tokenizer import Tokenizer
 from model import build_model
+from model.attention import MultiHeadLatentAttention
 from model.checkpoint import files
 from model.checkpoint.save import DTYPES, model_tensors
 
@@ -67,6 +68,37 @@ def build_on_meta(folder, config, vocab_size, max_layers=10_000):
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{folder / 'config.yaml'} does not describe a model: {reason}") from None
+
+
+class PackedLinear(nn.Module):
+    """A linear map with weights in oneDNN's own layout. nn.Linear brings bf16 weights into it at each
+    call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the time."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.packed, self.bias = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()), linear.bias
+
+    def forward(self, x):
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+    @property
+    def weight(self):
+        return self.packed.to_dense()
+
+
+def move_for_inference(model, device, dtype):
+    """For inference only: on a CPU, linear maps are packed."""
+    model.to(device, dtype)
+    if device.type != "cpu" or dtype == torch.float16 or not torch.backends.mkldnn.is_available():
+        return
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    for parent in list(model.modules()):
+        for name, module in parent.named_children():
+            # MLA reads these weights at each step, which would unpack them
+            is_read = isinstance(parent, MultiHeadLatentAttention) and name in ("key", "value")
+            if type(module) is nn.Linear and not is_read:
+                setattr(parent, name, PackedLinear(module))
 
 
 class LoadedRun(NamedTuple):

@@ -1,0 +1,32 @@
+"""On a CPU, weights take another form for inference, with the same results."""
+
+import pytest
+import torch
+import torch.nn as nn
+
+from model.checkpoint.load import PackedLinear, move_for_inference
+from tests.parts import ARCHITECTURES, alive, part, tiny, tokens
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("attention", ["mha", "gqa", "mla"])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_packed_weights_give_the_same_logits(kind, attention):
+    net = alive(tiny(kind, attention=part("attention", attention)))
+    inputs = {"tokens": tokens(3, 7)} | ({"source": tokens(3, 5)} if kind == "encoder_decoder" else {})
+    expected = net(**inputs)
+    move_for_inference(net, CPU, torch.float32)
+    left = [name for name, module in net.named_modules() if type(module) is nn.Linear]
+    assert all(name.endswith(("attention.key", "attention.value")) for name in left), left
+    assert bool(left) == (attention == "mla")
+    with torch.inference_mode():
+        torch.testing.assert_close(net(**inputs).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_packed_row_does_not_depend_on_the_others(dtype):
+    linear = nn.Linear(100, 52).to(dtype).requires_grad_(False)
+    packed, x = PackedLinear(linear), torch.randn(40, 100, dtype=dtype)
+    assert torch.equal(packed.weight, linear.weight)
+    assert all(torch.equal(packed(x[:n]), packed(x)[:n]) for n in (1, 2, 3, 16))
