@@ -91,14 +91,12 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
 
 def attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, **options):
     """The same in float32, a few rows at a time, so that the copies stay in the CPU's cache."""
-    inputs = [q_BHTD, k_BGSD, v_BGSE]
-    if mask.bias is not None:
-        inputs.append(mask.bias.expand(len(q_BHTD), -1, -1, -1))
     rows = max(1, 2**18 // k_BGSD[0].numel())
+    bias = [] if mask.bias is None else [mask.bias.expand(len(q_BHTD), -1, -1, -1)]
     with torch.autocast("cpu", enabled=False):
         parts = [
             attend(q.float(), k.float(), v.float(), Mask(*bias), **options)
-            for q, k, v, *bias in zip(*(x.split(rows) for x in inputs), strict=True)
+            for q, k, v, *bias in zip(*(x.split(rows) for x in (q_BHTD, k_BGSD, v_BGSE, *bias)), strict=True)
         ]
     return torch.cat(parts).type_as(q_BHTD)
 

@@ -1,5 +1,6 @@
 """Load: a checkpoint becomes a model, its tensors compared with those the config asks for."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 from configs.errors import CheckpointError
 from data.tokenizers.tokenizer import Tokenizer
 from model import build_model
-from model.attention import MultiHeadLatentAttention
 from model.checkpoint import files
 from model.checkpoint.save import DTYPES, model_tensors
 
@@ -81,8 +81,9 @@ class PackedLinear(nn.Module):
     def forward(self, x):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
-    @property
+    @cached_property
     def weight(self):
+        """Unpacked again for MLA, which multiplies by it itself."""
         return self.packed.to_dense()
 
 
@@ -95,9 +96,7 @@ def move_for_inference(model, device, dtype):
         return
     for parent in list(model.modules()):
         for name, module in parent.named_children():
-            # MLA reads these weights at each step, which would unpack them
-            is_read = isinstance(parent, MultiHeadLatentAttention) and name in ("key", "value")
-            if type(module) is nn.Linear and not is_read:
+            if type(module) is nn.Linear:
                 setattr(parent, name, PackedLinear(module))
 
 
