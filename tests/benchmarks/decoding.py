@@ -31,22 +31,20 @@ from tests.model.test_parity import IDS, copy_weights
 # layers, heads, width, context length, vocabulary
 SIZES = {"10m": (6, 6, 384, 256, 65), "124m": (12, 12, 768, 1024, 50257)}
 PROMPT = 16
-COLUMNS = "size dtype batch ours/s hf/s linear/s ours/hf ours/lin growth range same_ids"
 
 
 def build_both(size):
     """Our GPT-2 and that of transformers, with the same weights."""
     *sizes, vocab_size = SIZES[size]
-    torch.manual_seed(0)
-    options = dict(zip(("n_layer", "n_head", "n_embd", "n_positions"), sizes, strict=True))
-    # without an end token, every text has the full length
-    options |= {"vocab_size": vocab_size, "bos_token_id": None, "eos_token_id": None}
-    hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options)).eval()
     names = ("n_layers", "n_heads", "d_model", "context_length")
     overrides = [f"model.{name}={n}" for name, n in zip(names, sizes, strict=True)]
     config = compose(["model=gpt2", "model.dropout=0", *overrides]).model
     model = build_model(config, vocab_size).eval()
     match = best_match(spec_from_config(config, model), IDS, "gpt2")
+    # without an end token, every text has the full length
+    options = match.hf_config | {"vocab_size": vocab_size, "bos_token_id": None, "eos_token_id": None}
+    torch.manual_seed(0)
+    hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options)).eval()
     copy_weights(model, hf_model, match.family.tensors(match.spec, match.hf_config))
     return model, hf_model
 
@@ -85,12 +83,10 @@ SIDES = {"ours": decode, "hf": decode_hf, "linear": run_linear_maps}
 
 
 def measure(side, size, dtype, batch, new):
-    """The ids and times of one side, in a process of its own."""
+    """Print the ids and times of one side."""
     model, hf_model = build_both(size)
-    if side == "hf":
-        model = hf_model.to(DTYPES[dtype])
-    else:
-        move_for_inference(model, torch.device("cpu"), DTYPES[dtype])
+    move_for_inference(model, torch.device("cpu"), DTYPES[dtype])
+    model = hf_model.to(DTYPES[dtype]) if side == "hf" else model
     prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=torch.Generator().manual_seed(1))
     SIDES[side](model, prompts.tolist(), 4)  # the first call warms up
     print(json.dumps(SIDES[side](model, prompts.tolist(), new)))
@@ -126,7 +122,8 @@ def main():
     cells = product(args.sizes, args.dtypes, args.batches)
     if args.measure:
         return measure(args.measure, *next(cells), args.new)
-    print("  ".join(f"{name:>9}" for name in COLUMNS.split()))
+    columns = "size dtype batch ours/s hf/s linear/s ours/hf ours/lin growth range same_ids"
+    print("  ".join(f"{name:>9}" for name in columns.split()))
     for cell in cells:
         print("  ".join(f"{value!s:>9}" for value in compare(*cell, args.new, args.rounds)), flush=True)
 
