@@ -11,7 +11,7 @@ from contextlib import suppress
 from configs.cli import as_utf8, escape, print, run_command
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint.files import RUNS_DIR, newest_run
-from model.checkpoint.load import load_run
+from model.checkpoint.load import load_run, move_for_inference
 from model.generate.beams import beam_search
 from model.generate.decode import decode
 from model.generate.options import check_options, parse_options, read_texts
@@ -35,7 +35,7 @@ class Sampler:
         check_options(options, model.kind, tokenizer, self.is_seq2seq)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
-        model.to(device, precision.dtype)  # 16-bit weights are read in half the time
+        move_for_inference(model, device, precision.dtype)  # 16-bit weights are read in half the time
         dtype = str(precision.dtype).removeprefix("torch.")
         print(f"{folder}, step {run.step}: {dtype} on {device}, {precision.reason}", file=sys.stderr)
         before, after = tokenizer.template
@@ -132,7 +132,7 @@ def save_attention_maps(sampler, ids, generated=()):
     if sampler.model.kind == "encoder_decoder":
         inputs = {"source": ids, "tokens": [sampler.tokenizer.specials["start"], *generated]}
     inputs = {name: ids[: sampler.model.context_length] for name, ids in inputs.items()}
-    maps = attention_maps(sampler.model.float(), inputs)
+    maps = attention_maps(sampler.model, inputs)
     draw_maps(maps, sampler.tokenizer.decode_with_specials, sampler.options.attention_map)
 
 

@@ -65,8 +65,7 @@ def ungroup_queries(grouped, q):
 
 def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
     """Whether explicit matmuls beat the fused kernel. On a CPU they do, by up to 5x, for short sequences in
-    anything but full float32; beyond 512 tokens the fused kernel wins, and in bfloat16 also for a single
-    query, as in decoding (tests/benchmarks/attention.py). The fused kernel
+    anything but full float32; beyond 512 tokens the fused kernel wins (tests/benchmarks/attention.py). It
     needs keys and values of one width."""
     if q_BHTD.device.type != "cpu":
         return False
@@ -74,8 +73,6 @@ def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
         return True
     if q_BHTD.shape[-2] * k_BGSD.shape[-2] > 512 * 512:
         return False
-    if q_BHTD.dtype == torch.bfloat16:
-        return q_BHTD.shape[-2] > 1
     if q_BHTD.dtype != torch.float32 or torch.compiler.is_compiling():
         return True
     return torch.get_float32_matmul_precision() != "highest"
@@ -92,8 +89,24 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
     return weights_BHTS
 
 
+def attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, **options):
+    """The same in float32, a few rows at a time, so that the copies stay in the CPU's cache."""
+    rows = max(1, 2**18 // k_BGSD[0].numel())
+    bias = [] if mask.bias is None else [mask.bias.expand(len(q_BHTD), -1, -1, -1)]
+    with torch.autocast("cpu", enabled=False):
+        parts = [
+            attend(q.float(), k.float(), v.float(), Mask(*bias), **options)
+            for q, k, v, *bias in zip(*(x.split(rows) for x in (q_BHTD, k_BGSD, v_BGSE, *bias)), strict=True)
+        ]
+    return torch.cat(parts).type_as(q_BHTD)
+
+
 def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, logit_softcap=None, dropout=0.0):
     """softmax(q k' * scale + mask) v, with dropout on the weights."""
+    if q_BHTD.shape[-2] == 1 and q_BHTD.device.type == "cpu" and q_BHTD.dtype.itemsize == 2:
+        # a single query, as in decoding: in 16 bits it takes 2 to 7 times as long as in float32
+        options = {"scale": scale, "logit_softcap": logit_softcap, "dropout": dropout}
+        return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, **options)
     if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
         bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
         options = {"attn_mask": bias, "is_causal": mask.causal, "dropout_p": dropout, "scale": scale}

@@ -22,7 +22,7 @@ class AttentionMap(NamedTuple):
 def record(module, records, q_BHTD, k_BGSD, v_BGSE, mask):
     """module.attend, which also appends its weights to `records`."""
     options = {"scale": module.scale, "logit_softcap": module.logit_softcap}
-    records.append(attention_weights(q_BHTD, k_BGSD, mask, **options))
+    records.append(attention_weights(q_BHTD, k_BGSD, mask, **options).float())
     return Attention.attend(module, q_BHTD, k_BGSD, v_BGSE, mask)
 
 

@@ -1,5 +1,6 @@
 """Load: a checkpoint becomes a model, its tensors compared with those the config asks for."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +68,36 @@ def build_on_meta(folder, config, vocab_size, max_layers=10_000):
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{folder / 'config.yaml'} does not describe a model: {reason}") from None
+
+
+class PackedLinear(nn.Module):
+    """A linear map with weights in oneDNN's own layout. nn.Linear brings bf16 weights into it at each
+    call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the time."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.packed, self.bias = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()), linear.bias
+
+    def forward(self, x):
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+    @cached_property
+    def weight(self):
+        """Unpacked again for MLA, which multiplies by it itself."""
+        return self.packed.to_dense()
+
+
+def move_for_inference(model, device, dtype):
+    """For inference only: on a CPU, linear maps are packed."""
+    model.to(device, dtype)
+    if device.type != "cpu" or dtype == torch.float16 or not torch.backends.mkldnn.is_available():
+        return
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    for parent in list(model.modules()):
+        for name, module in parent.named_children():
+            if type(module) is nn.Linear:
+                setattr(parent, name, PackedLinear(module))
 
 
 class LoadedRun(NamedTuple):

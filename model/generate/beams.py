@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 import torch
 
 from configs.registry import Bounds, check_value
-from model.generate.decode import DecodingState
+from model.generate.decode import NOT_FINITE, DecodingState
 from model.generate.sampling import at_least_float32
 
 Beams = Annotated[int, Bounds(least=1, most=1000)]
@@ -37,10 +37,13 @@ def beam_search(model, source, prompt, *, beams, length_penalty, max_new_tokens,
         # twice as many as beams, so that enough remain where each beam also ends
         top = totals_BV.flatten().topk(min(2 * beams, totals_BV.numel())).indices
         longer = []
-        for rank, index in enumerate(top.tolist()):
+        chosen = logprobs_BV.flatten()[top].tolist()
+        if any(map(math.isnan, chosen)):  # topk ranks NaN first
+            raise FloatingPointError(NOT_FINITE)
+        for rank, (index, logprob) in enumerate(zip(top.tolist(), chosen, strict=True)):
             row, i = divmod(index, state.vocab_size)
             ids, logprobs = active[row]
-            hypothesis = Hypothesis([*ids, i], [*logprobs, logprobs_BV[row, i].item()])
+            hypothesis = Hypothesis([*ids, i], [*logprobs, logprob])
             if i in state.stop or length == state.max_new_tokens:
                 score = hypothesis.score(length, length_penalty)
                 if rank < beams and score > best_score:
@@ -53,5 +56,5 @@ def beam_search(model, source, prompt, *, beams, length_penalty, max_new_tokens,
         if max(bounds, default=-math.inf) <= best_score:
             break
         state.select_rows(rows)
-        state.append(torch.tensor([h.ids[-1] for h in active], device=logprobs_BV.device))
+        state.append([h.ids[-1] for h in active])
     return best

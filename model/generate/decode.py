@@ -8,6 +8,7 @@ from configs.registry import Bounds, check_value, matches
 from model.generate.sampling import GREEDY, at_least_float32, sample_next, uniform
 
 MaxNewTokens = Annotated[int, Bounds(least=1, most=1_000_000)]
+NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
 
 
 def left_pad(rows, model):
@@ -71,15 +72,12 @@ class DecodingState:
             longest = max(map(len, self.rows)) + self.max_new_tokens
             self.caches = self.model.new_caches(min(self.model.context_length, longest))
         hidden = self.forward(self.tokens, visible=self.visible, caches=self.caches)
-        logits_BV = self.model.head(hidden[:, -1])
-        if not logits_BV.amax().isfinite():  # amax propagates NaN
-            raise FloatingPointError("logits are NaN or infinite; the checkpoint is unusable")
-        return logits_BV
+        return self.model.head(hidden[:, -1])
 
     def append(self, ids):
         """One new id for each row."""
-        self.tokens = ids[:, None]
-        for row, i in zip(self.rows, ids.tolist(), strict=True):
+        self.tokens = torch.tensor(ids)[:, None].to(self.tokens.device, non_blocking=True)
+        for row, i in zip(self.rows, ids, strict=True):
             row.append(i)
         if self.visible is not None:
             self.visible = torch.cat([self.visible, torch.ones_like(self.visible[:, :1])], 1)
@@ -122,7 +120,9 @@ class DecodeStep(NamedTuple):
     def logprobs(self):
         """The model's own log-probability of each id, before temperature, penalty and filters."""
         logprobs_BV = at_least_float32(self.logits_BV).log_softmax(-1)
-        return [None if i is None else row[i].item() for i, row in zip(self.ids, logprobs_BV, strict=True)]
+        ids_B1 = torch.tensor([[i or 0] for i in self.ids], device=logprobs_BV.device)
+        chosen = logprobs_BV.gather(1, ids_B1)[:, 0].tolist()
+        return [None if i is None else p for i, p in zip(self.ids, chosen, strict=True)]
 
 
 def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, row_ids=None):
@@ -146,10 +146,14 @@ def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, sto
                     seen_V[row] = True
             uniforms = [uniform(sampling.seed, n, step) for n in row_ids] if sampling.temperature else None
             new_ids = sample_next(logits_BV, seen_BV, uniforms, sampling)
+            # the check travels with the ids, the only wait for a GPU in a step; amax propagates NaN
+            ids = torch.where(logits_BV.amax(-1).isfinite(), new_ids, -1).tolist()
+            if -1 in ids:
+                raise FloatingPointError(NOT_FINITE)
             if seen_BV is not None:
                 seen_BV.scatter_(1, new_ids[:, None], True)
-            state.append(new_ids)
-        ids = [None if done else i for done, i in zip(ended, new_ids.tolist(), strict=True)]
+            state.append(ids)
+        ids = [None if done else i for done, i in zip(ended, ids, strict=True)]
         yield DecodeStep(ids, logits_BV)
         ended = [i in (None, *state.stop) for i in ids]
         if all(ended):

@@ -75,7 +75,9 @@ def sample_next(logits_BV, seen_BV, uniforms, sampling):
     logits_BV = logits_BV - logits_BV.amax(-1, keepdim=True)  # at most 0, so that no temperature overflows
     logits_BV = logits_BV / min(max(sampling.temperature, limits.tiny), limits.max)
     probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
-    # the inverse CDF in float64, where a draw below 1 stays below the sum; not every device has float64
-    cdf_BV = probs_BV.to("cpu", torch.float64).cumsum(-1)
-    targets_B1 = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cdf_BV[:, -1:]
+    # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
+    device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
+    cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
+    uniforms_B = torch.tensor(uniforms, dtype=torch.float64).to(device, non_blocking=True)
+    targets_B1 = uniforms_B[:, None] * cdf_BV[:, -1:]
     return torch.searchsorted(cdf_BV, targets_B1, right=True)[:, 0].to(logits_BV.device)

@@ -1,44 +1,50 @@
-"""Greedy decoding beside transformers' generate: the same GPT-2 weights and prompts, in turn in one process.
+"""Greedy decoding beside transformers' generate, with the same weights and prompts, and beside the linear
+maps of our model alone. They run in turn, each in a fresh process, so that none inherits another's memory.
 
 OMP_NUM_THREADS=2 python -m tests.benchmarks.decoding --rounds 5
 
-`growth` is the time of the second half of the new tokens over that of the first: about 1 where the cost of a
-token does not depend on the tokens before it.
+`ours/hf` and `ours/lin` are medians of pairs, with the range of the first; `growth` is the time of the second
+half of the tokens over that of the first, about 1 where a token's cost does not depend on those before it.
 """
 
 import argparse
+import json
+import subprocess
+import sys
 import time
+from itertools import product
 from statistics import median
 
 import torch
+import torch.nn as nn
 import transformers as hf
 
 from configs.compose import compose
+from model.checkpoint.load import PackedLinear, move_for_inference
 from model.generate.decode import generate
 from model.hub import best_match
 from model.hub.spec import spec_from_config
+from model.precision import DTYPES
 from model.transformer import build_model
 from tests.model.test_parity import IDS, copy_weights
 
 # layers, heads, width, context length, vocabulary
 SIZES = {"10m": (6, 6, 384, 256, 65), "124m": (12, 12, 768, 1024, 50257)}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PROMPT = 16
 
 
 def build_both(size):
     """Our GPT-2 and that of transformers, with the same weights."""
-    layers, heads, width, context, vocab_size = SIZES[size]
-    torch.manual_seed(0)
-    sizes = {"n_layer": layers, "n_head": heads, "n_embd": width, "n_positions": context}
-    # without an end token, every text has the full length
-    hf_config = hf.GPT2Config(**sizes, vocab_size=vocab_size, bos_token_id=None, eos_token_id=None)
-    hf_model = hf.GPT2LMHeadModel(hf_config).eval()
-    overrides = [f"model.n_layers={layers}", f"model.n_heads={heads}", f"model.d_model={width}"]
-    overrides += [f"model.context_length={context}", "model.dropout=0"]
-    config = compose(["model=gpt2", *overrides]).model
+    *sizes, vocab_size = SIZES[size]
+    names = ("n_layers", "n_heads", "d_model", "context_length")
+    overrides = [f"model.{name}={n}" for name, n in zip(names, sizes, strict=True)]
+    config = compose(["model=gpt2", "model.dropout=0", *overrides]).model
     model = build_model(config, vocab_size).eval()
     match = best_match(spec_from_config(config, model), IDS, "gpt2")
+    # without an end token, every text has the full length
+    options = match.hf_config | {"vocab_size": vocab_size, "bos_token_id": None, "eos_token_id": None}
+    torch.manual_seed(0)
+    hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options)).eval()
     copy_weights(model, hf_model, match.family.tensors(match.spec, match.hf_config))
     return model, hf_model
 
@@ -53,50 +59,73 @@ def decode(model, prompts, new):
 
 
 def decode_hf(model, prompts, new):
-    options = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0}
     text, start = torch.tensor(prompts), time.perf_counter()
-    ids = model.generate(text, attention_mask=torch.ones_like(text), **options)
-    return ids[:, text.shape[1] :].tolist(), [start, time.perf_counter()]
+    options = {"attention_mask": torch.ones_like(text), "do_sample": False, "pad_token_id": 0}
+    ids = model.generate(text, max_new_tokens=new, **options)
+    return ids[:, PROMPT:].tolist(), [start, time.perf_counter()]
 
 
-def compare(model, hf_model, batch, rounds, new):
-    """(tokens per second of ours and of transformers, ratio, growth, whether the ids are equal): medians."""
-    vocab_size = model.embedding.table.num_embeddings
-    prompts = torch.randint(vocab_size, (batch, PROMPT), generator=torch.Generator().manual_seed(1)).tolist()
-    candidates = [(decode, model), (decode_hf, hf_model)]
-    for function, candidate in candidates:
-        function(candidate, prompts, 4)  # the first call warms up
-    seconds, growths, equal = [], [], True
+@torch.inference_mode()
+def run_linear_maps(model, prompts, new):
+    """Each linear map on its own input of the second token."""
+    calls, maps = [], [module for module in model.modules() if isinstance(module, (nn.Linear, PackedLinear))]
+    for module in maps:
+        module.register_forward_pre_hook(lambda module, args: calls.append((module.forward, *args)))
+    list(generate(model, prompts, max_new_tokens=2))
+    start = time.perf_counter()
+    for _ in range(new):
+        for forward, x in calls[len(maps) : 2 * len(maps)]:
+            forward(x)
+    return None, [start, time.perf_counter()]
+
+
+SIDES = {"ours": decode, "hf": decode_hf, "linear": run_linear_maps}
+
+
+def measure(side, size, dtype, batch, new):
+    """Print the ids and times of one side."""
+    model, hf_model = build_both(size)
+    move_for_inference(model, torch.device("cpu"), DTYPES[dtype])
+    model = hf_model.to(DTYPES[dtype]) if side == "hf" else model
+    prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=torch.Generator().manual_seed(1))
+    SIDES[side](model, prompts.tolist(), 4)  # the first call warms up
+    print(json.dumps(SIDES[side](model, prompts.tolist(), new)))
+
+
+def compare(size, dtype, batch, new, rounds):
+    """A row of the table."""
+    command = [sys.executable, "-m", "tests.benchmarks.decoding", "--sizes", size, "--dtypes", dtype]
+    command += ["--batches", str(batch), "--new", str(new), "--measure"]
+    results = {side: [] for side in SIDES}
     for i in range(rounds):
-        order = candidates if i % 2 == 0 else candidates[::-1]
-        results = {function: function(candidate, prompts, new) for function, candidate in order}
-        (ids, times), (hf_ids, hf_times) = results[decode], results[decode_hf]
-        middle = len(times) // 2
-        growths.append((times[-1] - times[middle]) / (times[middle] - times[1]))
-        seconds.append((times[-1] - times[0], hf_times[-1] - hf_times[0]))
-        equal &= ids == hf_ids
-    speeds = [batch * new / median(column) for column in zip(*seconds, strict=True)]
-    return *speeds, median(b / a for a, b in seconds), median(growths), equal
+        for side in SIDES if i % 2 == 0 else reversed(SIDES):
+            results[side].append(json.loads(subprocess.check_output([*command, side])))
+    ours, theirs, linear = ([times[-1] - times[0] for _, times in column] for column in results.values())
+    speeds = [f"{batch * new / median(seconds):.1f}" for seconds in (ours, theirs, linear)]
+    ratios, shares = ([b / a for a, b in zip(ours, other, strict=True)] for other in (theirs, linear))
+    growths = [(t[-1] - t[new // 2]) / (t[new // 2] - t[1]) for _, t in results["ours"]]
+    n_equal = sum(map(list.__eq__, results["ours"][0][0], results["hf"][0][0]))
+    medians = [f"{median(column):.2f}" for column in (ratios, shares, growths)]
+    spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+    return [size, dtype, batch, *speeds, *medians, spread, f"{n_equal}/{batch}"]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=200)
+    parser.add_argument("--measure", choices=SIDES, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    columns = ["size", "", "batch", "ours/s", "hf/s", "ratio", "growth", "same ids"]
-    print("  ".join(f"{name:>8}" for name in columns))
-    for size in args.sizes:
-        model, hf_model = build_both(size)
-        for dtype in args.dtypes:
-            model.to(DTYPES[dtype]), hf_model.to(DTYPES[dtype])
-            for batch in args.batches:
-                *numbers, equal = compare(model, hf_model, batch, args.rounds, args.new)
-                row = [size, dtype, batch, *(f"{number:.2f}" for number in numbers), equal]
-                print("  ".join(f"{value!s:>8}" for value in row), flush=True)
+    cells = product(args.sizes, args.dtypes, args.batches)
+    if args.measure:
+        return measure(args.measure, *next(cells), args.new)
+    columns = "size dtype batch ours/s hf/s linear/s ours/hf ours/lin growth range same_ids"
+    print("  ".join(f"{name:>9}" for name in columns.split()))
+    for cell in cells:
+        print("  ".join(f"{value!s:>9}" for value in compare(*cell, args.new, args.rounds)), flush=True)
 
 
 if __name__ == "__main__":

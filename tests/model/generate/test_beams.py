@@ -111,3 +111,10 @@ def test_errors(kind, options, sentence):
     usual = {"source": [1], "prompt": [1], "beams": 2, "length_penalty": 1.0, "max_new_tokens": 2}
     with pytest.raises(ValueError, match=sentence):
         beam_search(alive(tiny(kind)), **usual | options)
+
+
+def test_logits_that_are_not_finite():
+    net = alive(tiny("encoder_decoder"))
+    net.head.map.weight.data[3, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
+        beam_search(net, [1], [1], beams=2, length_penalty=1.0, max_new_tokens=2)

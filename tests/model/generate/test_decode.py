@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
-from model.generate.decode import generate
+from model.generate.decode import decode, generate
 from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
 from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
@@ -153,8 +154,35 @@ def test_a_model_in_training_mode_is_refused():
         list(generate(alive(tiny()).train(), [[1]], max_new_tokens=1))
 
 
-def test_logits_that_are_not_finite():
+@pytest.mark.parametrize("sampling", [GREEDY, HOT, Sampling(1.0)], ids=["greedy", "hot", "sampling"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_not_finite(value, sampling):
     net = alive(tiny())
-    net.head.map.weight.data[3, 0] = torch.nan
+    net.head.map.weight.data[3:5, 0] = torch.tensor([value, -value])  # one of the two logits is not -inf
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
-        list(generate(net, [[1]], max_new_tokens=1))
+        list(generate(net, [[1], [2]], max_new_tokens=1, sampling=sampling))
+
+
+WAITS = {"tolist", "item", "__bool__", "__int__", "__float__", "__index__", "cpu", "numpy", "nonzero"}
+
+
+class Waits(TorchFunctionMode):
+    """Counts the calls in which the host would wait for a GPU."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in WAITS
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_a_step_waits_for_the_device_once(kind, sampling):
+    net, sources = lively(kind), SOURCES if kind == "encoder_decoder" else None
+    with Waits() as waits:
+        steps = list(decode(net, PROMPTS, sources=sources, max_new_tokens=6, sampling=sampling))
+    assert waits.count == len(steps) == 6
+    with Waits() as waits:
+        steps[0].logprobs()
+    assert waits.count == 1

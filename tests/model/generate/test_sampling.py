@@ -82,6 +82,12 @@ def test_filtered_tokens_are_never_sampled():
     assert sample_next(last, None, [1 - 2**-53], Sampling(1.0)).tolist() == [1]
 
 
+def test_samples_are_drawn_on_the_device():
+    sampling = Sampling(1.0, top_k=9, top_p=0.9, min_p=0.1, repetition_penalty=2.0)
+    seen = torch.zeros_like(LOGITS, dtype=torch.bool, device="meta")
+    assert sample_next(LOGITS.to("meta"), seen, [0.1, 0.2, 0.3], sampling).is_meta
+
+
 def test_uniform_depends_on_seed_row_and_step():
     numbers = {uniform(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)}
     assert len(numbers) == 1000 and all(0 <= number < 1 for number in numbers)
