@@ -145,6 +145,8 @@ def test_a_run_reports_its_environment_and_what_it_did_not_learn(start):
     assert f"torch {torch.__version__}" in environment and git.stdout.strip() in environment
     code, output, _ = start("train.steps=40", "optimizer=adamw", "optimizer.lr=0.01")
     assert code == 0 and "warning" not in output
+    code, output, _ = start("train.steps=1", "model=bert")
+    assert re.search(r"warning: hardly better than the unigram .*; model=modern_encoder learns", output)
 
 
 def test_debug_shows_the_traceback(start):
