@@ -93,6 +93,7 @@ class MultiHeadAttention(Attention):
         self.n_heads, self.n_groups = n_heads, n_heads // queries_per_kv
         self.head_dim, self.v_head_dim, self.rotary_dim = head_dim, v_head_dim, head_dim
         self.scale, self.dropout = scale or head_dim**-0.5, dropout
+        self.query_size = head_dim**-0.5 / self.scale  # T5's scale of 1 needs smaller queries
         self.logit_softcap, self.sliding_window = logit_softcap, sliding_window
         self.query = nn.Linear(d_model, n_heads * head_dim, bias=bias)
         self.key = nn.Linear(key_width, self.n_groups * head_dim, bias=bias)

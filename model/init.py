@@ -60,5 +60,4 @@ def initialize_weights(model, scheme):
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
     for attention in (m for m in model.modules() if isinstance(m, MultiHeadAttention)):
-        # initial scores have the same size at any scale: T5's scale of 1 needs smaller queries
-        attention.query.weight.data *= attention.head_dim**-0.5 / attention.scale
+        attention.query.weight.data *= attention.query_size

@@ -96,7 +96,7 @@ def count_layers(config, dtype, loss_chunk):
         recomputed = outside + inputs + (kept - outside) // len(blocks)  # while one block runs again
         optimizer, groups = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}), Counter()
         for muon in [o for o in optimizer.optimizers if isinstance(o, torch.optim.Muon)]:
-            for p in muon.param_groups[0]["params"]:
+            for p in (p for group in muon.param_groups for p in group["params"]):
                 groups[p.shape] += MUON_COPIES * p.nbytes
         parameters = sum(p.numel() for p in model.parameters())
         loss = vocabulary * (12 * loss_chunk + 8 * config.model.d_model)

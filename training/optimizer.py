@@ -8,6 +8,7 @@ import torch
 import torch.nn as nn
 
 from configs.registry import Decay, NonNegative, Positive
+from model.attention import MultiHeadAttention
 from model.precision import fast_bf16, processor
 from training.sharding import is_sharded, like, local, orthogonalize_in_turn
 
@@ -143,7 +144,12 @@ def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, a
     modules = [module for name, module in model.named_modules() if not name.startswith("head.")]
     hidden = [module.weight for module in modules if isinstance(module, nn.Linear)]
     rest = [parameter for parameter in model.parameters() if all(parameter is not p for p in hidden)]
-    muon = BatchedMuon(hidden, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    queries = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
+    groups = {lr: []}
+    for parameter in hidden:  # Muon's steps do not depend on the size of a matrix: smaller for small queries
+        groups.setdefault(lr * queries.get(parameter, 1.0), []).append(parameter)
+    groups = [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
+    muon = BatchedMuon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
     return Optimizer(model, [muon, adamw(rest, adamw_lr_ratio * lr, beta1, beta2, eps, 0.0)])
 
 

@@ -23,10 +23,12 @@ def summarize(run, val_metrics):
     if "val_bpb" in val_metrics:
         bits = {"this model": val_metrics["val_bpb"], **compress(run.loaders)}
         lines += [f"{name:<40} {n:.3f} bits/byte" for name, n in bits.items()]
-    unigram = run.loaders.train.part.unigram_entropy
-    if step and val_metrics["val_loss"] >= unigram:
-        advice = "train longer or change optimizer.lr"
-        lines.append(f"warning: no better than the unigram baseline (loss {unigram:.2f}); {advice}")
+    unigram, model = run.loaders.train.part.unigram_entropy, run.config.model
+    slow = model.kind == "encoder" and model.position["kind"] == "learned"
+    if step and val_metrics["val_loss"] >= (0.85 if slow else 1) * unigram:
+        advice = "model=modern_encoder learns faster" if slow else "train longer or change optimizer.lr"
+        better = f"{'hardly' if slow else 'no'} better than the unigram baseline (loss {unigram:.2f})"
+        lines.append(f"warning: {better}; {advice}")
     if step < run.steps:
         n = run.state.evals_since_best
         lines.append(f"stopped early at step {step:,} of {run.steps:,}: no improvement in {n} evaluations")

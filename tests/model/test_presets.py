@@ -46,7 +46,10 @@ def test_a_preset_chooses_parts_and_sets_none_of_their_options(preset):
     file = loaded("model", preset)
     assert package("model", preset) == "# @package _global_" and set(file) <= {"defaults", "model"}
     assert not {*PARTS, "cross_attention"} & set(file["model"])
-    chosen = {group: name for choice in file["defaults"] for group, name in choice.items()}
+    inherited = ["modern", "_self_"] if preset.startswith("modern_") else []
+    assert [name for name in file["defaults"] if isinstance(name, str)] == inherited
+    choices = [*(loaded("model", "modern")["defaults"] if inherited else ()), *file["defaults"]]
+    chosen = {group: name for choice in choices if isinstance(choice, dict) for group, name in choice.items()}
     assert {f"override /{group}" for group in PARTS} <= set(chosen)
     others = {"override /attention@model.cross_attention", "override /optimizer"}
     assert {group.removeprefix("override /") for group in set(chosen) - others} == set(PARTS)

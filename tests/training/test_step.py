@@ -139,6 +139,16 @@ def test_batched_muon_agrees_with_torch():
         )
 
 
+def test_muon_learns_the_same_at_any_scale_of_the_scores():
+    """T5's scores are unscaled and its queries are smaller, which alone changes nothing."""
+    losses = []
+    for scale in (None, 1.0):  # 1 / sqrt(16) is a power of 2, so that even the rounding is the same
+        model = make_model(n_heads=2, init="t5", attention=part("attention", "mha_nobias", scale=scale))
+        step = make_step(model, make_optimizer("muon", model))
+        losses.append([step(make_batch(seed=i), 1.0).loss for i in range(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
 def test_the_factor_scales_every_learning_rate():
     model, batch = make_model(), make_batch()
     optimizer = make_optimizer("muon", model, lr=0.02, adamw_lr_ratio=0.5)

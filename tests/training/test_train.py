@@ -21,6 +21,8 @@ from training.sweep import launch
 
 ARCHITECTURES = [
     ["model=modern"],
+    ["model=modern_encoder"],
+    ["model=modern_seq2seq"],
     ["model=gpt2", "optimizer=adamw", "schedule=cosine"],
     ["model=deepseek", "attention=mla"],
     ["model=bert"],
@@ -40,8 +42,8 @@ def test_every_architecture_trains_by_the_same_command(run, overrides):
     assert all(0 < loss < 12 for _, loss, _ in evaluations)
     assert bool(rows(folder, "val_bpb")) == (model in ("model=modern", "model=gpt2", "model=deepseek"))
     assert bool(rows(folder, "val_exact_match")) == ("data=synthetic" in overrides)
-    assert bool(rows(folder, "val_accuracy")) == (model == "model=bert")
-    encoder_decoder = model in ("model=t5", "model=bart", "model=vaswani")
+    assert bool(rows(folder, "val_accuracy")) == (model in ("model=modern_encoder", "model=bert"))
+    encoder_decoder = model in ("model=modern_seq2seq", "model=t5", "model=bart", "model=vaswani")
     assert len(rows(folder, "val_loss_shuffled_source")) == encoder_decoder
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [2, 4] and all(len(sample) >= 3 for sample in samples)
@@ -143,6 +145,8 @@ def test_a_run_reports_its_environment_and_what_it_did_not_learn(start):
     assert f"torch {torch.__version__}" in environment and git.stdout.strip() in environment
     code, output, _ = start("train.steps=40", "optimizer=adamw", "optimizer.lr=0.01")
     assert code == 0 and "warning" not in output
+    code, output, _ = start("train.steps=1", "model=bert")
+    assert re.search(r"warning: hardly better than the unigram .*; model=modern_encoder learns", output)
 
 
 def test_debug_shows_the_traceback(start):
