@@ -12,16 +12,16 @@ GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of 
 
 
 def chunk_size(hidden, vocab_size):
-    """On a CPU, as many logits as a cache holds, but enough positions that adding up the weight's gradient
-    costs little beside them: 256 take 5 % less time than 512 at width 128, but 5 % more at width 384."""
+    """On a CPU, what its cache holds, but enough positions that adding up the weight's gradient costs little:
+    256 take 5 % less time than 512 at width 128, and 5 % more at width 384."""
     if hidden.device.type != "cpu":
         return GPU_CHUNK
     return max(min(CHUNK, 2 * hidden.shape[-1]), 2**20 // vocab_size)
 
 
-def chunk_loss(rows_NC, targets_N, weight_VC, bias_V, logit_softcap):
-    """The summed loss of a chunk and its gradients with respect to rows, weight and bias."""
-    logits_NV = F.linear(rows_NC, weight_VC, bias_V)
+def chunk_loss(logit_softcap, rows_NC, targets_N, weight_VC, *bias):
+    """The summed loss of a chunk and its gradients with respect to rows, weight and, if any, bias."""
+    logits_NV = F.linear(rows_NC, weight_VC, *bias)
     exact = torch.promote_types(logits_NV.dtype, torch.float32)
     logits_NV = soft_cap(logits_NV.to(exact), logit_softcap)
     probs_NV = logits_NV.softmax(-1)
@@ -29,46 +29,40 @@ def chunk_loss(rows_NC, targets_N, weight_VC, bias_V, logit_softcap):
     log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
     index = targets_N[:, None]
     total = log_sum_N.sum() - logits_NV.gather(-1, index).sum()
-    # the gradient with respect to the logits is softmax minus one-hot
+    # with respect to the logits, the gradient is softmax minus one-hot
     grad_NV = probs_NV.scatter_(-1, index, probs_NV.gather(-1, index) - 1)
     if logit_softcap is not None:
         grad_NV *= 1 - (logits_NV / logit_softcap) ** 2
     grad_NV = grad_NV.type_as(rows_NC)
-    bias_grad = None if bias_V is None else grad_NV.sum(0, dtype=exact)
-    return total, (grad_NV @ weight_VC, grad_NV.mT @ rows_NC, bias_grad)
+    return total, grad_NV @ weight_VC, grad_NV.mT @ rows_NC, *[grad_NV.sum(0, dtype=exact) for _ in bias]
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
     """Computes the gradient of each chunk in the forward pass, while its logits exist, so that none are
-    stored or recomputed for the backward pass. The gradient is written out, because torch.compile does not
-    take autograd within a forward pass into its graph."""
+    stored or recomputed for the backward pass; without autograd, which would break torch.compile's graph."""
 
     @staticmethod
-    def forward(ctx, hidden_NC, targets_N, weight_VC, bias_V, logit_softcap):
+    def forward(ctx, logit_softcap, hidden_NC, targets_N, *parameters):
         exact, device = torch.promote_types(hidden_NC.dtype, torch.float32), hidden_NC.device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_NC.dtype
-        rows_NC, matrix_VC = hidden_NC.to(low), weight_VC.to(low)  # once, not in every chunk
+        low_NC, *low_parameters = (tensor.to(low) for tensor in (hidden_NC, *parameters))  # cast once
         total, hidden_grad_NC = hidden_NC.new_zeros((), dtype=exact), torch.empty_like(hidden_NC)
-        weight_grad_VC = torch.zeros_like(weight_VC, dtype=exact)
-        bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=exact)
-        size = chunk_size(hidden_NC, len(weight_VC))
-        chunks = zip(*(tensor.split(size) for tensor in (hidden_grad_NC, rows_NC, targets_N)), strict=True)
-        for hidden_grad, rows, targets in chunks:
-            part, grads = chunk_loss(rows, targets, matrix_VC, bias_V, logit_softcap)
+        grads = [torch.zeros_like(p, dtype=exact) for p in parameters]
+        size = chunk_size(hidden_NC, len(parameters[0]))
+        chunks = (tensor.split(size) for tensor in (hidden_grad_NC, low_NC, targets_N))
+        for hidden_grad, rows, targets in zip(*chunks, strict=True):
+            part, hidden_grad[:], *chunk_grads = chunk_loss(logit_softcap, rows, targets, *low_parameters)
             total += part
-            hidden_grad.copy_(grads[0])
-            weight_grad_VC += grads[1]
-            if bias_V is not None:
-                bias_grad_V += grads[2]
-        bias_grad_V = None if bias_V is None else bias_grad_V.type_as(bias_V)
-        ctx.save_for_backward(hidden_grad_NC, weight_grad_VC.type_as(weight_VC), bias_grad_V)
+            for grad, chunk_grad in zip(grads, chunk_grads, strict=True):
+                grad += chunk_grad
+        ctx.save_for_backward(hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)])
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx, scale):
-        hidden_grad, weight_grad, bias_grad = (g if g is None else g * scale for g in ctx.saved_tensors)
-        return hidden_grad, None, weight_grad, bias_grad, None
+        hidden_grad_NC, *grads = ctx.saved_tensors
+        return None, hidden_grad_NC * scale, None, *[grad * scale for grad in grads]
 
 
 def loss(hidden, head, targets, count=None):
@@ -81,11 +75,10 @@ def loss(hidden, head, targets, count=None):
     if count < len(targets):
         target_positions = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]
         hidden, targets = hidden[target_positions], targets[target_positions]
-    weight, bias = head.map.weight, head.map.bias
     if torch.is_grad_enabled():
-        features = head.features(hidden)
-        return ChunkedCrossEntropy.apply(features, targets, weight, bias, head.logit_softcap), count
-    total, size = 0, chunk_size(hidden, len(weight))
+        inputs = head.features(hidden), targets, *head.map.parameters()
+        return ChunkedCrossEntropy.apply(head.logit_softcap, *inputs), count
+    total, size = 0, chunk_size(hidden, head.map.out_features)
     for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
         logits_NV = head(rows)
         # in bfloat16 the sum over a vocabulary would be off by a percent
