@@ -35,8 +35,8 @@ class StepCost(NamedTuple):  # of one process
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts the FLOPs of matrix products. torch's FlopCounterMode also counts the scores that a fused backward
-    pass computes anew."""
+    """Counts the FLOPs of matrix products. torch's FlopCounterMode also counts the scores that a fused
+    backward pass computes anew."""
 
     total = 0
 
