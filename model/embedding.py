@@ -49,6 +49,10 @@ class MLMTransform(nn.Module):
         return self.norm(self.activation(self.dense(hidden)))
 
 
+def soft_cap(logits, cap):
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
 class Head(nn.Module):
     """A linear map to the vocabulary. Optional: BERT's transform before it, T5's scale of 1 / sqrt(d_model),
     and a soft cap that keeps the logits within +-logit_softcap."""
@@ -75,9 +79,10 @@ class Head(nn.Module):
         if self.tie_weights:
             self.map.weight = embedding.table.weight
 
-    def forward(self, hidden):
+    def features(self, hidden):
+        """What the linear map reads."""
         hidden = self.transform(hidden)
-        logits = self.map(hidden if self.scale is None else hidden * self.scale)
-        if self.logit_softcap is not None:
-            logits = self.logit_softcap * (logits / self.logit_softcap).tanh()
-        return logits
+        return hidden if self.scale is None else hidden * self.scale
+
+    def forward(self, hidden):
+        return soft_cap(self.map(self.features(hidden)), self.logit_softcap)

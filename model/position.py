@@ -159,12 +159,14 @@ class Rope(Position):
         inv_freq, mscale = self.scaling(inv_frequencies(self.width, self.rope_theta, x), self.rope_theta)
         angle = pos[:, None, :, None] * inv_freq
         cos, sin = angle.cos() * mscale, angle.sin() * mscale
-        half = self.width // 2
+        cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
         def rotate(heads):
-            left, right, rest = heads.split([half, half, heads.shape[-1] - self.width], -1)
-            rotated = torch.cat([left * cos - right * sin, right * cos + left * sin, rest], -1)
-            return rotated.type_as(heads)
+            # cast once and with few operations, because at small widths each costs as much as a matmul
+            paired, rest = heads.split([self.width, heads.shape[-1] - self.width], -1)
+            paired = paired.to(cos.dtype)
+            rotated = torch.addcmul(paired * cos, paired.roll(self.width // 2, -1), sin).type_as(heads)
+            return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
         return rotate
 

@@ -37,8 +37,8 @@ class StepCost(NamedTuple):  # of one process
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts the FLOPs of matrix products. torch's FlopCounterMode also tracks modules, which fails where the
-    loss takes a gradient within its forward pass."""
+    """Counts the FLOPs of matrix products. torch's FlopCounterMode also counts the scores that a fused
+    backward pass computes anew."""
 
     total = 0
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import gradcheck
 
 from model.block import BLOCKS, AttentionContext
 from model.cache import KVCache
@@ -39,6 +40,16 @@ def test_norms(weight, bias):
         expected = expected * norm.weight if weight else expected
         assert_same(norm(x), expected + norm.bias if bias else expected)
         assert len(list(norm.parameters())) == weight + bias
+
+
+@pytest.mark.parametrize("weight", [True, False])
+def test_the_gradient_of_rmsnorm(weight):
+    """It is written out for a CPU: against numerical ones, also where the values are as small as eps."""
+    norm, values = randomize(RMSNorm(8, weight=weight, eps=1e-2)), randn(2, 3, 8).requires_grad_()
+    assert gradcheck(norm, values) and gradcheck(norm, (values / 10).detach().requires_grad_())
+    with torch.no_grad():
+        expected = norm(values)
+    assert_same(norm(values).detach(), expected)
 
 
 @pytest.mark.filterwarnings("error")
