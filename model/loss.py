@@ -43,8 +43,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logit_softcap, hidden_NC, targets_N, *parameters):
-        exact, device = torch.promote_types(hidden_NC.dtype, torch.float32), hidden_NC.device.type
-        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_NC.dtype
+        exact = torch.promote_types(hidden_NC.dtype, torch.float32)
+        low = (hidden_NC[:1] @ hidden_NC[:1].mT).dtype  # under autocast that of matmuls
         low_NC, *low_parameters = (tensor.to(low) for tensor in (hidden_NC, *parameters))  # cast once
         total, hidden_grad_NC = hidden_NC.new_zeros((), dtype=exact), torch.empty_like(hidden_NC)
         grads = [torch.zeros_like(p, dtype=exact) for p in parameters]

@@ -158,6 +158,7 @@ def test_debug_shows_the_traceback(start):
 def test_a_nan_is_reported_with_step_and_examples(start, batch_size):
     """All of them in a batch of the usual size; the last good checkpoint stays."""
     overrides = ["optimizer=adamw", "optimizer.lr=1e30", "train.grad_clip=0", "checkpoint.every=1"]
+    overrides += ["optimizer.weight_decay=0"]  # which alone would make the weights infinite
     overrides += [f"train.batch_size={batch_size}", "log.every=1", "name=nan"]
     code, _, errors = start(*overrides)
     pattern = r"error: step (\d+): the (?:loss|gradient) is not finite .* training sequences \[(.*)\]; the w"
@@ -272,6 +273,7 @@ def test_init_from_another_run(run):
     assert first == last, "it starts where the other ended"
     assert compose(overrides, init_config).objective["kind"] == "masked", "the objective follows the model"
     assert launch(main, compose, ["init_from=nowhere"]) == 4
+    assert launch(main, compose, ["init_from=resume"]) == 2
     for other in ("model=gpt2", "size=tiny", "tokenizer=byte", "+model.dropout=0.1", "attention=mla"):
         assert launch(main, compose, [*overrides, other]) == 2
 

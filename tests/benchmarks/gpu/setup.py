@@ -88,15 +88,23 @@ def part(group, name, **changes):
 
 def model_config(preset, size, **changes):
     """The ModelConfig of model=preset size=size, without dropout."""
-    model, file = read_yaml("train")["model"] | read_yaml("size", size), read_yaml("model", preset)
+    model = read_yaml("train")["model"] | read_yaml("size", size)
+    apply_preset(model, preset)
+    return from_dict(ModelConfig, model | {"dropout": 0.0} | changes, "model.")
+
+
+def apply_preset(model, preset):
+    file = read_yaml("model", preset)
     for default in file["defaults"]:
-        [(override, name)] = default.items()  # such as {"override /norm": "rmsnorm"}
-        group, _, place = override.removeprefix("override /").partition("@model.")
-        if group != "optimizer":
-            model[place or group] = part(group, name)
+        if isinstance(default, dict):
+            [(override, name)] = default.items()  # such as {"override /norm": "rmsnorm"}
+            group, _, place = override.removeprefix("override /").partition("@model.")
+            if group != "optimizer":
+                model[place or group] = part(group, name)
+        elif default != "_self_":
+            apply_preset(model, default)
     for key, value in file["model"].items():
         model[key] = model[key] | value if isinstance(value, dict) else value
-    return from_dict(ModelConfig, model | {"dropout": 0.0} | changes, "model.")
 
 
 def make_optimizer(name, model):
