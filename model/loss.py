@@ -52,7 +52,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         chunks = (tensor.split(size) for tensor in (hidden_grad_NC, low_NC, targets_N))
         for hidden_grad, rows, targets in zip(*chunks, strict=True):
             part, hidden_grad[:], *chunk_grads = chunk_loss(logit_softcap, rows, targets, *low_parameters)
-            total += part
+            total = total + part  # not in place: compiled by torch 2.11, the result would have no gradient
             for grad, chunk_grad in zip(grads, chunk_grads, strict=True):
                 grad += chunk_grad
         ctx.save_for_backward(hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)])
