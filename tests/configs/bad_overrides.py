@@ -81,7 +81,7 @@ DATA = [
     ("data.path=empty", "it holds no files"),
     ("data.path=/dev/zero", "/dev/zero is neither a file nor a folder"),
     ("data.path=zero.txt", "what was found is empty"),
-    ("data.path=nul.txt", "a NUL byte at offset 1"),
+    ("data.path=nul.txt", "not text: there is a NUL byte"),
     ("data.path=latin.txt", "not UTF-8: byte 0xe9 at offset 3"),
     ("data.val_fraction=1e-300", "for data.val_fraction=1e-300"),
     ("data.path=tiny.txt", "a window needs 33"),
