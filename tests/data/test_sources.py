@@ -51,7 +51,9 @@ def test_lines_and_paragraphs(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"one\r\ntwo\n\n\nthree\nfour\n  \nfive")
     assert read(text(path, split_on="line")) == ["one", "two", "", "", "three", "four", "  ", "five"]
-    assert read(text(path, split_on="paragraph")) == ["one\ntwo", "three\nfour", "five"]
+    paragraphs = text(path, split_on="paragraph")
+    assert read(paragraphs) == ["one\ntwo", "three\nfour", "five"]
+    assert [document.name for document in paragraphs.documents()] == [f"{path}:{n}" for n in (1, 5, 8)]
     with pytest.raises(ValueError, match="split_on is 'word'; expected one of: file, line, paragraph"):
         text(path, split_on="word")
 
