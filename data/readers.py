@@ -176,10 +176,7 @@ def reader_errors(name):
     except (DataError, GeneratorExit):
         raise
     except Exception as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, UnicodeDecodeError):
-            cause = f"not UTF-8: byte 0x{cause.object[cause.start]:02x}"
-        raise DataError(f"cannot read {name}: {first_line(cause)}") from error
+        raise DataError(f"cannot read {name}: {first_line(error.__cause__ or error)}") from error
 
 
 def first_line(error):
