@@ -216,7 +216,9 @@ def test_csv_values_are_unchanged(tmp_path, end):
     long = "x" * 200_000  # longer than the csv module allows by default
     lines = ["text,b", '"a\r\nb",y', "", " c ,y", f"{long},y", "d\u2028,y", "short"]
     (tmp_path / "t.csv").write_bytes("\ufeff".encode() + end.join(lines).encode())
-    assert read(source("table", path=str(tmp_path / "t.csv"))) == ["a\r\nb", " c ", long, "d\u2028", "short"]
+    path = str(tmp_path / "t.csv")
+    assert read(source("table", path=path)) == ["a\r\nb", " c ", long, "d\u2028", "short"]
+    assert read(source("table", path=path, field="b")) == ["y"] * 4 + [""]
 
 
 def test_a_quote_that_is_never_closed(tmp_path):
