@@ -173,7 +173,7 @@ def reader_errors(name):
     """Turn whatever the readers raise into a DataError."""
     try:
         yield
-    except (DataError, GeneratorExit):
+    except DataError:
         raise
     except Exception as error:
         raise DataError(f"cannot read {name}: {first_line(error.__cause__ or error)}") from error
