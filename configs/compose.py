@@ -30,20 +30,13 @@ DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_deco
 CANNOT_PARSE = "cannot parse {!r:.60}; write group=option or key=value, each as one shell word"
 FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
 
-# what other projects, and earlier versions of this one, call a setting
+# what other projects call a setting
 SYNONYM_TABLE = """
-lr=learning_rate,max_lr,rate min_lr_ratio=min_lr,floor adamw_lr_ratio=adamw_rate decay_ratio=decay
-train.steps=max_iters,max_steps,iterations,num_train_steps train.epochs=num_train_epochs,max_epochs
-train.tokens=max_tokens micro_batch_size=gradient_accumulation_steps,micro_batch val_fraction=validation
+lr=learning_rate,max_lr min_lr_ratio=min_lr train.steps=max_iters,max_steps,iterations,num_train_steps
+train.epochs=num_train_epochs,max_epochs train.tokens=max_tokens micro_batch_size=gradient_accumulation_steps
 context_length=block_size,seq_len,seq_length,n_positions,context d_model=n_embd,dim,hidden_size
-n_layers=n_layer,depth,num_layers n_heads=n_head,heads,num_heads precision=dtype,mixed_precision
-precision=fp16,bf16 name=out_dir,output_dir wandb.mode=wandb_log sample.every=show max_examples=windows
-split_on=document min_length=shortest max_length=longest mask_prob=share mean_span_length=mean_length
-expansion=expand d_ff=width queries_per_kv=group sliding_window=window logit_softcap=softcap o_bias=out_bias
-head_dim=key_width v_head_dim=value_width q_lora_rank=query_rank kv_lora_rank=latent_width
-qk_nope_head_dim=plain_width qk_rope_head_dim=rotary_width rope_theta=base rotary_fraction=fraction
-num_buckets=buckets tie_weights=tied mlm_transform=transform type_vocab_size=token_types
-muon_modern=muon_fast rmsnorm_no_weight=rmsnorm_plain
+n_layers=n_layer,depth,num_layers n_heads=n_head,heads,num_heads precision=dtype,mixed_precision,fp16,bf16
+name=out_dir,output_dir wandb.mode=wandb_log sliding_window=window logit_softcap=softcap rope_theta=base
 """
 SYNONYMS = {s: name for name, row in (e.split("=") for e in SYNONYM_TABLE.split()) for s in row.split(",")}
 

@@ -1,7 +1,6 @@
 """From a config to loaders: builds the source, objective and tokenizer it names, and prepares the corpus."""
 
 import sys
-import time
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -84,20 +83,18 @@ class FromState:
 def tokenizing_progress():
     """A function for prepare(report=): a progress bar on a terminal, else a line about a large text; and a
     line at the end."""
-    console, reports = Console(stderr=True), []
+    console = Console(stderr=True)
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", visible=False)
+        bar.add_task("", visible=False)
+        [task] = bar.tasks
 
         def report(done, total):
-            if done:
-                reports.append((time.perf_counter(), done))
-            elif not console.is_terminal and (total or LARGE) >= LARGE:
+            if not done and not console.is_terminal and (total or LARGE) >= LARGE:
                 print(f"tokenizing {decimal(total) if total else 'the text'} ...", file=sys.stderr)
-            bar.update(task, completed=done, total=total, visible=True)
+            bar.update(task.id, completed=done, total=total, visible=True)
 
         yield report
-    if reports:
-        (start, first), (end, done) = reports[0], reports[-1]
-        speed = f" ({decimal(round((done - first) / (end - start)))}/s)" if end > start else ""
-        print(f"tokenized {decimal(done)}{speed}", file=sys.stderr)
+    if task.completed:
+        speed = f" ({decimal(round(task.speed))}/s)" if task.speed else ""
+        print(f"tokenized {decimal(task.completed)}{speed}", file=sys.stderr)

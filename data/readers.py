@@ -1,15 +1,12 @@
 """Readers of files, documents and table rows. A text is read in chunks, so it need not fit in memory."""
 
-import codecs
 import csv
 import glob
 import json
 import os
 import re
 import sysconfig
-import warnings
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +15,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import disk_errors
 
-CHUNK_CHARS = 1 << 18  # or bytes of a file; regexes fail on 900,000 spaces in a row
+CHUNK_CHARS = 1 << 18  # regexes fail on 900,000 spaces in a row
 # Every pre-tokenizer splits between a letter or digit and white space, so a cut there changes no token.
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
@@ -76,23 +73,15 @@ class Document(NamedTuple):
 
 def read_chunks(path):
     """The text of a UTF-8 file, unchanged except that a byte order mark is dropped."""
-    decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
-    with disk_errors("cannot read", path), open(path, "rb") as file:
-        for data in chain(iter(partial(file.read, CHUNK_CHARS), b""), [b""]):  # the last flushes the decoder
-            if b"\0" in data:
-                nul = offset + data.index(b"\0")
-                raise DataError(f"{path} is not text: there is a NUL byte at offset {nul}{HINT}")
-            pending, _ = decoder.getstate()
-            try:
-                text = decoder.decode(data, final=not data)
-            except UnicodeDecodeError as error:
-                at, byte = offset - len(pending) + error.start, error.object[error.start]
-                raise DataError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{HINT}") from None
-            if offset == 0:
-                text = text.removeprefix("\ufeff")
-            if text:
+    with disk_errors("cannot read", path), open(path, encoding="utf-8-sig", newline="") as file:
+        try:
+            while text := file.read(CHUNK_CHARS):
+                if "\0" in text:
+                    raise DataError(f"{path} is not text: there is a NUL byte{HINT}")
                 yield text
-            offset += len(data)
+        except UnicodeDecodeError as error:
+            at, byte = file.buffer.tell() - len(error.object) + error.start, error.object[error.start]
+            raise DataError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{HINT}") from None
 
 
 def read_lines(path):
@@ -155,21 +144,15 @@ def parse_json(place, text):
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-def csv_rows(path, fields):
-    import datasets
-
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our error says it all
-    warnings.filterwarnings("error", "Length of header")  # a row has more values than that
-    # row labels would shift the columns; keep "007" and "NA"
-    options = {"index_col": False, "keep_default_na": False, "converters": dict.fromkeys(fields, str)}
-    if path.suffix.lower() == ".tsv":
-        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    if "::" in str(path):
-        raise DataError(f"{path} cannot be opened as a table: rename it without '::'")
-    files = glob.escape(str(path))
-    with reader_errors(path):
-        table = datasets.load_dataset("csv", data_files=files, split="train", streaming=True, **options)
-        yield from numbered(path, table)
+def csv_rows(path, _fields):
+    csv.field_size_limit(2**31 - 1)
+    options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
+    with reader_errors(path), open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file, restval="", strict=True, **options)
+        for row in rows:
+            if None in row:
+                raise DataError(f"{path}:{rows.line_num}: there are more values than the header has names")
+            yield f"{path}:{rows.line_num}", row
 
 
 def parquet_rows(path, fields):
@@ -190,13 +173,10 @@ def reader_errors(name):
     """Turn whatever the readers raise into a DataError."""
     try:
         yield
-    except (DataError, GeneratorExit):
+    except DataError:
         raise
     except Exception as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, UnicodeDecodeError):
-            cause = f"not UTF-8: byte 0x{cause.object[cause.start]:02x}"
-        raise DataError(f"cannot read {name}: {first_line(cause)}") from error
+        raise DataError(f"cannot read {name}: {first_line(error.__cause__ or error)}") from error
 
 
 def first_line(error):

@@ -7,7 +7,7 @@ import textwrap
 import urllib.request
 import warnings
 from functools import cache
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Annotated
 
 from configs.cli import expand_user
@@ -64,20 +64,16 @@ class Text(FileSource):
     def documents(self):
         """Each file, each line, or each paragraph: lines up to an empty one."""
         for path in self.files():
+            lines = enumerate(readers.read_lines(path), 1)
             if self.split_on == "file":
                 yield Document(path)
-                continue
-            paragraph = []
-            for number, line in enumerate(readers.read_lines(path), 1):
-                if self.split_on == "line":
-                    yield Document(f"{path}:{number}", line)
-                elif line.strip():
-                    paragraph.append(line)
-                elif paragraph:
-                    yield Document(f"{path}:{number}", "\n".join(paragraph))
-                    paragraph = []
-            if paragraph:
-                yield Document(path, "\n".join(paragraph))
+            elif self.split_on == "line":
+                yield from (Document(f"{path}:{number}", line) for number, line in lines)
+            else:
+                for has_text, group in groupby(lines, key=lambda item: bool(item[1].strip())):
+                    if has_text:
+                        numbers, paragraph = zip(*group, strict=True)
+                        yield Document(f"{path}:{numbers[0]}", "\n".join(paragraph))
 
 
 class Table(FileSource):

@@ -87,12 +87,11 @@ class TiktokenPretrained:
         self.kind, self.encoding = kind, encoding
 
     def train(self, texts, specials):
-        import requests
         import tiktoken_ext.openai_public as openai
 
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
-        except (requests.RequestException, OSError) as error:
+        except OSError as error:  # requests' own are such, too
             ranks = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
             hint = "connect once, set TIKTOKEN_CACHE_DIR to their folder or use tokenizer=bpe"
             raise DataError(f"cannot download {ranks}; {hint}") from None

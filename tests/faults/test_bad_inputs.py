@@ -41,6 +41,11 @@ def test_init_from_something_that_is_not_a_run(start, place):
     assert code == 4 and sentence in stderr
 
 
+def test_init_from_resume_as_in_nanogpt(start):
+    code, _, stderr = start.plainly("init_from=resume")
+    assert code == 2 and "to continue one, use name=... resume=true" in stderr
+
+
 def test_incomplete_torchrun_environment(start, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     code, _, stderr = start()
