@@ -17,13 +17,7 @@ from data.loader import prefetch
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
 from model.transformer import build_model
-from training.distributed import (
-    catching_signals,
-    exit_process,
-    init_distributed,
-    is_main_rank,
-    waiting_for,
-)
+from training.distributed import catching_signals, exit_process, init_distributed, is_main_rank, waiting_for
 from training.estimate import estimate, preview
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor

@@ -1,22 +1,21 @@
 """Sweep: what a command line starts: one run, a sweep over several values (-m), or a help listing."""
 
-import io
 import os
 import re
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
+from dataclasses import asdict
 from datetime import datetime
 
-import hydra
+from omegaconf import OmegaConf
 
-from configs.cli import SafeStream, print, reopen_streams, run_command
-from configs.compose import CONFIGS, check_flags, expand_sweep, groups, quote_value, resolve
+from configs.cli import ArgumentParser, SafeStream, print, reopen_streams, run_command
+from configs.compose import CONFIGS, check_flags, expand_sweep, groups
 from configs.errors import StopRequested
 from model.checkpoint.files import RUNS_DIR
 from training.compare import compare
 
-SWEEP, HELP = {"-m", "--multirun"}, {"-h", "--help"}
-HYDRA = {"-c", "--cfg", "-i", "--info", "-p", "--package", "--resolve"}
+SWEEP, HELP, SHOW = {"-m", "--multirun"}, {"-h", "--help"}, {"-c", "--cfg"}
 USAGE = """Train a small language model.
 
     python train.py [group=option ...] [key=value ...]
@@ -46,25 +45,17 @@ def launch(main, validate, args):
 
 
 def show(validate, flags, args):
-    """Help, or one of Hydra's listings."""
-    check_flags(args, SWEEP | HELP | HYDRA)
+    """The help, or the config of a command line."""
+    check_flags(args, SWEEP | HELP | SHOW)
     if flags & HELP:
         listing = "\n".join(f"{group}: {', '.join(options)}" for group, options in groups().items())
         text = (CONFIGS / "train.yaml").read_text(encoding="utf-8")
         print(USAGE.format(groups=listing, settings=text[text.index("\nname:") :].strip()))
         return
-    overrides = [arg for arg in args if arg[:1] in "~+" or ("=" in arg and arg[0] != "-")]
-    from model.hub.convert import init_config  # not for --help: it imports torch
-
-    validate(overrides)
-    resolved = list(map(quote_value, resolve(overrides, init_config)[1]))
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors, for run_command
-    sys.argv[1:] = resolved + [arg for arg in args if arg not in overrides]
-    try:
-        with redirect_stderr(io.StringIO()) as stderr:
-            hydra.main(str(CONFIGS), "train", "1.3")(print)()
-    except SystemExit:  # of Hydra's parser, whose usage lists options without effect here
-        raise ValueError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--cfg", "-c", choices=["job"])
+    _, overrides = parser.parse_known_args(args)
+    print(OmegaConf.to_yaml(OmegaConf.create(asdict(validate(overrides)))))
 
 
 def sweep(main, validate, args):
