@@ -30,7 +30,7 @@ class AsyncCheckpointer:
         """Whether a step has yet to be saved; then nothing else is being written."""
         if self.saved == step:
             return False
-        self.wait()
+        self.poll(wait=True)
         self.check_lock()
         return True
 
@@ -39,7 +39,7 @@ class AsyncCheckpointer:
         if self.saved == state["step"]:
             self.poll()
         else:
-            self.wait()
+            self.poll(wait=True)
             copies = {} if written else tensors()
             for part, named in copies.items():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
@@ -74,12 +74,8 @@ class AsyncCheckpointer:
                 print(f"warning: {reason}; the run continues", file=sys.stderr)
             self.warned = True
 
-    def poll(self):
-        while self.pending and self.pending[0].done():
-            self.take_result(self.pending.pop(0))
-
-    def wait(self):
-        while self.pending:
+    def poll(self, wait=False):
+        while self.pending and (wait or self.pending[0].done()):
             self.take_result(self.pending.pop(0))
 
     def take_result(self, future):

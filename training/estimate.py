@@ -20,20 +20,8 @@ from training.optimizer import OPTIMIZERS
 from training.profile import FILLED, count_flops_and_activations
 from training.step import recompute_blocks
 
-GPU_MEMORY = {
-    "B200": 180,
-    "H200": 141,
-    "H100": 80,
-    "A100": 80,
-    "L40S": 48,
-    "A6000": 48,
-    "V100": 32,
-    "4090": 24,
-    "3090": 24,
-    "A10": 24,
-    "L4": 24,
-    "T4": 16,
-}  # fmt: skip  GB
+GPU_MEMORY = {"B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48, "V100": 32,
+              "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16}  # GB  # fmt: skip
 VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
 MUON_COPIES = 6.5  # of the matrices, as measured
 DISK_SPEED = 1e9  # bytes per second that a checkpoint is written with
@@ -152,15 +140,15 @@ def estimate(config):
         *options,
         f"checkpoint  {filesize(checkpoint)}, {checkpoint / DISK_SPEED:.0f} s at 1 GB/s",
     ]
-    if not cheapest:
-        return "\n".join(
-            [*lines, "cheapest    none of these fits; take more or larger GPUs, or a smaller size="]
-        )
-    option, flops = cheapest
-    hours, plan = flops / (PEAKS[config.gpu] * config.plan.mfu) / 3600, config.plan
-    cost = f"{hours / world / 24:,.1f} days, {hours:,.0f} GPU hours, ${hours * plan.price:,.0f}"
-    assumed = f"at plan.mfu={plan.mfu:g} and plan.price={plan.price:g} dollars per GPU hour"
-    return "\n".join([*lines, f"cheapest    {option}", f"cost        {cost}, {assumed}"])
+    if cheapest:
+        option, flops = cheapest
+        hours, plan = flops / (PEAKS[config.gpu] * config.plan.mfu) / 3600, config.plan
+        cost = f"{hours / world / 24:,.1f} days, {hours:,.0f} GPU hours, ${hours * plan.price:,.0f}"
+        assumed = f"at plan.mfu={plan.mfu:g} and plan.price={plan.price:g} dollars per GPU hour"
+        lines += [f"cheapest    {option}", f"cost        {cost}, {assumed}"]
+    else:
+        lines += ["cheapest    none of these fits; take more or larger GPUs, or a smaller size="]
+    return "\n".join(lines)
 
 
 def parallels(config):

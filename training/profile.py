@@ -47,12 +47,8 @@ class FlopCounter(TorchDispatchMode):
         if "scaled_dot_product" in name:  # the fused backward pass also computes the scores anew: not counted
             backward = "backward" in name
             q_BHTD, k_BGSD, v_BGSE = args[1:4] if backward else args[:3]
-            self.total += (
-                (4 if backward else 2)
-                * q_BHTD[..., 0].numel()
-                * k_BGSD.shape[-2]
-                * (q_BHTD.shape[-1] + v_BGSE.shape[-1])
-            )
+            scores, widths = q_BHTD[..., 0].numel() * k_BGSD.shape[-2], q_BHTD.shape[-1] + v_BGSE.shape[-1]
+            self.total += (4 if backward else 2) * scores * widths
         elif count := flop_registry.get(operation.overloadpacket):
             self.total += count(*args, **(kwargs or {}), out_val=output)
         return output
