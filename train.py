@@ -14,6 +14,7 @@ from configs.cli import print
 from configs.compose import compose
 from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
+from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
 from model.transformer import build_model
@@ -30,16 +31,16 @@ from training.step import seed_step
 from training.summary import summarize
 
 
-def prepare(config, overrides, runs_dir):
+def prepare(config, overrides):
     """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
-    check_name(config.name, runs_dir, config.resume)
+    check_name(config.name, config.resume)
     check_parts(config)
     dist, device = init_distributed(choose_device(config.device), config.parallel, config.ddp_timeout)
     check_batch_size(config.train, dist.world_size)
     tune_malloc()
     precision = choose_precision(device, config.precision)
     use_deterministic_algorithms(config.deterministic)
-    stored = latest_whole(runs_dir / config.name, dist, device) if config.resume else None
+    stored = latest_whole(RUNS_DIR / config.name, dist, device) if config.resume else None
     initial_model, tokenizer = None, None
     if config.init_from and not stored:
         initial_model, tokenizer = init_model(config.init_from)
@@ -114,20 +115,20 @@ def validate(overrides):
     return config
 
 
-def main(overrides, runs_dir):
-    config, overrides = resolve_config(overrides, runs_dir, init_config)
+def main(overrides):
+    config, overrides = resolve_config(overrides, init_config)
     if config.dry_run == "plan":
         print(estimate(config))
         return
     if config.dry_run and is_main_rank():
         print(preview(config))
-    with waiting_for("another process"), lock_if_resuming(config, runs_dir) as check_lock:
-        run = prepare(config, overrides, runs_dir)
+    with waiting_for("another process"), lock_if_resuming(config) as check_lock:
+        run = prepare(config, overrides)
         if run.dist.is_main:
             print(plan(run))
         if config.dry_run:
             return
-        with catching_signals(), run.open(runs_dir, check_lock), open_monitor(run) as monitor:
+        with catching_signals(), run.open(check_lock), open_monitor(run) as monitor:
             val_metrics = train(run, monitor)
         if run.dist.is_main:
             print(summarize(run, val_metrics))

@@ -70,9 +70,9 @@ class Run:
         return time.perf_counter() - self.start
 
     @contextmanager
-    def open(self, runs_dir, check_lock):
+    def open(self, check_lock):
         """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
-        with self.open_folder(runs_dir, check_lock) if self.dist.is_main else nullcontext():
+        with self.open_folder(check_lock) if self.dist.is_main else nullcontext():
             try:
                 self.check_shared_folder()
                 yield
@@ -92,8 +92,8 @@ class Run:
         self.checkpoints = folder / "checkpoints"
 
     @contextmanager
-    def open_folder(self, runs_dir, check_lock):
-        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock, write_metadata):
+    def open_folder(self, check_lock):
+        with open_run_folder(self, check_lock) as (self.folder, check_lock, write_metadata):
             earlier = (row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl"))
             self.start = time.perf_counter() - max((s for s in earlier if s > 0), default=0)  # NaN is not
             names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
