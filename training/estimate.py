@@ -54,18 +54,18 @@ def fake_batch(config, rows):
     return Batch(inputs, tokens, rows * targets)
 
 
-def count(config, dtype, loss_chunk=GPU_CHUNK):
+def count(config, dtype):
     """The Counts of a config whose matmuls run in dtype. All are linear in the number of layers."""
     n = config.model.n_layers
     if config.model.encoder.n_layers not in (None, n):
-        return count_layers(config, dtype, loss_chunk)
+        return count_layers(config, dtype)
     encoder = replace(config.model.encoder, n_layers=None)
     models = (replace(config.model, n_layers=layers, encoder=encoder) for layers in (1, 2))
-    one, two = (count_layers(replace(config, model=model), dtype, loss_chunk) for model in models)
+    one, two = (count_layers(replace(config, model=model), dtype) for model in models)
     return Counts(*(a + (n - 1) * (b - a) for a, b in zip(one, two, strict=True)))
 
 
-def count_layers(config, dtype, loss_chunk):
+def count_layers(config, dtype):
     """Of each pair, the second has its blocks recomputed; rows are told apart from copies of the weights."""
     precision, flops, activations = Precision(torch.device("cpu"), dtype, "assumed"), [], []
     vocabulary = vocab_size(config)
@@ -87,7 +87,7 @@ def count_layers(config, dtype, loss_chunk):
             for p in muon.param_groups[0]["params"]:
                 groups[p.shape] += MUON_COPIES * p.nbytes
         parameters = sum(p.numel() for p in model.parameters())
-        loss = vocabulary * (12 * loss_chunk + 8 * config.model.d_model)
+        loss = vocabulary * (12 * GPU_CHUNK + 8 * config.model.d_model)
         state = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
         update = max(groups.values(), default=0)
         outside_blocks = parameters - sum(sizes)

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from configs.cli import print
+from configs.cli import print, warn
 from configs.registry import build
 from training.distributed import Dist, is_main_rank
 from training.optimizer import OPTIMIZERS
@@ -126,7 +126,7 @@ def compile_step(trial, micro_batch):
         trial.backward(micro_batch, micro_batch.count)
     except Exception as error:  # whatever a compiler raises, training works without it
         [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
-        print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
+        warn(f"not compiled ({reason:.100})")
         trial.train_module = trial.loss_module
 
 

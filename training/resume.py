@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from contextlib import suppress
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -11,7 +10,7 @@ from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from configs.cli import expand_user, print
+from configs.cli import expand_user, warn
 from configs.compose import compose, compose_raw, did_you_mean, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value, flatten
@@ -186,7 +185,7 @@ def latest_whole(folder, dist, device):
         if errors and not checkpoint:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")
         for error in errors:
-            print(f"warning: {error}; going back to {checkpoint.name}", file=sys.stderr)
+            warn(f"{error}; going back to {checkpoint.name}")
     name = dist.broadcast(checkpoint.name if checkpoint else "", device)
     if not name:
         return None

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -14,7 +13,7 @@ from itertools import count
 
 from filelock import lock_descriptor
 
-from configs.cli import print
+from configs.cli import print, warn
 from configs.errors import CheckpointError, DiskError, RunLockedError
 from data import disk
 from model.checkpoint import save as checkpoint
@@ -34,8 +33,7 @@ def lock_run(folder):
             if not lock_descriptor(file.fileno(), blocking=False):
                 raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it")
         except OSError as error:
-            hint = "do not start a second run in it"
-            print(f"warning: {folder} cannot be locked ({error.strerror}); {hint}", file=sys.stderr)
+            warn(f"{folder} cannot be locked ({error.strerror}); do not start a second run in it")
         start = time.strftime("%Y-%m-%d %H:%M:%S %z")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
         disk.atomic_write(folder / "owner.json", json.dumps(owner))

@@ -56,6 +56,7 @@ CONFIG = [
     ("-m optimizer.lr=range(0,1,0.0000001)", "more than 1,000 combinations"),
     ("--hydra-help", "unknown option --hydra-help"),
     ("--cfg", "argument --cfg/-c: expected one argument"),
+    ("--cfg hydra", "argument --cfg/-c: invalid choice: .hydra."),
     ("--lr=3 seed=1", r"unknown option --lr; .* for example optimizer.lr=3 \(see train.py --cfg job\)"),
     # what Hydra would take: its own settings, interpolations, other files, code
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings have no effect here"),
