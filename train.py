@@ -41,16 +41,13 @@ def prepare(config, overrides):
     precision = choose_precision(device, config.precision)
     use_deterministic_algorithms(config.deterministic)
     stored = latest_whole(RUNS_DIR / config.name, dist, device) if config.resume else None
-    initial_model, tokenizer = None, None
-    if config.init_from and not stored:
-        initial_model, tokenizer = init_model(config.init_from)
+    model, tokenizer = init_model(config.init_from) if config.init_from and not stored else (None, None)
     with tokenizing_progress() as report:
         loaders = dist.run_slow(
             lambda: reload_data(config, stored, report) if stored else load(config, tokenizer, report), device
         )
-    model = initial_model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
-    model = model.to(device)
-    train_step, cost = profile_step(config, dist, precision, loaders, model, stored)
+    model = model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
+    train_step, cost = profile_step(config, dist, precision, loaders, model.to(device), stored)
     run = Run(config, overrides, loaders, train_step, cost, stored)
     if stored:
         restore(run)
@@ -59,11 +56,9 @@ def prepare(config, overrides):
 
 def train(run, monitor):
     """The loop. Every weight is a function of (seed, step); logs, samples and evaluations only observe."""
-    config, state, device = run.config, run.state, run.precision.device
+    config, state, on_gpu = run.config, run.state, run.precision.device.type == "cuda"
     steps = range(state.step, run.steps)
-    batches = prefetch(
-        lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=device.type == "cuda"
-    )
+    batches = prefetch(lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=on_gpu)
     for step, batch in zip(steps, batches, strict=False):
         log_sample(run, monitor)
         if due(step, config.eval.every) or (step == steps.start and run.from_best):
