@@ -14,16 +14,11 @@ from configs.cli import print
 from configs.compose import compose
 from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
+from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config, init_model
 from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
 from model.transformer import build_model
-from training.distributed import (
-    catching_signals,
-    exit_process,
-    init_distributed,
-    is_main_rank,
-    waiting_for,
-)
+from training.distributed import catching_signals, exit_process, init_distributed, is_main_rank, waiting_for
 from training.estimate import estimate, preview
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
@@ -36,26 +31,23 @@ from training.step import seed_step
 from training.summary import summarize
 
 
-def prepare(config, overrides, runs_dir):
+def prepare(config, overrides):
     """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
-    check_name(config.name, runs_dir, config.resume)
+    check_name(config.name, config.resume)
     check_parts(config)
     dist, device = init_distributed(choose_device(config.device), config.parallel, config.ddp_timeout)
     check_batch_size(config.train, dist.world_size)
     tune_malloc()
     precision = choose_precision(device, config.precision)
     use_deterministic_algorithms(config.deterministic)
-    stored = latest_whole(runs_dir / config.name, dist, device) if config.resume else None
-    initial_model, tokenizer = None, None
-    if config.init_from and not stored:
-        initial_model, tokenizer = init_model(config.init_from)
+    stored = latest_whole(RUNS_DIR / config.name, dist, device) if config.resume else None
+    model, tokenizer = init_model(config.init_from) if config.init_from and not stored else (None, None)
     with tokenizing_progress() as report:
         loaders = dist.run_slow(
             lambda: reload_data(config, stored, report) if stored else load(config, tokenizer, report), device
         )
-    model = initial_model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
-    model = model.to(device)
-    train_step, cost = profile_step(config, dist, precision, loaders, model, stored)
+    model = model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
+    train_step, cost = profile_step(config, dist, precision, loaders, model.to(device), stored)
     run = Run(config, overrides, loaders, train_step, cost, stored)
     if stored:
         restore(run)
@@ -64,11 +56,9 @@ def prepare(config, overrides, runs_dir):
 
 def train(run, monitor):
     """The loop. Every weight is a function of (seed, step); logs, samples and evaluations only observe."""
-    config, state, device = run.config, run.state, run.precision.device
+    config, state, on_gpu = run.config, run.state, run.precision.device.type == "cuda"
     steps = range(state.step, run.steps)
-    batches = prefetch(
-        lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=device.type == "cuda"
-    )
+    batches = prefetch(lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=on_gpu)
     for step, batch in zip(steps, batches, strict=False):
         log_sample(run, monitor)
         if due(step, config.eval.every) or (step == steps.start and run.from_best):
@@ -120,20 +110,20 @@ def validate(overrides):
     return config
 
 
-def main(overrides, runs_dir):
-    config, overrides = resolve_config(overrides, runs_dir, init_config)
+def main(overrides):
+    config, overrides = resolve_config(overrides, init_config)
     if config.dry_run == "plan":
         print(estimate(config))
         return
     if config.dry_run and is_main_rank():
         print(preview(config))
-    with waiting_for("another process"), lock_if_resuming(config, runs_dir) as check_lock:
-        run = prepare(config, overrides, runs_dir)
+    with waiting_for("another process"), lock_if_resuming(config) as check_lock:
+        run = prepare(config, overrides)
         if run.dist.is_main:
             print(plan(run))
         if config.dry_run:
             return
-        with catching_signals(), run.open(runs_dir, check_lock), open_monitor(run) as monitor:
+        with catching_signals(), run.open(check_lock), open_monitor(run) as monitor:
             val_metrics = train(run, monitor)
         if run.dist.is_main:
             print(summarize(run, val_metrics))

@@ -27,6 +27,10 @@ def print(text="", file=None, end="\n"):
     builtins.print(escape(text, keep="\n\t"), file=file, end=end, flush=True)
 
 
+def warn(text):
+    print(f"warning: {text}", file=sys.stderr)
+
+
 def clock(seconds):
     """1:02, or 1:00:02"""
     hours, seconds = divmod(round(seconds), 3600)
@@ -121,8 +125,7 @@ class SafeStream:
             return function(*args)
         except OSError as error:
             discard_output(self.stream)
-            reason = error.strerror.lower()
-            print(f"warning: cannot print any more ({reason}); the run continues", file=sys.stderr)
+            warn(f"cannot print any more ({error.strerror.lower()}); the run continues")
 
 
 def discard_output(stream):

@@ -7,7 +7,8 @@ import linecache
 import re
 import sys
 from collections import defaultdict
-from itertools import groupby, zip_longest
+from contextlib import contextmanager
+from itertools import count, groupby, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,30 +50,21 @@ def axes_of(name):
     return "BTC" if name == "x" else match and match[1]
 
 
-class Tracer:
-    """Records, while entered, every tensor whose name ends in axes, in the functions of this folder."""
+@contextmanager
+def trace_tensors(model):
+    """Yield the records of every tensor whose name ends in axes, in the functions of this folder."""
+    modules = {id(module): name for name, module in model.named_modules()}
+    records, calls = [], count()
 
-    def __init__(self, model):
-        self.modules = {id(module): name for name, module in model.named_modules()}
-        self.sightings, self.calls = [], 0
-
-    def __enter__(self):
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *failure):
-        sys.settrace(None)
-
-    def trace(self, frame, event, argument):
+    def trace(frame, event, argument):
         path = Path(frame.f_code.co_filename)
         if path.parent != HERE:
             return None
         owner = frame  # the innermost call of a method of a module
-        while owner is not None and id(owner.f_locals.get("self")) not in self.modules:
+        while owner is not None and id(owner.f_locals.get("self")) not in modules:
             owner = owner.f_back
-        module = self.modules[id(owner.f_locals["self"])] if owner else ""
-        self.calls += 1
-        call, line, seen = self.calls, frame.f_lineno, {}
+        module = modules[id(owner.f_locals["self"])] if owner else ""
+        call, line, seen = next(calls), frame.f_lineno, {}
 
         def trace_line(frame, event, argument):
             nonlocal line  # a new tensor was made by the previous line
@@ -80,19 +72,25 @@ class Tracer:
                 axes = axes_of(name)
                 if axes and isinstance(value, torch.Tensor) and seen.get(name) is not value:
                     seen[name] = value
-                    self.sightings.append(TensorRecord(module, call, path.name, line, name, axes, value))
+                    records.append(TensorRecord(module, call, path.name, line, name, axes, value))
             line = frame.f_lineno
             return trace_line
 
         return trace_line(frame, event, argument)
 
+    sys.settrace(trace)
+    try:
+        yield records
+    finally:
+        sys.settrace(None)
+
 
 def trace_forward(model, inputs):
     """The records of one forward pass: each tensor once per name, and only those of the first layer."""
-    with Tracer(model) as tracer:
+    with trace_tensors(model) as records:
         model(**inputs)
     seen, steps = set(), []
-    for s in tracer.sightings:
+    for s in records:
         repeated = (s.name, id(s.tensor)) in seen or re.search(r"blocks\.[1-9]", s.module)
         is_argument = s.name == "x" and s.code.startswith("def ")
         if not repeated and not is_argument:

@@ -1,11 +1,10 @@
 """Checkpointer: a thread writes checkpoints while training continues; a step waits only for the copy, and for
 the previous checkpoint if it is still being written."""
 
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from configs.cli import explain, print
+from configs.cli import explain, warn
 from configs.errors import CheckpointError, DiskError
 from data import disk
 from model.checkpoint import save as checkpoint
@@ -30,7 +29,7 @@ class AsyncCheckpointer:
         """Whether a step has yet to be saved; then nothing else is being written."""
         if self.saved == step:
             return False
-        self.wait()
+        self.poll(wait=True)
         self.check_lock()
         return True
 
@@ -39,7 +38,7 @@ class AsyncCheckpointer:
         if self.saved == state["step"]:
             self.poll()
         else:
-            self.wait()
+            self.poll(wait=True)
             copies = {} if written else tensors()
             for part, named in copies.items():
                 copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
@@ -70,16 +69,11 @@ class AsyncCheckpointer:
             checkpoint.prune(self.folder, self.keep, step)
         except (OSError, CheckpointError) as error:
             if not self.warned:
-                reason = f"an old checkpoint could not be deleted ({explain(error)[1]})"
-                print(f"warning: {reason}; the run continues", file=sys.stderr)
+                warn(f"an old checkpoint could not be deleted ({explain(error)[1]}); the run continues")
             self.warned = True
 
-    def poll(self):
-        while self.pending and self.pending[0].done():
-            self.take_result(self.pending.pop(0))
-
-    def wait(self):
-        while self.pending:
+    def poll(self, wait=False):
+        while self.pending and (wait or self.pending[0].done()):
             self.take_result(self.pending.pop(0))
 
     def take_result(self, future):
@@ -94,8 +88,7 @@ class AsyncCheckpointer:
                 message = f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason})"
                 raise DiskError(f"{message}; resume=true continues from the newest before them") from None
             if self.failures == 1:
-                message = f"a checkpoint could not be saved ({reason}); the run continues"
-                print(f"warning: {message}", file=sys.stderr)
+                warn(f"a checkpoint could not be saved ({reason}); the run continues")
         else:
             self.failures = 0 if self.saved is not None else self.failures
 

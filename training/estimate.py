@@ -20,20 +20,8 @@ from training.optimizer import OPTIMIZERS
 from training.profile import FILLED, count_flops_and_activations
 from training.step import recompute_blocks
 
-GPU_MEMORY = {
-    "B200": 180,
-    "H200": 141,
-    "H100": 80,
-    "A100": 80,
-    "L40S": 48,
-    "A6000": 48,
-    "V100": 32,
-    "4090": 24,
-    "3090": 24,
-    "A10": 24,
-    "L4": 24,
-    "T4": 16,
-}  # fmt: skip  GB
+GPU_MEMORY = {"B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48, "V100": 32,
+              "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16}  # GB  # fmt: skip
 VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
 MUON_COPIES = 6.5  # of the matrices, as measured
 DISK_SPEED = 1e9  # bytes per second that a checkpoint is written with
@@ -66,18 +54,18 @@ def fake_batch(config, rows):
     return Batch(inputs, tokens, rows * targets)
 
 
-def count(config, dtype, loss_chunk=GPU_CHUNK):
+def count(config, dtype):
     """The Counts of a config whose matmuls run in dtype. All are linear in the number of layers."""
     n = config.model.n_layers
     if config.model.encoder.n_layers not in (None, n):
-        return count_layers(config, dtype, loss_chunk)
+        return count_layers(config, dtype)
     encoder = replace(config.model.encoder, n_layers=None)
     models = (replace(config.model, n_layers=layers, encoder=encoder) for layers in (1, 2))
-    one, two = (count_layers(replace(config, model=model), dtype, loss_chunk) for model in models)
+    one, two = (count_layers(replace(config, model=model), dtype) for model in models)
     return Counts(*(a + (n - 1) * (b - a) for a, b in zip(one, two, strict=True)))
 
 
-def count_layers(config, dtype, loss_chunk):
+def count_layers(config, dtype):
     """Of each pair, the second has its blocks recomputed; rows are told apart from copies of the weights."""
     precision, flops, activations = Precision(torch.device("cpu"), dtype, "assumed"), [], []
     vocabulary = vocab_size(config)
@@ -99,7 +87,7 @@ def count_layers(config, dtype, loss_chunk):
             for p in (p for group in muon.param_groups for p in group["params"]):
                 groups[p.shape] += MUON_COPIES * p.nbytes
         parameters = sum(p.numel() for p in model.parameters())
-        loss = vocabulary * (12 * loss_chunk + 8 * config.model.d_model)
+        loss = vocabulary * (12 * GPU_CHUNK + 8 * config.model.d_model)
         state = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
         update = max(groups.values(), default=0)
         outside_blocks = parameters - sum(sizes)
@@ -152,15 +140,15 @@ def estimate(config):
         *options,
         f"checkpoint  {filesize(checkpoint)}, {checkpoint / DISK_SPEED:.0f} s at 1 GB/s",
     ]
-    if not cheapest:
-        return "\n".join(
-            [*lines, "cheapest    none of these fits; take more or larger GPUs, or a smaller size="]
-        )
-    option, flops = cheapest
-    hours, plan = flops / (PEAKS[config.gpu] * config.plan.mfu) / 3600, config.plan
-    cost = f"{hours / world / 24:,.1f} days, {hours:,.0f} GPU hours, ${hours * plan.price:,.0f}"
-    assumed = f"at plan.mfu={plan.mfu:g} and plan.price={plan.price:g} dollars per GPU hour"
-    return "\n".join([*lines, f"cheapest    {option}", f"cost        {cost}, {assumed}"])
+    if cheapest:
+        option, flops = cheapest
+        hours, plan = flops / (PEAKS[config.gpu] * config.plan.mfu) / 3600, config.plan
+        cost = f"{hours / world / 24:,.1f} days, {hours:,.0f} GPU hours, ${hours * plan.price:,.0f}"
+        assumed = f"at plan.mfu={plan.mfu:g} and plan.price={plan.price:g} dollars per GPU hour"
+        lines += [f"cheapest    {option}", f"cost        {cost}, {assumed}"]
+    else:
+        lines += ["cheapest    none of these fits; take more or larger GPUs, or a smaller size="]
+    return "\n".join(lines)
 
 
 def parallels(config):

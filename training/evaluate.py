@@ -8,7 +8,6 @@ import torch
 from configs.schema import IGNORE_INDEX
 from model.generate.decode import generate
 from training.distributed import stoppable
-from training.sharding import unsharded
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
@@ -46,10 +45,13 @@ def evaluate_run(run, limit=None):
 
 @contextmanager
 def evaluating(run):
-    """The model without dropout; it can be called in other ways than a training step does."""
+    """The model without dropout, and with whole weights, for other calls than a training step makes."""
     run.model.eval()
-    with unsharded(run.train_step.loss_module):
-        yield
+    if sharded := run.dist.parallel == "fsdp":
+        run.train_step.loss_module.unshard()
+    yield
+    if sharded:
+        run.train_step.loss_module.reshard()
     run.model.train()
 
 

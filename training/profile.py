@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from configs.cli import print
+from configs.cli import print, warn
 from configs.registry import build
 from training.distributed import Dist, is_main_rank
 from training.optimizer import OPTIMIZERS
@@ -47,12 +47,8 @@ class FlopCounter(TorchDispatchMode):
         if "scaled_dot_product" in name:  # the fused backward pass also computes the scores anew: not counted
             backward = "backward" in name
             q_BHTD, k_BGSD, v_BGSE = args[1:4] if backward else args[:3]
-            self.total += (
-                (4 if backward else 2)
-                * q_BHTD[..., 0].numel()
-                * k_BGSD.shape[-2]
-                * (q_BHTD.shape[-1] + v_BGSE.shape[-1])
-            )
+            scores, widths = q_BHTD[..., 0].numel() * k_BGSD.shape[-2], q_BHTD.shape[-1] + v_BGSE.shape[-1]
+            self.total += (4 if backward else 2) * scores * widths
         elif count := flop_registry.get(operation.overloadpacket):
             self.total += count(*args, **(kwargs or {}), out_val=output)
         return output
@@ -130,7 +126,7 @@ def compile_step(trial, micro_batch):
         trial.backward(micro_batch, micro_batch.count)
     except Exception as error:  # whatever a compiler raises, training works without it
         [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
-        print(f"warning: not compiled ({reason:.100})", file=sys.stderr)
+        warn(f"not compiled ({reason:.100})")
         trial.train_module = trial.loss_module
 
 

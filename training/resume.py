@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from contextlib import suppress
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -11,7 +10,7 @@ from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from configs.cli import expand_user, print
+from configs.cli import expand_user, warn
 from configs.compose import compose, compose_raw, did_you_mean, groups, package_of, to_config
 from configs.errors import CheckpointError, DataError
 from configs.registry import check_value, flatten
@@ -46,7 +45,7 @@ def change_policy(key):
     return POLICIES[max(names, key=len)] if names else None
 
 
-def resolve_config(overrides, runs_dir, init_config=None):
+def resolve_config(overrides, init_config=None):
     """(Config, all overrides behind it) of a command line; with resume, of the run that it continues."""
     named = [o for o in overrides if re.match(r"[+~]*(name|resume)=", o)]
     own = compose_raw(named) if any("resume=" in o for o in named) else {"resume": False}
@@ -56,14 +55,14 @@ def resolve_config(overrides, runs_dir, init_config=None):
         if config.resume_allow:
             raise ValueError("resume_allow has an effect only with resume=true; remove it")
         return config, without_resume(overrides)
-    configs = [*runs_dir.glob("*/config.yaml"), *runs_dir.glob("sweep-*/*/config.yaml")]
+    configs = [*files.RUNS_DIR.glob("*/config.yaml"), *files.RUNS_DIR.glob("sweep-*/*/config.yaml")]
     configs.sort(key=lambda path: path.stat().st_mtime)
-    runs = [path.parent.relative_to(runs_dir).as_posix() for path in configs]
+    runs = [path.parent.relative_to(files.RUNS_DIR).as_posix() for path in configs]
     if own["name"] is None:
-        hint = f"the newest run is name={runs[-1]}" if runs else f"{runs_dir} has no run yet"
+        hint = f"the newest run is name={runs[-1]}" if runs else f"{files.RUNS_DIR} has no run yet"
         raise ValueError(f"resume={str(resume).lower()} needs a name=...; {hint}")
-    check_name(own["name"], runs_dir, resume)
-    folder = runs_dir / own["name"]
+    check_name(own["name"], resume)
+    folder = files.RUNS_DIR / own["name"]
     files.refuse_links(folder)
     if (folder / "config.yaml").exists():
         return merge_overrides(folder, overrides)
@@ -179,19 +178,17 @@ class StoredCheckpoint(NamedTuple):
 
 def latest_whole(folder, dist, device):
     """The newest undamaged checkpoint of a run, the same in all processes; None if it has no checkpoint."""
-    step, root, errors = 0, folder / "checkpoints", []
+    root, errors = folder / "checkpoints", []
     checkpoints = files.whole_checkpoints(root, errors)
     checkpoint = dist.run_slow(lambda: next(checkpoints, None), device, only_main=True)
     if dist.is_main:
         if errors and not checkpoint:
             raise CheckpointError(f"no checkpoint of {folder} is undamaged: {'; '.join(errors)}")
         for error in errors:
-            print(f"warning: {error}; going back to {checkpoint.name}", file=sys.stderr)
-        step = files.step_of(checkpoint) if checkpoint else -1
-    [step] = dist.all_reduce_sum(step, device=device)
-    if step < 0:
+            warn(f"{error}; going back to {checkpoint.name}")
+    name = dist.broadcast(checkpoint.name if checkpoint else "", device)
+    if not name:
         return None
-    name = files.step_dir(int(step))
     is_best = files.read_pointer(root, "best") == name
     return StoredCheckpoint(root / name, files.read_state(root / name), is_best)
 

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -41,8 +41,7 @@ class Run:
         self.examples = "pairs" if config.objective["kind"] == "pairs" else "sequences"
         self.tokens_per_step = round(train.batch_size * loaders.train.tokens_per_example)
         self.stop_criteria = [train.steps, train.tokens, train.epochs, train.minutes]
-        names = [field.name for field in fields(TrainState)] if stored else []
-        self.state = TrainState(**{name: getattr(stored.state, name) for name in names})
+        self.state = stored.state if stored else TrainState()
         same_length = stored and train.minutes and stored.state.stop_criteria == self.stop_criteria
         self.steps = self.total_steps(same_length and stored.state.total_steps)
         if self.steps < self.state.step:
@@ -71,9 +70,9 @@ class Run:
         return time.perf_counter() - self.start
 
     @contextmanager
-    def open(self, runs_dir, check_lock):
+    def open(self, check_lock):
         """Its folder and checkpointer, in the main process. A run that is stopped is saved first."""
-        with self.open_folder(runs_dir, check_lock) if self.dist.is_main else nullcontext():
+        with self.open_folder(check_lock) if self.dist.is_main else nullcontext():
             try:
                 self.check_shared_folder()
                 yield
@@ -85,17 +84,16 @@ class Run:
 
     def check_shared_folder(self):
         """With FSDP all processes write checkpoints: to where the main one has its folder."""
-        if self.dist.parallel == "fsdp":
-            folder = self.dist.broadcast(str(self.folder or ""), self.precision.device)
-            self.checkpoints = Path(folder, "checkpoints")
-            if not Path(folder).is_dir():
-                raise ValueError(
-                    f"process {self.dist.rank} has no {folder}; parallel=fsdp needs a shared disk"
-                )
+        if self.dist.parallel != "fsdp":
+            return
+        folder = Path(self.dist.broadcast(str(self.folder or ""), self.precision.device))
+        if not folder.is_dir():
+            raise ValueError(f"process {self.dist.rank} has no {folder}; parallel=fsdp needs a shared disk")
+        self.checkpoints = folder / "checkpoints"
 
     @contextmanager
-    def open_folder(self, runs_dir, check_lock):
-        with open_run_folder(self, runs_dir, check_lock) as (self.folder, check_lock, write_metadata):
+    def open_folder(self, check_lock):
+        with open_run_folder(self, check_lock) as (self.folder, check_lock, write_metadata):
             earlier = (row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl"))
             self.start = time.perf_counter() - max((s for s in earlier if s > 0), default=0)  # NaN is not
             names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
@@ -105,7 +103,7 @@ class Run:
             self.checkpointer.saved = self.state.step if self.stored else None
             try:
                 yield
-                self.checkpointer.wait()
+                self.checkpointer.poll(wait=True)
             finally:
                 self.checkpointer.close()
             if self.checkpointer.failures:
@@ -116,7 +114,7 @@ class Run:
         initial = f" init_from={self.config.init_from}" if self.config.init_from else ""
         message = f"stopped by {signal} before the first step. To start again: {command}{initial}"
         if step := self.state.step:
-            self.checkpointer.wait()
+            self.checkpointer.poll(wait=True)
             message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
         if self.checkpointer.failures:
             message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -14,11 +13,11 @@ from itertools import count
 
 from filelock import lock_descriptor
 
-from configs.cli import print
+from configs.cli import print, warn
 from configs.errors import CheckpointError, DiskError, RunLockedError
 from data import disk
 from model.checkpoint import save as checkpoint
-from model.checkpoint.files import read_json
+from model.checkpoint.files import RUNS_DIR, read_json
 from training.distributed import is_main_rank
 from training.monitor.metrics import truncate_rows
 
@@ -34,8 +33,7 @@ def lock_run(folder):
             if not lock_descriptor(file.fileno(), blocking=False):
                 raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it")
         except OSError as error:
-            hint = "do not start a second run in it"
-            print(f"warning: {folder} cannot be locked ({error.strerror}); {hint}", file=sys.stderr)
+            warn(f"{folder} cannot be locked ({error.strerror}); do not start a second run in it")
         start = time.strftime("%Y-%m-%d %H:%M:%S %z")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
         disk.atomic_write(folder / "owner.json", json.dumps(owner))
@@ -57,30 +55,30 @@ def owner_of(folder):
     return "another process"
 
 
-def lock_if_resuming(config, runs_dir):
+def lock_if_resuming(config):
     """Lock a run that is resumed, before its checkpoint is read: check_lock(), or None for a new run."""
-    resumes = config.resume and not config.dry_run and is_main_rank() and (runs_dir / config.name).is_dir()
-    return lock_run(runs_dir / config.name) if resumes else nullcontext()
+    resumes = config.resume and not config.dry_run and is_main_rank() and (RUNS_DIR / config.name).is_dir()
+    return lock_run(RUNS_DIR / config.name) if resumes else nullcontext()
 
 
-def check_name(name, runs_dir, resume=False):
+def check_name(name, resume=False):
     if name is not None and not NAME.fullmatch(name):
         rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
         raise ValueError(f"name is {name!r}; {rule}")
-    if name and not resume and (runs_dir / name).exists():
-        resume = "true" if (runs_dir / name / "config.yaml").exists() else "auto"
+    if name and not resume and (RUNS_DIR / name).exists():
+        resume = "true" if (RUNS_DIR / name / "config.yaml").exists() else "auto"
         hint = f"add resume={resume} to continue it, or change name="
-        raise ValueError(f"{runs_dir / name} already exists; {hint}")
+        raise ValueError(f"{RUNS_DIR / name} already exists; {hint}")
 
 
 @contextmanager
-def open_run_folder(run, runs_dir, check_lock):
+def open_run_folder(run, check_lock):
     """(folder of a new or resumed run, check_lock and write_metadata of it), for the main process alone."""
-    check_disk_space(run, runs_dir)
-    folder, resume, step = runs_dir / str(run.config.name), run.config.resume, run.state.step
+    check_disk_space(run)
+    folder, resume, step = RUNS_DIR / str(run.config.name), run.config.resume, run.state.step
     environment = checkpoint.environment(run.precision)
     is_new = not check_lock or not folder.is_dir()
-    folder = new_folder(run.config, runs_dir) if is_new else folder
+    folder = new_folder(run.config) if is_new else folder
     with lock_run(folder) if is_new else nullcontext(check_lock) as check_lock:
         checkpoint.clean_up(folder / "checkpoints", step)
         truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
@@ -99,29 +97,29 @@ def open_run_folder(run, runs_dir, check_lock):
         yield folder, check_lock, write_metadata
 
 
-def check_disk_space(run, runs_dir):
+def check_disk_space(run):
     """There must be room for checkpoint.keep checkpoints, the best, and one being written."""
     size = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.optimizer_bytes
-    existing = (runs_dir / str(run.config.name) / "checkpoints").glob("step-*/*.safetensors")
+    existing = (RUNS_DIR / str(run.config.name) / "checkpoints").glob("step-*/*.safetensors")
     needed = size * (run.config.checkpoint.keep + 2) - sum(path.stat().st_size for path in existing)
-    place = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
+    place = next(path for path in (RUNS_DIR.absolute(), *RUNS_DIR.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     if needed > free:
         sizes = f"need {disk.filesize(needed)} and {place} has {disk.filesize(free)} left"
         raise DiskError(f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep")
 
 
-def new_folder(config, runs_dir):
+def new_folder(config):
     """Create the folder; without a name=, one of date, time and model that no other run has."""
     stem = config.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
     for n in count(1):
-        folder = runs_dir / (stem if n == 1 else f"{stem}_{n}")
+        folder = RUNS_DIR / (stem if n == 1 else f"{stem}_{n}")
         try:
             folder.mkdir(parents=True)
-            for parent in (folder.parent, runs_dir, runs_dir.parent):
+            for parent in (folder.parent, RUNS_DIR, RUNS_DIR.parent):
                 disk.sync_folder(parent)
             return folder
         except FileExistsError:
             if config.resume:  # by which another process has just started it
                 raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it") from None
-            check_name(config.name, runs_dir)
+            check_name(config.name)

@@ -1,6 +1,7 @@
 """Learning-rate schedules: the factor on the base learning rate is a pure function of the step."""
 
 import math
+from functools import partial
 
 from configs.registry import Fraction, NonNegative
 
@@ -20,10 +21,6 @@ class Schedule:
         return self.decay((step - self.warmup) / max(1, self.steps - self.warmup))
 
 
-def constant(steps, warmup: NonNegative):
-    return Schedule(steps, warmup, lambda progress: 1.0)
-
-
 def wsd(steps, warmup: NonNegative, decay_ratio: Fraction, min_lr_ratio: Fraction):
     """Warmup, stable, and linear decay over the last decay_ratio of the rest."""
 
@@ -32,10 +29,6 @@ def wsd(steps, warmup: NonNegative, decay_ratio: Fraction, min_lr_ratio: Fractio
         return min_lr_ratio + (1 - min_lr_ratio) * left
 
     return Schedule(steps, warmup, decay)
-
-
-def linear(steps, warmup: NonNegative, min_lr_ratio: Fraction):
-    return wsd(steps, warmup, 1.0, min_lr_ratio)
 
 
 def cosine(steps, warmup: NonNegative, min_lr_ratio: Fraction):
@@ -50,4 +43,6 @@ def noam(steps, warmup: NonNegative):
     return Schedule(steps, n, lambda progress: (max(1, n) / (n + progress * max(1, steps - n) + 1)) ** 0.5)
 
 
-SCHEDULES = {"wsd": wsd, "linear": linear, "cosine": cosine, "constant": constant, "noam": noam}
+SCHEDULES = {"wsd": wsd, "cosine": cosine, "noam": noam}
+SCHEDULES["linear"] = partial(wsd, decay_ratio=1.0)
+SCHEDULES["constant"] = partial(wsd, decay_ratio=0.0, min_lr_ratio=0.0)

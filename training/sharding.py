@@ -1,7 +1,6 @@
 """Sharding: with FSDP each process keeps a part of every tensor, and blocks gather theirs while they run."""
 
 import math
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -22,19 +21,6 @@ def shard(loss_module, precision):
     for block in blocks_of(loss_module):
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(loss_module, mesh=mesh, mp_policy=policy)
-
-
-@contextmanager
-def unsharded(loss_module):
-    """Within it, the model can be called in other ways than by the loss module, by all processes alike."""
-    if not hasattr(loss_module, "unshard"):
-        yield
-        return
-    loss_module.unshard()
-    try:
-        yield
-    finally:
-        loss_module.reshard()
 
 
 def is_sharded(tensor):

@@ -38,14 +38,14 @@ Settings (more in configs/train.yaml and in the options' files):
 
 
 def launch(main, validate, args):
-    """The exit code of train.py's command line, which trains by main(overrides, runs_dir)."""
+    """The exit code of train.py's command line, which trains by main(overrides)."""
     reopen_streams()
     flags = {arg.partition("=")[0] for arg in args if arg.startswith("-")}
     if flags - SWEEP:
         return run_command(lambda args: show(validate, flags, args), args)
     with redirect_stdout(SafeStream(sys.stdout)):
         if not flags:
-            return run_command(lambda overrides: main(overrides, RUNS_DIR), args)
+            return run_command(main, args)
         return sweep(main, validate, [arg for arg in args if arg not in SWEEP])
 
 
@@ -83,7 +83,7 @@ def sweep(main, validate, args):
     for number, (name, overrides) in enumerate(jobs.items(), 1):
         print(f"\n{number} of {len(jobs)}: {name}")
         named = [*overrides, f"name={folder.name}/{name}"]
-        codes[name] = run_command(lambda overrides: main(overrides, RUNS_DIR), named)
+        codes[name] = run_command(main, named)
         if codes[name] in (StopRequested.exit_code, 130):  # a stopped run stops the sweep
             return codes[name]
     failed = {name: code for name, code in codes.items() if code}

@@ -39,9 +39,8 @@ def import_run(place, folder):
 def export_run(run, which, folder, family):
     loaded = load_run(expand_user(run), which)
     family = export(loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family)
-    report = (
-        f"{folder}: {family.architecture}, for transformers.{family.auto}.from_pretrained({str(folder)!r})"
-    )
+    load = f"transformers.{family.auto}.from_pretrained({str(folder)!r})"
+    report = f"{folder}: {family.architecture}, for {load}"
     hint = "transformers is not installed; if it is, export also compares the logits with its own"
     return report if find_spec("transformers") else f"{report}\n{hint}"
 

@@ -66,10 +66,7 @@ def init_config(place):
 
 def init_model(place):
     """The (model, tokenizer) that init_from loads."""
-    if is_hf_folder(place):
-        model, tokenizer, *_ = load_hf(place)
-    else:
-        model, tokenizer, *_ = load_run(expand_user(place))
+    model, tokenizer, *_ = load_hf(place) if is_hf_folder(place) else load_run(expand_user(place))
     return model.train(), drop_template(tokenizer)
 
 

@@ -15,10 +15,8 @@ ACTIVATIONS |= {"relu": "relu", "relu2": "relu2"}
 BIASES = ("attention.bias", "attention.o_bias", "cross_attention.bias", "cross_attention.o_bias", "ffn.bias")
 # (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a copy of the
 # embedding in an untied head, and 0 elsewhere
-LOSSLESS_UPGRADES = dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True)) | {
-    "head.tie_weights": (True, False),
-    "embedding.type_vocab_size": (0, 1),
-}
+LOSSLESS_UPGRADES = dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True))
+LOSSLESS_UPGRADES |= {"head.tie_weights": (True, False), "embedding.type_vocab_size": (0, 1)}
 
 
 def attention_spec(node, **options):

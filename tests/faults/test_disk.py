@@ -151,7 +151,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted(tmp_path, capsys, spoil):
     spoil(tmp_path / "checkpoints")
     for step in range(3, 9):
         saver.save({"step": step}, lambda: {"model": {}, "optimizer": {}})
-    saver.wait()
+    saver.poll(wait=True)
     saver.close()
     errors = capsys.readouterr().err
     assert errors.count("warning: ") == errors.count("an old checkpoint could not be deleted (") == 1, errors
@@ -312,7 +312,7 @@ def test_a_copy_is_saved(tmp_path):
         weight.fill_(step)
         saver.save({"step": step}, lambda: {"model": {"a": weight}, "optimizer": {}})
         weight.fill_(-1)
-    saver.wait()
+    saver.poll(wait=True)
     saver.close()
     assert (load_file(tmp_path / f"checkpoints/{step_dir(3)}/model.safetensors")["a"] == 3).all()
     assert saver.count == STEPS - 1

@@ -23,6 +23,8 @@ def torch_and_ours(kdim=24, vdim=24):
     reference.out_proj.bias.data.normal_()
     attention = MultiHeadAttention(24, 4, (kdim, vdim), bias=True, o_bias=True).double()
     attention.load_state_dict(from_torch(reference.state_dict()))
+    with pytest.raises(RuntimeError, match="bias_k"):
+        attention.load_state_dict(from_torch(reference.state_dict() | {"bias_k": torch.zeros(24)}))
     return reference, attention
 
 

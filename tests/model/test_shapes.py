@@ -14,7 +14,7 @@ from model.attention import ATTENTIONS
 from model.generate.decode import generate
 from model.loss import loss
 from model.position import POSITIONS
-from model.shapes import Tracer, axes_of, main, trace_forward
+from model.shapes import axes_of, main, trace_forward, trace_tensors
 from model.transformer import build_model
 from tests.model.shape_checks import axis_sizes, violations
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
@@ -34,11 +34,11 @@ def config_of(kind, attention, position):
 
 
 def trace(net, action, *, T, S, B=2, N=()):
-    with Tracer(net) as tracer:
+    with trace_tensors(net) as records:
         action()
-    assert tracer.sightings
-    assert violations(tracer.sightings, axis_sizes(net, T=T, S=S, B=[B], N=N)) == []
-    return {s.name for s in tracer.sightings}
+    assert records
+    assert violations(records, axis_sizes(net, T=T, S=S, B=[B], N=N)) == []
+    return {record.name for record in records}
 
 
 def forward(net, kind):
@@ -99,12 +99,12 @@ def test_a_wrong_name_is_found(monkeypatch):
     """Heads and positions swapped; a letter with two sizes in one call; a missing axis."""
     net = alive(tiny())
     monkeypatch.setattr("model.attention.split", lambda packed, n: packed.unflatten(-1, (n, -1)))
-    with Tracer(net) as tracer, pytest.raises(RuntimeError):
+    with trace_tensors(net) as records, pytest.raises(RuntimeError):
         net(tokens(2, 7))
     given = {"B": [2], "T": [7], "S": [7]}
-    messages = violations(tracer.sightings, axis_sizes(net, **given))
+    messages = violations(records, axis_sizes(net, **given))
     assert any("attention.py" in message and "q_BHTD is (2, 7, 4, 8)" in message for message in messages)
-    record = next(record for record in tracer.sightings if record.axes == "BTC")
+    record = next(record for record in records if record.axes == "BTC")
     longer = record._replace(tensor=torch.empty(2, 9, 32))
     assert len(violations([record, longer], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
     assert len(violations([record._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1

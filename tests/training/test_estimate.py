@@ -8,14 +8,14 @@ import torch
 from configs.compose import compose
 from model.transformer import build_model
 from tests.training.runs import with_usual
-from training.estimate import GPU_CHUNK, count, count_layers, memory, vocab_size
+from training.estimate import count, count_layers, memory, vocab_size
 
 
 @pytest.mark.parametrize("overrides", ["model=gpt2", "model=t5", "model=bert optimizer=adamw"])
 def test_counts_are_those_of_the_model(overrides):
     config = compose([*overrides.split(), "size=tiny", "model.n_layers=4"])
     counts = count(config, torch.float32)
-    assert tuple(counts) == pytest.approx(tuple(count_layers(config, torch.float32, GPU_CHUNK)), rel=0.01)
+    assert tuple(counts) == pytest.approx(tuple(count_layers(config, torch.float32)), rel=0.01)
     model = build_model(config.model, vocab_size(config))
     assert counts.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert 0 < counts.recomputed < counts.activations

@@ -23,7 +23,7 @@ from training.step import LossModule, TrainStep, seed_step
 @pytest.fixture
 def prepare(room):
     def prepare(*overrides):
-        return train.prepare(compose(with_usual(overrides)), list(overrides), room / "runs")
+        return train.prepare(compose(with_usual(overrides)), list(overrides))
 
     return prepare
 

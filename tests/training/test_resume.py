@@ -118,7 +118,7 @@ def resume(room):
     Path("runs/mine/config.yaml").write_text(yaml.safe_dump(stored))
 
     def resolve(*overrides):
-        return resolve_config(["name=mine", "resume=true", *overrides], Path("runs"))
+        return resolve_config(["name=mine", "resume=true", *overrides])
 
     return resolve
 

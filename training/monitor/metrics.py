@@ -2,11 +2,10 @@
 
 import json
 import os
-import sys
 from contextlib import suppress
 from threading import Lock
 
-from configs.cli import print
+from configs.cli import warn
 from data import disk
 from model.checkpoint.files import MAX_BYTES, open_file
 
@@ -55,8 +54,7 @@ class JsonlLog:
             self.write()
         except OSError as error:
             if not self.warned:
-                reason = f"{self.path} cannot be written ({error.strerror.lower()})"
-                print(f"warning: {reason}; the run continues", file=sys.stderr)
+                warn(f"{self.path} cannot be written ({error.strerror.lower()}); the run continues")
             self.warned = True
 
 

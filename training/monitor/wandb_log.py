@@ -1,12 +1,11 @@
 """Weights & Biases, fed by a thread so that no step waits for it. A failure costs one warning."""
 
 import queue
-import sys
 import threading
 import uuid
 from dataclasses import asdict
 
-from configs.cli import print
+from configs.cli import warn
 
 FLUSH_TIMEOUT = 20.0  # seconds to wait for it at the end of a run
 
@@ -24,7 +23,7 @@ class WandbLogger:
         self.pending.put(None)
         self.thread.join(FLUSH_TIMEOUT)
         if self.thread.is_alive():
-            print("warning: wandb does not respond; metrics.jsonl is complete", file=sys.stderr)
+            warn("wandb does not respond; metrics.jsonl is complete")
 
     def worker(self, config, folder):
         id_file, samples = folder / "wandb-id", []
@@ -46,5 +45,5 @@ class WandbLogger:
                     run.log({"samples": wandb.Table(columns=["step", *sample], data=samples)}, step=step)
             run.finish()
         except Exception as error:  # whatever the service does, the run continues
-            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            print(f"warning: wandb logging stopped ({reason})", file=sys.stderr)
+            reason = str(error).partition("\n")[0]
+            warn(f"wandb logging stopped ({type(error).__name__}: {reason})")
