@@ -100,12 +100,13 @@ def check_states(rank, port, n, name, folder):
         assert (folder / part).read_bytes() == safetensors_of(expected, {"format": "pt"})
 
 
-@pytest.mark.parametrize(("n", "name"), [(4, "muon"), pytest.param(2, "adamw", marks=pytest.mark.faults)])
+@pytest.mark.parametrize(("n", "name"), [(2, "muon"), pytest.param(4, "adamw", marks=pytest.mark.faults)])
 def test_each_process_keeps_and_writes_its_part_of_all_states(tmp_path, n, name):
-    """Of a tensor of two rows, two of four processes have none."""
+    """Of a tensor of two rows, two of four processes have none. Processes are not forked: threads of earlier
+    tests may hold locks."""
     store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     torch.multiprocessing.start_processes(
-        check_states, (store.port, n, name, tmp_path), n, start_method="fork"
+        check_states, (store.port, n, name, tmp_path), n, start_method="spawn"
     )
 
 
