@@ -113,7 +113,8 @@ def validate(overrides):
 def main(overrides):
     config, overrides = resolve_config(overrides, init_config)
     if config.dry_run == "plan":
-        print(estimate(config))
+        if is_main_rank():
+            print(estimate(config))
         return
     if config.dry_run and is_main_rank():
         print(preview(config))

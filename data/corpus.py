@@ -75,7 +75,8 @@ class FromState:
         tokenizer = tokenizer_from_state(self.state)
         if missing := [name for name in specials if name not in tokenizer.specials]:
             known = ", ".join(tokenizer.specials)
-            raise ValueError(f"this objective needs the special token {missing[0]!r}; the model has {known}")
+            reason = f"this objective needs the special token {missing[0]!r}; the tokenizer has {known}"
+            raise ValueError(f"{reason}; start from a model that was trained with this objective")
         return tokenizer
 
 

@@ -45,6 +45,8 @@ def small(command):
     args, overrides = arguments(command)
     if args[0] == "train.py" or args[:2] == ["-m", "data"]:
         overrides |= SMALL | (PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT)
+        if "world" in overrides:
+            overrides["world"] = SMALL["train.batch_size"]
         if "init_from" in overrides:  # which brings model and tokenizer
             del overrides["size"], overrides["tokenizer"]
     return [*args, *(f"{key}={value}" for key, value in overrides.items())]

@@ -17,6 +17,7 @@ from model.loss import GPU_CHUNK
 from model.precision import PEAKS, Precision, choose_device, choose_precision
 from model.transformer import build_model
 from training.optimizer import OPTIMIZERS
+from training.plan import check_batch_size
 from training.profile import FILLED, count_flops_and_activations
 from training.step import recompute_blocks
 
@@ -35,6 +36,7 @@ class Counts(NamedTuple):
     outside_blocks: int  # likewise
     optimizer: int
     update: int  # while Muon orthogonalizes all matrices of one shape
+    matrix: int  # the largest of them
     flops: float
     activations: int
     recomputed: int  # activations with train.recompute=block
@@ -90,19 +92,22 @@ def count_layers(config, dtype):
         loss = vocabulary * (12 * GPU_CHUNK + 8 * config.model.d_model)
         state = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
         update = max(groups.values(), default=0)
+        matrix = max((4 * shape.numel() for shape in groups), default=0)
         outside_blocks = parameters - sum(sizes)
-        return Counts(parameters, max(sizes), outside_blocks, state, update, flops[0], kept, recomputed, loss)
+        sizes = parameters, max(sizes), outside_blocks, state, update, matrix
+        return Counts(*sizes, flops[0], kept, recomputed, loss)
 
 
 def memory(counts, parallel, recompute, world_size, rows, dtype):
     """Bytes that one process needs for micro-batches of so many rows."""
     half = 0 if dtype == torch.float32 else 2
-    states, casts = 8 * counts.parameters + counts.optimizer, half * counts.parameters
+    states, casts, update = 8 * counts.parameters + counts.optimizer, half * counts.parameters, counts.update
     if parallel == "fsdp":  # while one block runs, the next one is gathered
         states /= world_size
+        update = 2 * min(world_size * counts.matrix, update / MUON_COPIES)  # whole matrices and their results
         casts = (half or 4) * (2 * counts.largest_block + counts.outside_blocks) + 4 * counts.largest_block
     kept = rows * (counts.recomputed if recompute == "block" else counts.activations) + counts.loss
-    return states + casts + max(kept, counts.update if parallel != "fsdp" else 0)
+    return states + casts + max(kept, update)
 
 
 def preview(config):
@@ -117,21 +122,29 @@ estimate    {n:,} parameters, vocab {vocab_size(config):,}: with gradients and o
 
 def estimate(config):
     """The lines that dry_run=plan prints: which ways of training fit on `world` GPUs, and what one costs."""
-    if config.gpu not in GPU_MEMORY:
+    gpu = config.gpu.upper()
+    if gpu not in GPU_MEMORY:
         raise ValueError(f"gpu is {config.gpu!r}; choose one of: {', '.join(GPU_MEMORY)}")
-    world, train, counts = config.world, config.train, count(config, torch.bfloat16)
-    batch_size = world * math.ceil(train.batch_size / world)
+    if config.parallel == "none" and config.world > 1:
+        raise ValueError(f"parallel=none, but world is {config.world}; choose ddp or fsdp")
+    world, train, batch_size = config.world, config.train, config.train.batch_size
+    check_batch_size(train, world)
     tokens = batch_size * config.model.context_length
-    steps = train.steps or math.ceil((train.tokens or 0) / tokens)
-    flops, limit = counts.flops * batch_size * steps, FILLED * GPU_MEMORY[config.gpu] * 1e9
+    limits = [train.steps, train.tokens and math.ceil(train.tokens / tokens)]
+    if limits == [None, None]:
+        raise ValueError("dry_run=plan needs the length of the run: set train.steps or train.tokens")
+    steps, counts = min(n for n in limits if n is not None), count(config, torch.bfloat16)
+    flops, limit = counts.flops * batch_size * steps, FILLED * GPU_MEMORY[gpu] * 1e9
     options, cheapest = [], None
     for recompute, parallel in product(("none", "block"), parallels(config)):
-        n, size = largest_micro_batch(counts, parallel, recompute, world, batch_size // world, limit)
+        rows = [n for n in range(batch_size // world, 0, -1) if batch_size // world % n == 0]
+        rows = rows if train.micro_batch_size == "auto" else [train.micro_batch_size]
+        n, size = largest_micro_batch(counts, parallel, recompute, world, rows, limit)
         option = f"parallel={parallel} train.recompute={recompute} train.micro_batch_size={n}"
         options.append(f"  {option:<66} {filesize(size):>9}{'' if size <= limit else ', does not fit'}")
         if size <= limit and not cheapest:  # without recomputing, if that fits
             cheapest = option, flops * (4 / 3 if recompute == "block" else 1)
-    gpus = f"{world} x {config.gpu} with {GPU_MEMORY[config.gpu]} GB, of which {FILLED:.0%} are used"
+    gpus = f"{world} x {gpu} with {GPU_MEMORY[gpu]} GB, of which {FILLED:.0%} are used"
     checkpoint = 4 * counts.parameters + counts.optimizer
     lines = [
         f"model       {config.model.kind}, {counts.parameters:,} parameters, vocab {vocab_size(config):,}",
@@ -142,7 +155,7 @@ def estimate(config):
     ]
     if cheapest:
         option, flops = cheapest
-        hours, plan = flops / (PEAKS[config.gpu] * config.plan.mfu) / 3600, config.plan
+        hours, plan = flops / (PEAKS[gpu] * config.plan.mfu) / 3600, config.plan
         cost = f"{hours / world / 24:,.1f} days, {hours:,.0f} GPU hours, ${hours * plan.price:,.0f}"
         assumed = f"at plan.mfu={plan.mfu:g} and plan.price={plan.price:g} dollars per GPU hour"
         lines += [f"cheapest    {option}", f"cost        {cost}, {assumed}"]
@@ -157,8 +170,7 @@ def parallels(config):
     return ("ddp", "fsdp") if config.parallel == "auto" else (config.parallel,)
 
 
-def largest_micro_batch(counts, parallel, recompute, world_size, rows, limit):
-    """(rows, bytes) of the largest micro-batch within the limit; of one row if none is."""
-    divisors = [n for n in range(rows, 0, -1) if rows % n == 0]
-    sizes = [(n, memory(counts, parallel, recompute, world_size, n, torch.bfloat16)) for n in divisors]
+def largest_micro_batch(counts, parallel, recompute, world_size, candidates, limit):
+    """(rows, bytes) of the first of the descending candidates within the limit; of the last if none is."""
+    sizes = [(n, memory(counts, parallel, recompute, world_size, n, torch.bfloat16)) for n in candidates]
     return next((size for size in sizes if size[1] <= limit), sizes[-1])

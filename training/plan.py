@@ -63,7 +63,8 @@ def plan(run):
     for name, parameter in run.model.named_parameters():
         part = next((part for part in PARTS if part in re.split("[._]", name)), "other")
         parts["cross-attention" if part == "cross" else part] += parameter.numel()
-    needs = 8 * parts.total(), cost.optimizer_bytes, cost.activation_bytes
+    share = world if run.dist.parallel == "fsdp" else 1
+    needs = 8 * parts.total() // share, cost.optimizer_bytes // share, cost.activation_bytes
     memory, weights, optimizer, activations = map(filesize, (sum(needs), *needs))
     if cost.peak_bytes:
         memory += f", at most {filesize(cost.peak_bytes)} allocated"

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from configs.cli import print, warn
 from configs.registry import build
+from model.transformer import build_model
 from training.distributed import Dist, is_main_rank
 from training.optimizer import OPTIMIZERS
 from training.sharding import local, shard
@@ -77,7 +78,7 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
     batch = loaders.train.batch(widest, *dist.share)
     row = batch.rows(0, 1).map_tensors(torch.clone).to(device)  # a view would be counted with its whole batch
     seed_step(config.seed, 0)
-    flops, activation_bytes = count_flops_and_activations(model, precision, row)
+    flops, activation_bytes = count_row(config, dist, precision, model, row)
     loss_module = LossModule(model)
     if config.train.recompute == "block":
         recompute_blocks(model)
@@ -128,6 +129,24 @@ def compile_step(trial, micro_batch):
         [reason] = (str(error).strip() or type(error).__name__).splitlines()[:1]
         warn(f"not compiled ({reason:.100})")
         trial.train_module = trial.loss_module
+
+
+def count_row(config, dist, precision, model, row):
+    """(FLOPs, activation bytes) of one row. What may fit only sharded, or only if blocks are recomputed, is
+    counted on fake tensors, which take a second to import."""
+    if dist.parallel != "fsdp" and config.train.recompute == "none":
+        return count_flops_and_activations(model, precision, row)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = build_model(config.model, model.embedding.table.num_embeddings)
+        row = row.map_tensors(lambda tensor: mode.from_tensor(tensor.cpu()))
+        on_cpu = precision._replace(device=torch.device("cpu"))
+        flops, activation_bytes = count_flops_and_activations(fake, on_cpu, row)
+        if config.train.recompute == "block":
+            recompute_blocks(fake)
+            _, activation_bytes = count_flops_and_activations(fake, on_cpu, row)
+    return flops, activation_bytes
 
 
 def count_flops_and_activations(model, precision, row):

@@ -12,8 +12,8 @@ from data.disk import atomic_write, read_json_or_none
 COMPRESSORS = "gzip -9", "xz -9", "xz -9 primed with the training text"
 XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 PROMPTS = {
-    "decoder": '--prompt "def "',
-    "encoder": '--prompt "def [MASK](self):"',
+    "decoder": '--prompt "..."',
+    "encoder": '--prompt "... [MASK] ..."',
     "encoder_decoder": '--source "..."',
 }
 

@@ -147,6 +147,11 @@ def match(family, spec, ids):
             spec = spec | {name: changes[name][1] for name in upgrades}
             hf_config = to_hf_config(family, spec, ids)
             changes = diff(spec, spec_from_hf(family, hf_config))
+        except KeyError as error:  # a part of one's own has other options
+            changes, refusals = (
+                {},
+                [f"model.{error.args[0]} does not exist, and {family.architecture} has it"],
+            )
         except ValueError as error:
             changes, refusals = {}, [str(error)]
     mismatches = [

@@ -30,10 +30,10 @@ def test_what_is_divided_among_the_processes():
 
 
 def test_the_estimate(start):
-    plan = ["dry_run=plan", "model=llama", "train.batch_size=100"]
+    plan = ["dry_run=plan", "model=llama", "train.batch_size=128"]
     code, output, _ = start(*plan, "world=64", "size=7b", "tokenizer=gpt2")
     rows = dict(re.findall(r"parallel=(\w+ train.recompute=\w+) train.micro_batch_size=\d+ +(\S.*)", output))
-    assert code == 0 and "steps of 128 rows" in output, "a multiple of the GPUs"
+    assert code == 0 and "steps of 128 rows" in output
     assert {way: "not" in fits for way, fits in rows.items()} == {
         "ddp train.recompute=none": True, "fsdp train.recompute=none": False,
         "ddp train.recompute=block": True, "fsdp train.recompute=block": False,
@@ -45,7 +45,9 @@ def test_the_estimate(start):
     )
     assert twice == pytest.approx(2 * cost, rel=0.1)
     assert "none of these fits" in start(*plan, "size=7b", "gpu=T4")[1]
-    assert start("dry_run=plan", "gpu=H1000")[0] == 2
+    for wrong in ("gpu=H1000", "world=3", "world=2 parallel=none", "train.steps=null train.minutes=60"):
+        assert start("dry_run=plan", *wrong.split())[0] == 2, wrong
+    assert " 16 steps " in start("dry_run=plan", "train.tokens=2048", "train.steps=99", "gpu=h100")[1]
 
 
 def test_the_preview(start):

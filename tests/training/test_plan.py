@@ -61,6 +61,12 @@ def test_activations_grow_with_the_batch(prepare):
     assert split.activation_bytes == small.activation_bytes
 
 
+def test_recomputed_blocks_are_counted_on_fake_tensors(prepare):
+    whole, recomputed = (prepare("model=gpt2", f"train.recompute={how}").cost for how in ("none", "block"))
+    assert recomputed.flops == whole.flops, "recomputing is no work of the model"
+    assert 0 < recomputed.activation_bytes < whole.activation_bytes / 2
+
+
 def test_micro_batches_on_a_cpu(prepare):
     assert prepare("train.batch_size=8").cost.micro_batch_size == 8
     wide = prepare("train.batch_size=1026").train_step.micro_batch_size

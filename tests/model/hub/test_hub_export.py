@@ -20,6 +20,7 @@ from model import hub
 from model.hub import HubError, convert
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
+from model.hub.spec import spec_from_config
 from model.transformer import build_model
 from tests.model.hub.hub_models import logits, randomize
 from tests.parts import PARTS, names, part
@@ -227,3 +228,12 @@ def test_exported_config(tmp_path):
     assert config.rope_scaling["rope_type"] == "llama3" and config.rope_theta == 10000.0
     assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (256, 257, 258)
     assert load_hf(tmp_path / "out")[2].position == compose(["position=rope_llama3"]).model.position
+
+
+def test_an_attention_of_your_own_is_refused():
+    """Its options are not those of any class."""
+    config = compose(["model=llama", "size=tiny"]).model
+    spec = spec_from_config(config, build_model(config, 64))
+    own = {name: value for name, value in spec.items() if name != "attention.bias"}
+    with pytest.raises(HubError, match="no class of transformers fits this model"):
+        hub.best_match(own, {"bos_token_id": 0, "eos_token_id": 0})
