@@ -99,10 +99,14 @@ def ends(item, cwd):
         n = number if hit and kind not in DISK else None
         where = (training.optimizer, "newton_schulz") if "updates" in kind else (Decoder, "hidden")
         watch(*where, cwd / "alive", n, lambda output: happens(kind, output))
-        acts = {"full disk": full, "disk full once": full, "SIGKILL while it writes": kill}
+        acts = {"full disk": full, "disk full once": full_once, "SIGKILL while it writes": kill}
         acts["slow disk"] = lambda *_: threading.Event().wait(1.5 * TIMEOUT)  # longer than the timeout
         if hit and kind in acts:
             Shim(number, acts[kind], below="runs/run/checkpoints", always=kind == "full disk")()
+
+    def full_once(name, *call):
+        (cwd / "failed").write_text(name)
+        full(name, *call)
 
     pids, _store = start_two(cwd, overrides, act)
     codes, other = {}, 1 - victim
@@ -126,7 +130,8 @@ def ends(item, cwd):
     first = 0 if "disk" in kind else victim
     assert (codes[first], codes[1 - first]) == CODES[kind] and seconds < LIMIT, (codes, seconds, *outputs)
     assert ("Traceback" in "".join(outputs)) == (kind == "error"), outputs
-    if kind == "disk full once" and victim == 1:  # it writes nothing but its part of a checkpoint
+    failed = kind == "disk full once" and (cwd / "failed").read_text()
+    if failed and failed != "mkdir" and victim == 1:  # a folder of a checkpoint may exist already
         assert re.search(r"warning: a checkpoint .* \(.*no space left on device\)", outputs[0]), outputs
     if codes[other] == 7:
         said = "ddp_timeout" if kind == "SIGSTOP" else "another process of this run has ended"
