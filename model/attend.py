@@ -53,6 +53,11 @@ def make_cross_mask(visible):
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
 
 
+def soft_cap(logits, cap):
+    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); null: as they are."""
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
 def group_queries(q, kv):
     """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
     return q.unflatten(1, (kv.shape[1], -1)).flatten(2, 3)
@@ -84,7 +89,7 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
     scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
     if logit_softcap is not None:
-        scores_BHTS = logit_softcap * (scores_BHTS / logit_softcap).tanh()
+        scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
     weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
     return weights_BHTS
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import torch.nn as nn
 
 from configs.registry import Bounds, Positive
+from model.attend import soft_cap
 from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm
 
@@ -47,10 +48,6 @@ class MLMTransform(nn.Module):
 
     def forward(self, hidden):
         return self.norm(self.activation(self.dense(hidden)))
-
-
-def soft_cap(logits, cap):
-    return logits if cap is None else cap * (logits / cap).tanh()
 
 
 class Head(nn.Module):

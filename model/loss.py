@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from configs.schema import IGNORE_INDEX
-from model.embedding import soft_cap
+from model.attend import soft_cap
 
 CHUNK = 512  # positions whose logits are held at a time, on a CPU; more if the vocabulary is small
 GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of the head more often

@@ -18,7 +18,7 @@ from model.precision import PEAKS, Precision, choose_device, choose_precision
 from model.transformer import build_model
 from training.optimizer import OPTIMIZERS
 from training.plan import check_batch_size
-from training.profile import FILLED, count_flops_and_activations
+from training.profile import FILLED, count_flops_and_activations, divisors
 from training.step import recompute_blocks
 
 GPU_MEMORY = {"B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48, "V100": 32,
@@ -136,9 +136,9 @@ def estimate(config):
     steps, counts = min(n for n in limits if n is not None), count(config, torch.bfloat16)
     flops, limit = counts.flops * batch_size * steps, FILLED * GPU_MEMORY[gpu] * 1e9
     options, cheapest = [], None
+    auto = train.micro_batch_size == "auto"
+    rows = divisors(batch_size // world) if auto else [train.micro_batch_size]
     for recompute, parallel in product(("none", "block"), parallels(config)):
-        rows = [n for n in range(batch_size // world, 0, -1) if batch_size // world % n == 0]
-        rows = rows if train.micro_batch_size == "auto" else [train.micro_batch_size]
         n, size = largest_micro_batch(counts, parallel, recompute, world, rows, limit)
         option = f"parallel={parallel} train.recompute={recompute} train.micro_batch_size={n}"
         options.append(f"  {option:<66} {filesize(size):>9}{'' if size <= limit else ', does not fit'}")

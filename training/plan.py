@@ -14,7 +14,7 @@ from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
 from model.transformer import build_model
 from training.optimizer import OPTIMIZERS
-from training.profile import announce
+from training.profile import announce, divisors
 from training.schedule import SCHEDULES
 
 
@@ -26,7 +26,7 @@ def check_batch_size(train, world_size):
         message = f"train.batch_size is {n}; expected a multiple of the {world_size} processes"
         raise ValueError(f"{message}, such as {near}")
     if micro != "auto" and (rows := n // world_size) % micro:
-        near = min((d for d in range(1, rows + 1) if rows % d == 0), key=lambda d: abs(d - micro))
+        near = min(reversed(divisors(rows)), key=lambda d: abs(d - micro))
         message = f"train.micro_batch_size is {micro}; expected a divisor of {rows} (per process)"
         raise ValueError(f"{message}, such as {near}")
 

@@ -11,6 +11,7 @@ from threading import Timer
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -133,11 +134,9 @@ def compile_step(trial, micro_batch):
 
 def count_row(config, dist, precision, model, row):
     """(FLOPs, activation bytes) of one row. What may fit only sharded, or only if blocks are recomputed, is
-    counted on fake tensors, which take a second to import."""
+    counted on fake tensors, whose first operation takes a second."""
     if dist.parallel != "fsdp" and config.train.recompute == "none":
         return count_flops_and_activations(model, precision, row)
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode() as mode:
         fake = build_model(config.model, model.embedding.table.num_embeddings)
         row = row.map_tensors(lambda tensor: mode.from_tensor(tensor.cpu()))
@@ -172,11 +171,11 @@ def find_micro_batch(config, dist, trial, batch, stored):
     size, device, rows = config.train.micro_batch_size, trial.precision.device, len(batch.targets)
     if size != "auto":
         return size
-    divisors = [n for n in range(rows, 0, -1) if rows % n == 0]
-    if stored and stored.state.micro_batch_size in divisors:
+    sizes = divisors(rows)
+    if stored and stored.state.micro_batch_size in sizes:
         return stored.state.micro_batch_size
     if device.type != "cuda":
-        return next(n for n in divisors if n * config.model.context_length <= MICRO_BATCH_TOKENS or n == 1)
+        return next(n for n in sizes if n * config.model.context_length <= MICRO_BATCH_TOKENS or n == 1)
     free, _ = torch.cuda.mem_get_info()
     limit = FILLED * (free + torch.cuda.memory_reserved())
     if dist.parallel == "ddp":  # whose buckets come later
@@ -187,7 +186,12 @@ def find_micro_batch(config, dist, trial, batch, stored):
     def peak(n):  # of the process that needs most
         return dist.all_reduce_max(peak_memory(trial, batch, n), device)
 
-    return largest_fitting(divisors, peak, limit)
+    return largest_fitting(sizes, peak, limit)
+
+
+def divisors(n):
+    """Into how many rows each a batch of n can be split, the largest first."""
+    return [size for size in range(n, 0, -1) if n % size == 0]
 
 
 def largest_fitting(sizes, peak, limit):
