@@ -60,12 +60,12 @@ def soft_cap(logits, cap):
 
 def group_queries(q, kv):
     """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
-    return q.unflatten(1, (kv.shape[1], -1)).flatten(2, 3)
+    return q if q.shape[1] == kv.shape[1] else q.unflatten(1, (kv.shape[1], -1)).flatten(2, 3)
 
 
 def ungroup_queries(grouped, q):
     """(B, G, J, D) -> (B, H, T, D)"""
-    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+    return grouped if grouped.shape[1] == q.shape[1] else grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
 
 
 def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):

@@ -10,6 +10,7 @@ import torch.nn as nn
 
 from configs.registry import Count, Positive
 from model.attend import attend
+from model.kernels import project
 from model.norm import RMSNorm
 
 
@@ -103,23 +104,28 @@ class MultiHeadAttention(Attention):
         self.out = nn.Linear(n_heads * v_head_dim, d_model, bias=o_bias)
 
     def forward(self, x, keys=None, values=None, *, mask, rotate=None, cache=None):
-        q_BHTD = self.query_norm(split(self.query(x), self.n_heads))
+        """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
+        if keys is None:
+            q, *kv = project(x, self.query, self.key, self.value)
+        else:
+            q, kv = self.query(x), None
+        q_BHTD = self.query_norm(split(q, self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # the encoder's keys and values are computed once
         else:
-            new = self.keys_and_values(x if keys is None else keys, values, rotate)
+            kv = kv or [self.key(keys), self.value(keys if values is None else values)]
+            new = self.split_keys_and_values(*kv, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
-    def keys_and_values(self, keys, values, rotate):
-        """Project the given tensors; without `values`, both come from `keys`."""
-        k_BGSD = self.key_norm(split(self.key(keys), self.n_groups))
+    def split_keys_and_values(self, k, v, rotate):
+        k_BGSD = self.key_norm(split(k, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)
-        v_BGSE = split(self.value(keys if values is None else values), self.n_groups)
+        v_BGSE = split(v, self.n_groups)
         return k_BGSD, v_BGSE
 
 

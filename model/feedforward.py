@@ -6,6 +6,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from configs.registry import Count, Positive
+from model.kernels import gelu_tanh, project
 
 
 class MLP(nn.Module):
@@ -38,7 +39,8 @@ class MLP(nn.Module):
         if self.gate is None:
             h_BTF = self.activation(self.up(x))
         else:
-            h_BTF = self.activation(self.gate(x)) * self.up(x)
+            gate_BTF, up_BTF = project(x, self.gate, self.up)
+            h_BTF = self.activation(gate_BTF) * up_BTF
         return self.out(h_BTF)
 
 
@@ -46,7 +48,7 @@ ACTIVATIONS = {
     "relu": F.relu,
     "relu2": lambda values: F.relu(values).square(),
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
     "silu": F.silu,
 }
 

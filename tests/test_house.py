@@ -20,9 +20,9 @@ FOLDERS = ("configs", "data", "model", "training")  # each imports only itself a
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding; names without a file are skipped
-CORE = "transformer block attention attend cache position norm feedforward embedding init loss generate"
+CORE = "transformer block attention attend cache position norm feedforward kernels embedding init loss"
 CORE = {f"model.{name}" for name in CORE.split()} | {"model", "configs.registry", "configs.schema"}
-CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
+CORE |= {"model.generate"} | {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
 USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
