@@ -48,12 +48,12 @@ class GeluTanhFunction(torch.autograd.Function):
         chunks = (tensor.view(-1).split(CHUNK) for tensor in (values, result, slope))
         for part, result_chunk, slope_chunk in zip(*chunks, strict=True):
             part = exact(part)
-            cubic = torch.addcmul(part, part.square(), part, value=GELU_CUBIC)
-            gate = cubic.mul(GELU_SCALE).sigmoid_()
+            u2 = torch.addcmul(part, part.square(), part, value=GELU_CUBIC).mul_(GELU_SCALE)  # 2u
+            gate = u2.sigmoid()
             result_chunk[:] = part * gate
-            inner = cubic.mul_(3 * GELU_SCALE).sub_(part, alpha=2 * GELU_SCALE)  # 2u' x
+            inner = u2.sub_(part, alpha=2 / 3 * GELU_SCALE)  # a third of 2u' x
             inner.addcmul_(inner, gate, value=-1)  # times 1 - g
-            slope_chunk[:] = gate.addcmul_(gate, inner)
+            slope_chunk[:] = gate.addcmul_(gate, inner, value=3)
         ctx.save_for_backward(slope)
         return result
 

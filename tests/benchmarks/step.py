@@ -1,10 +1,13 @@
-"""A training step beside that of a plain module and of transformers' GPT-2, in turn in one process: medians.
+"""A training step beside those of a plain module, transformers, and if installed litgpt and x-transformers.
 
 OMP_NUM_THREADS=2 python -m tests.benchmarks.step --compile
+
+In turn in one process, with the same sizes, precision and optimizer: medians, and ratios to ours.
 """
 
 import argparse
 import time
+from importlib.util import find_spec
 from statistics import median
 
 import torch
@@ -71,6 +74,27 @@ def hf_model(n_layers, n_heads, width, length, vocab_size):
     return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **dropout, **options, vocab_size=vocab_size))
 
 
+def litgpt_model(n_layers, n_heads, width, length, vocab_size):
+    from litgpt import GPT, Config
+
+    kinds = {"norm_class_name": "LayerNorm", "mlp_class_name": "GptNeoxMLP", "gelu_approximate": "tanh"}
+    sizes = {"n_layer": n_layers, "n_head": n_heads, "n_embd": width, "intermediate_size": 4 * width}
+    sizes |= {"block_size": length, "vocab_size": vocab_size, "padded_vocab_size": vocab_size}
+    return GPT(Config(name="gpt2", bias=True, parallel_residual=False, **kinds, **sizes))
+
+
+def x_transformers_model(n_layers, n_heads, width, length, vocab_size):
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(
+        dim=width, depth=n_layers, heads=n_heads, attn_dim_head=width // n_heads, attn_flash=True
+    )
+    return TransformerWrapper(num_tokens=vocab_size, max_seq_len=length, attn_layers=layers)
+
+
+PEERS = {"transformers": hf_model, "litgpt": litgpt_model, "x_transformers": x_transformers_model}
+
+
 def plain_step(module, text, targets, dtype):
     """A step as in nanoGPT: forward, backward, clipping, fused AdamW."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, fused=True)
@@ -111,9 +135,12 @@ def candidates(case, compiled):
     if overrides:
         yield "plain", plain_step(Plain(*sizes), *data, "bf16")
         yield "plain, fp32", plain_step(Plain(*sizes), *data, "fp32")
-        yield "transformers", plain_step(hf_model(*sizes), *data, "bf16")
         if compiled:
             yield "plain, compiled", plain_step(torch.compile(Plain(*sizes)), *data, "bf16")
+        for name in filter(find_spec, PEERS):
+            yield name, plain_step(PEERS[name](*sizes), *data, "bf16")
+            if compiled and name == "litgpt":
+                yield f"{name}, compiled", plain_step(torch.compile(PEERS[name](*sizes)), *data, "bf16")
 
 
 def main():
@@ -128,13 +155,15 @@ def main():
         seconds = {name: [] for name in steps}
         for i in range(args.rounds + 1):
             for name in list(steps)[:: 1 if i % 2 else -1]:
+                start = time.perf_counter()
                 for _ in range(5):
-                    start = time.perf_counter()
                     steps[name]()
-                    seconds[name].append(time.perf_counter() - start)
-        for name, column in seconds.items():  # the first round warms up
-            ratio = median(column[5:]) / median(seconds["ours"][5:])
-            print(f"{case:8} {name:16} {1e3 * median(column[5:]):8.1f} ms {ratio:6.2f}", flush=True)
+                seconds[name].append((time.perf_counter() - start) / 5)
+        for name, column in seconds.items():
+            column, ours = column[1:], seconds["ours"][1:]  # the first round warms up
+            ratios = [other / own for other, own in zip(column, ours, strict=True)]
+            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{case:8} {name:18} {1e3 * median(column):8.1f} ms  {spread}", flush=True)
 
 
 if __name__ == "__main__":
