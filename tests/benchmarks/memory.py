@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+import training.estimate
 from configs.compose import compose
 from configs.registry import build
 from model.loss import CHUNK
@@ -32,7 +33,8 @@ def measure(overrides):
     """(estimated, measured) bytes of two steps."""
     config = compose(overrides)
     rows, recompute, dtype = config.train.batch_size, config.train.recompute, torch.float32
-    expected = memory(count(config, dtype, CHUNK), "none", recompute, 1, rows, dtype)
+    training.estimate.GPU_CHUNK = CHUNK  # of the loss, on a CPU
+    expected = memory(count(config, dtype), "none", recompute, 1, rows, dtype)
     torch.ones(512, 512) @ torch.ones(512, 512)  # the buffers of the library
     before = resident()
     model = build_model(config.model, vocab_size(config))
