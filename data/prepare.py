@@ -28,6 +28,7 @@ FORMAT = 2  # of a corpus in the cache
 TRAIN, VALIDATION = SPLITS
 LOOKAHEAD = 256  # texts; of fewer, at least one goes to validation
 JOB_CHARS = 1 << 19  # encoded at a time by a thread
+MAX_THREADS = 16  # more would wait for the text to be read
 
 
 class Chunk(NamedTuple):
@@ -210,7 +211,7 @@ def encode(job, tokenizer):
 
 def ordered_map(function, jobs):
     """map(function, jobs), a few at once in threads: tiktoken releases the GIL while it encodes."""
-    workers = os.cpu_count() or 1
+    workers = min(os.cpu_count() or 1, MAX_THREADS)
     with ThreadPoolExecutor(workers) as pool:
         futures = (pool.submit(function, job) for job in jobs)
         running = deque(islice(futures, 2 * workers))

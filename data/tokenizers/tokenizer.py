@@ -7,6 +7,7 @@ Text is always text: `<|endoftext|>` in a document is thirteen characters. The i
 import base64
 import codecs
 import re
+import threading
 from itertools import groupby
 
 import numpy as np
@@ -128,14 +129,21 @@ class CharTokenizer(Tokenizer):
         return "".join(self.characters[i] for i in ids).encode()
 
 
+class ThreadEncoding(threading.local):
+    """One tiktoken encoding per thread: threads that share one take twice as long, waiting for its regex."""
+
+    def __init__(self, **settings):
+        import tiktoken
+
+        self.encoding = tiktoken.Encoding("bpe", **settings)
+
+
 class BytePairTokenizer(Tokenizer):
     """BPE by tiktoken: `pattern` splits text into words, `ranks` are the tokens in merge order."""
 
     kind, state_fields = "bpe", ("pattern",)
 
     def __init__(self, pattern, ranks, specials, vocab_size=None, template=NO_TEMPLATE, files=None):
-        import tiktoken
-
         super().__init__(len(ranks), specials, vocab_size, template, files)
         require(len(pattern) <= MAX_STEPS, f"the pattern has more than {MAX_STEPS:,} characters")
         self.pattern, self.ranks, self.explicit_vocab_size = pattern, ranks, vocab_size
@@ -145,7 +153,7 @@ class BytePairTokenizer(Tokenizer):
         ids[b""] = NO_ID  # of an empty match, at which tiktoken would panic
         settings = {"pat_str": pattern, "mergeable_ranks": ids, "special_tokens": special}
         with as_tokenizer_error("the pattern cannot be used"):
-            self.encoding = tiktoken.Encoding("bpe", **settings)
+            self.local = ThreadEncoding(**settings)
         is_lossless = self.decode(self.encode(SAMPLE)) == SAMPLE
         require(is_lossless, f"the pattern {pattern!r:.60} leaves out a part of a text")
 
@@ -159,7 +167,7 @@ class BytePairTokenizer(Tokenizer):
 
     def encode(self, text):
         with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
-            ids = self.encoding.encode_to_numpy(text, disallowed_special=())
+            ids = self.local.encoding.encode_to_numpy(text, disallowed_special=())
         is_empty = ids.size and ids.max() == NO_ID
         require(not is_empty, f"the pattern {self.pattern!r:.60} matches the empty string")
         return ids

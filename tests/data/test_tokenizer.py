@@ -2,6 +2,7 @@
 
 import json
 import os
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -34,6 +35,20 @@ def test_round_trip(tokenizer):
     ids = tokenizer.encode(TEXT)
     assert tokenizer.decode(ids.tolist()) == TEXT
     assert tokenizer.encode("").size == 0 and tokenizer.decode([]) == ""
+
+
+def test_each_thread_has_an_encoding_of_its_own():
+    tokenizer, used = make("bpe"), []
+
+    def use():
+        used.append((tokenizer.local.encoding, tokenizer.encode(TEXT).tolist()))
+
+    use()
+    thread = Thread(target=use)
+    thread.start()
+    thread.join()
+    (first, ids), (second, same) = used
+    assert first is not second and ids == same
 
 
 def test_special_tokens_are_not_text(tokenizer):
