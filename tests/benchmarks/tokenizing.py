@@ -11,6 +11,7 @@ import time
 from copy import copy
 from pathlib import Path
 from statistics import median
+from threading import get_ident
 from types import SimpleNamespace
 
 import datasets
@@ -35,13 +36,13 @@ def ours_one_file(folder, text, tokenizer, texts):
 
 def tiktoken_batch(folder, text, tokenizer, texts):
     # a copy: an encoding is faster in the first thread that uses it, here the main one
-    copy(tokenizer.local.encoding).encode_ordinary_batch(texts, num_threads=CORES)
+    copy(tokenizer.encoding_of(get_ident())).encode_ordinary_batch(texts, num_threads=CORES)
 
 
 def datasets_map(folder, text, tokenizer, texts):
     files = {"data_files": str(text / "files/*"), "cache_dir": str(folder / "arrow")}
     rows = datasets.load_dataset("text", split="train", sample_by="document", **files)
-    encoding, end = tokenizer.local.encoding, tokenizer.specials["end"]
+    encoding, end = tokenizer.encoding_of(get_ident()), tokenizer.specials["end"]
 
     def process(row):
         ids = [*encoding.encode_ordinary(row["text"]), end]
