@@ -1,5 +1,7 @@
-"""How fast text becomes tokens on disk, from many files and from one, beside tiktoken's own batch encoding,
-which writes nothing, and `datasets.map` as it is often used to prepare a corpus, in one run.
+"""How fast text becomes tokens on disk, beside tiktoken's batch encoding and `datasets.map`.
+
+The text is in many files, and in one. tiktoken writes nothing; `datasets.map` is used as it often is to
+prepare a corpus. All of them take turns in one run.
 
     OMP_NUM_THREADS=2 TIKTOKEN_CACHE_DIR=... python -m tests.benchmarks.tokenizing [rounds]
 """
