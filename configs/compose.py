@@ -100,11 +100,13 @@ def check_override(override):
         raise ValueError(f"{override}: interpolations are not supported; write the value itself")
     if len(value) > 4000 and name not in VERBATIM:
         raise ValueError(f"{override:.60}... is too long")
-    options = groups().get(group, [])
+    options, path = groups().get(group, []), CONFIGS / group / f"{value}.yaml"
     if options and key.startswith("~"):
         raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
     if options and value.startswith("["):
         raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
+    if value in options and not re.search("(?m)^# @package ", path.read_text(encoding="utf-8")):
+        raise ValueError(f"{path} must begin with the line '# @package {package_of(group)}'")
     if not options or value in options or "," in value:
         return
     if group == "data" and (os.path.exists(expand_user(value)) or re.search(r"[./]", value)):
@@ -132,8 +134,8 @@ def groups():
 
 def package_of(group):
     """The node of the config that an option of the group fills; of presets, "_global_"."""
-    text = (CONFIGS / group / f"{groups()[group][0]}.yaml").read_text(encoding="utf-8")
-    return re.match(r"# @package ([\w.]+)", text)[1]
+    texts = (path.read_text(encoding="utf-8") for path in (CONFIGS / group).glob("*.yaml"))
+    return next(match[1] for text in texts if (match := re.search(r"(?m)^# @package ([\w.]+)", text)))
 
 
 def quote_value(override):
@@ -195,13 +197,14 @@ def unknown_setting(key, overrides):
     with suppress(HydraException, OmegaConfBaseException):
         known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
-    group = node.rpartition(".")[2]
+    group, node = node.rpartition(".")[2], f"model.{node}" if f"model.{node}.kind" in known else node
+    meant, kind = f"{node}.{last}".lstrip("."), known.get(f"{node}.kind")
     paths = [CONFIGS / group / f"{option}.yaml" for option in groups().get(group, []) if group]
-    if having := [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]:
-        option, kind = min(having, key=len), known.get(f"{node}.kind")
-        return f"{group}={kind} has no {last!r}; did you mean {group}={option} {key}=...?"
+    having = [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]
+    if having and kind and meant not in known:
+        return f"{group}={kind} has no {last!r}; did you mean {group}={min(having, key=len)} {meant}=...?"
     names = [name for name in known if not key.startswith(f"{name}.")]
-    hint = did_you_mean(key, names if node else [*names, *groups()])
+    hint = did_you_mean(meant, names if node else [*names, *groups()])
     siblings = ", ".join(name for name in known if node and name.rpartition(".")[0] == node)
     return f"unknown setting {key}{hint or (siblings and f'; there are {siblings}')}"
 

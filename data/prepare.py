@@ -140,6 +140,7 @@ def prepare(source, trainer, specials, cache, val_fraction, report=None):
 
 
 def tokenize_into(draft, source, trainer, specials, val_fraction, report):
+    report = report or (lambda done, total: None)
     limit = math.inf if source.max_tokens is None else source.max_tokens
 
     def texts(include_val):
@@ -153,8 +154,7 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
                 return
 
     total, done = source.n_bytes(), 0
-    if report:
-        report(done, total)
+    report(done, total)
     tokenizer = trainer.train(texts, specials)
     options = tokenizer.vocab_size, source.input_kind
     writers = {split: TokenWriter(draft, split, *options) for split in SPLITS}
@@ -167,8 +167,7 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
                     ids = ids[:left]
                 writers[split].write(ids, lengths, n_bytes, n_items)
                 done += n_bytes
-            if report:
-                report(done, total)
+            report(done, total)
             if train.n_tokens >= limit:
                 break
     for split, hint in ((VALIDATION, "raise it"), (TRAIN, "lower it, or give texts that differ")):
@@ -210,7 +209,7 @@ def encode(job, tokenizer):
 
 def ordered_map(function, jobs):
     """map(function, jobs), a few at once in threads: tiktoken releases the GIL while it encodes."""
-    workers = os.cpu_count() or 1
+    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
     with ThreadPoolExecutor(workers) as pool:
         futures = (pool.submit(function, job) for job in jobs)
         running = deque(islice(futures, 2 * workers))

@@ -104,6 +104,13 @@ def test_a_decoder_continues_the_prompt(run, rows):
     assert row["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
 
 
+def test_a_decoder_trained_on_pairs_generates_a_target(run):
+    """Its prompt is a source, by either name."""
+    target = run("--source", "abc", "--max-new-tokens", "8", name="llama")
+    assert target == run("--prompt", "abc", "--max-new-tokens", "8", name="llama")
+    assert not target.startswith("abc")
+
+
 def test_seeds(run):
     args = ["--prompt", "line", "--max-new-tokens", "20", "--n", "3"]
     first, again, other = run(*args), run(*args), run(*args, "--seed", "1")
@@ -299,8 +306,11 @@ def test_the_newest_run_is_the_default(home, run):
 def test_missing_checkpoints(tmp_path, run, monkeypatch):
     code, error = run("--prompt", "a", "--checkpoint", "7")
     assert code == 4 and "has no checkpoint 'step-00000007'; it has step-0" in error
-    code, error = run("--prompt", "a", name="none")
-    assert code == 4 and "no such run: runs/none" in error
+    code, error = run("--prompt", "a", name="nowhere")
+    assert code == 4 and error.endswith("no such run: runs/nowhere")
+    for place in ("gpt2", "runs/gtp2"):
+        code, error = run("--prompt", "a", "--run", place, name=None)
+        assert code == 4 and error.endswith(f"no such run: {place} (did you mean runs/gpt2?)")
     monkeypatch.setattr(sample, "RUNS_DIR", tmp_path)
     code, error = run("--prompt", "a", name=None)
     assert code == 4 and "has no run with a checkpoint" in error
@@ -316,7 +326,11 @@ WRONG = [
     ("gpt2", "--prompt a --stop ''", "--stop is empty"),
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k is only for sampling; this is greedy decoding"),
     ("bart", "--prompt a --n 2", "--n is only for sampling; this is greedy decoding (temperature 0) with"),
-    ("gpt2", "--source a", "--source is only for an encoder-decoder; this is sampling with a decoder"),
+    (
+        "gpt2",
+        "--source a",
+        "is only for an encoder-decoder or a decoder trained on pairs; this is sampling",
+    ),
     ("gpt2", "--prompt a --length-penalty 2", "--length-penalty is only for beam search; this is sampling"),
     ("bart", "--prompt a --beams 2 --temperature 1", "--temperature is only for sampling or greedy decoding"),
     ("bart", "--prompt a --beams 2 --length-penalty nan", "--length-penalty is nan; expected a number"),

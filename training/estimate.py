@@ -115,7 +115,7 @@ def preview(config):
     counts = count(config, choose_precision(choose_device(config.device), config.precision).dtype)
     n, states, row = counts.parameters, 8 * counts.parameters + counts.optimizer, counts.activations
     return f"""\
-estimate    {n:,} parameters, vocab {vocab_size(config):,}: with gradients and optimizer {filesize(states)}
+estimate    {n:,} parameters at vocab {vocab_size(config):,}: with gradients and optimizer {filesize(states)}
             per sequence {counts.flops:.2e} FLOPs, activations {filesize(row)}
 """
 

@@ -4,7 +4,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import asdict
-from difflib import get_close_matches
 from functools import reduce
 from glob import escape, glob
 from pathlib import Path
@@ -55,11 +54,9 @@ def resolve_config(overrides, init_config=None):
         if config.resume_allow:
             raise ValueError("resume_allow has an effect only with resume=true; remove it")
         return config, without_resume(overrides)
-    configs = [*files.RUNS_DIR.glob("*/config.yaml"), *files.RUNS_DIR.glob("sweep-*/*/config.yaml")]
-    configs.sort(key=lambda path: path.stat().st_mtime)
-    runs = [path.parent.relative_to(files.RUNS_DIR).as_posix() for path in configs]
     if own["name"] is None:
-        hint = f"the newest run is name={runs[-1]}" if runs else f"{files.RUNS_DIR} has no run yet"
+        runs = files.list_runs()
+        hint = f"the newest run is {runs[-1]}" if runs else f"{files.RUNS_DIR} has no run yet"
         raise ValueError(f"resume={str(resume).lower()} needs a name=...; {hint}")
     check_name(own["name"], resume)
     folder = files.RUNS_DIR / own["name"]
@@ -70,9 +67,7 @@ def resolve_config(overrides, init_config=None):
         raise CheckpointError(f"{folder} has checkpoints but no config.yaml, so it cannot be resumed")
     if resume == "auto":
         return compose(overrides, init_config), without_resume(overrides)
-    near = get_close_matches(own["name"], runs, 1) or [run for run in runs if run.endswith(f"/{folder.name}")]
-    hint = f" (did you mean {near[-1]}?)" if near else ""
-    raise ValueError(f"there is no run {folder}{hint}; resume=auto would start it")
+    raise ValueError(f"there is no run {folder}{files.did_you_mean_run(folder)}; resume=auto would start it")
 
 
 def merge_overrides(folder, overrides):

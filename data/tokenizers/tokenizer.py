@@ -7,7 +7,9 @@ Text is always text: `<|endoftext|>` in a document is thirteen characters. The i
 import base64
 import codecs
 import re
+from functools import cache
 from itertools import groupby
+from threading import get_ident
 
 import numpy as np
 
@@ -121,7 +123,7 @@ class CharTokenizer(Tokenizer):
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
         if len(ids) and ids.min() < 0:
             unknown, n = text[int(np.argmax(ids < 0))], len(self.characters)
-            raise ValueError(f"the character {unknown!r} is not among the tokenizer's {n}; try tokenizer=bpe")
+            raise ValueError(f"{unknown!r} is not among the tokenizer's {n} characters; try tokenizer=bpe")
         return ids
 
     def decode_bytes(self, ids):
@@ -144,8 +146,10 @@ class BytePairTokenizer(Tokenizer):
         special = {f"<|{name}|>": i for name, i in specials.items()}
         ids[b""] = NO_ID  # of an empty match, at which tiktoken would panic
         settings = {"pat_str": pattern, "mergeable_ranks": ids, "special_tokens": special}
+        # one for each thread: threads that share one take twice as long, waiting for its regex
+        self.encoding_of = cache(lambda thread: tiktoken.Encoding("bpe", **settings))
         with as_tokenizer_error("the pattern cannot be used"):
-            self.encoding = tiktoken.Encoding("bpe", **settings)
+            self.encoding_of(get_ident())
         is_lossless = self.decode(self.encode(SAMPLE)) == SAMPLE
         require(is_lossless, f"the pattern {pattern!r:.60} leaves out a part of a text")
 
@@ -159,7 +163,7 @@ class BytePairTokenizer(Tokenizer):
 
     def encode(self, text):
         with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
-            ids = self.encoding.encode_to_numpy(text, disallowed_special=())
+            ids = self.encoding_of(get_ident()).encode_to_numpy(text, disallowed_special=())
         is_empty = ids.size and ids.max() == NO_ID
         require(not is_empty, f"the pattern {self.pattern!r:.60} matches the empty string")
         return ids

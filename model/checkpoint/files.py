@@ -8,6 +8,7 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,13 +69,24 @@ class ScalerState:  # of torch's GradScaler
     _growth_tracker: Steps
 
 
-def newest_run(runs_dir):
-    """The run, in runs_dir or in one of its sweeps, that has the newest checkpoint."""
+def list_runs(runs_dir=RUNS_DIR):
+    """The folders of all runs, also of sweeps; the last is that with the newest checkpoint."""
     folders = [*runs_dir.glob("*/checkpoints"), *runs_dir.glob("sweep-*/*/checkpoints")]
-    folders = [folder for folder in folders if list_checkpoints(folder) or (folder / "latest").exists()]
-    if not folders:
-        raise CheckpointError(f"{runs_dir}/ has no run with a checkpoint; train one first: python train.py")
-    return max(folders, key=lambda folder: folder.stat().st_mtime_ns).parent
+    return [folder.parent for folder in sorted(folders, key=os.path.getmtime)]
+
+
+def newest_run(runs_dir):
+    for run in reversed(list_runs(runs_dir)):
+        if list_checkpoints(run / "checkpoints") or (run / "checkpoints/latest").exists():
+            return run
+    raise CheckpointError(f"{runs_dir}/ has no run with a checkpoint; train one first: python train.py")
+
+
+def did_you_mean_run(place):
+    """A hint at the run whose name is nearest to a name or folder, or nothing."""
+    runs = {name: r for r in list_runs() for name in (r.name, r.relative_to(RUNS_DIR).as_posix())}
+    near = get_close_matches(Path(place).as_posix().removeprefix(f"{RUNS_DIR}/"), runs, 1)
+    return f" (did you mean {runs[near[0]]}?)" if near else ""
 
 
 def list_checkpoints(folder):
@@ -103,7 +115,7 @@ def refuse_links(folder):
 
 def read_config(folder):
     if not os.path.exists(folder):
-        raise CheckpointError(f"no such run: {folder}")
+        raise CheckpointError(f"no such run: {folder}{did_you_mean_run(folder)}")
     refuse_links(folder)
     path = folder / "config.yaml"
     if not path.exists():

@@ -16,11 +16,11 @@ from model.generate.sampling import Probability, Sampling, Seed
 
 SAMPLING, GREEDY, BEAM_SEARCH = "sampling", "greedy decoding (temperature 0)", "beam search"
 MODELS = {"decoder": "a decoder", "encoder": "an encoder", "encoder_decoder": "an encoder-decoder"}
-DECODING, ENCODER_DECODER = (SAMPLING, GREEDY, BEAM_SEARCH), MODELS["encoder_decoder"]
+DECODING, SEQ2SEQ = (SAMPLING, GREEDY, BEAM_SEARCH), "an encoder-decoder or a decoder trained on pairs"
 
 OPTIONS = {  # name: (type, help, *where it has an effect, if not everywhere); a list may be repeated
-    "prompt": (list, "text to continue; for an encoder-decoder, its source"),
-    "source": (list, "source text of an encoder-decoder", ENCODER_DECODER),
+    "prompt": (list, "text to continue, or a source"),
+    "source": (list, "text whose target to generate", SEQ2SEQ),
     "file": (Path, "file with one prompt per line"),
     "interactive": (bool, "read one prompt after another"),
     "slide": (bool, "truncate a prompt longer than the context on the left"),
@@ -37,7 +37,7 @@ OPTIONS = {  # name: (type, help, *where it has an effect, if not everywhere); a
     "repetition_penalty": (Positive, "above 1, penalize tokens already in the text", SAMPLING, GREEDY),
     "seed": (Seed, "random seed (default: 0)", SAMPLING),
     "n": (Annotated[int, Bounds(1, 1000)], "number of samples per prompt (default: 1)", SAMPLING),
-    "beams": (Beams, "beam search with N beams", ENCODER_DECODER),
+    "beams": (Beams, "beam search with N beams", MODELS["encoder_decoder"]),
     "length_penalty": (LengthPenalty, "for --beams; higher favors longer texts (default: 1)", BEAM_SEARCH),
     "no_stream": (bool, "print a text only when it is complete", *DECODING),
     "json": (bool, "JSON lines: prompt, text, ids, logprobs, finish_reason"),
@@ -120,7 +120,7 @@ def check_options(options, kind, tokenizer, is_seq2seq):
         method = BEAM_SEARCH
     for name in given:
         _, _, *uses = OPTIONS[name]
-        if uses and not {method, MODELS[kind]} & {*uses}:
+        if uses and not {method, MODELS[kind], is_seq2seq and SEQ2SEQ} & {*uses}:
             where = f"{' or '.join(uses)}; this is {method} with {MODELS[kind]}"
             raise ValueError(f"{flag(name)} is only for {where}")
     if options.no_stream and options.json:

@@ -14,7 +14,7 @@ from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.registry import flatten
 from configs.schema import check_numbers
-from model.checkpoint.files import model_config, read_config
+from model.checkpoint.files import did_you_mean_run, model_config, read_config
 from model.checkpoint.load import build_on_meta, load_run, load_weights
 from model.checkpoint.save import model_tensors
 from model.hub import HubError, best_match, read_hf_config
@@ -52,7 +52,7 @@ def init_config(place):
     folder = expand_user(place)
     if place == "resume":
         raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
-    if not folder.exists():
+    if not (folder.exists() or did_you_mean_run(folder)):
         command = f"python -m model.hub import --from {place} --to {Path('runs', folder.name)}"
         raise CheckpointError(f"no such run: {place}; for a model of the Hub, import it first: {command}")
     config = read_config(folder)

@@ -4,6 +4,7 @@ OMP_NUM_THREADS=2 python -m tests.benchmarks.attention
 """
 
 import time
+from statistics import median
 
 import torch
 
@@ -27,10 +28,10 @@ def make_inputs(shape, dtype, training):
 
 
 def milliseconds(shape, dtype, training, rounds=9):
-    """The medians of (math, fused) over interleaved rounds."""
+    """The times of (math, fused) in interleaved rounds."""
     inputs, gradient = make_inputs(shape, dtype, training)
     times = {True: [], False: []}
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for math in times:
             model.attend.prefer_math_kernel = lambda q, k, v, math=math: math
             start = time.perf_counter()
@@ -38,13 +39,13 @@ def milliseconds(shape, dtype, training, rounds=9):
             if training:
                 torch.autograd.grad(y, inputs, gradient)
             times[math].append(1000 * (time.perf_counter() - start))
-    return [sorted(column)[rounds // 2] for column in times.values()]
+    return [column[1:] for column in times.values()]  # the first round warms up
 
 
 def main():
     rule = model.attend.prefer_math_kernel
     columns = "batch, heads, queries, keys, width"
-    print(f"{columns:>34} {'dtype':>15} {'':>9} {'math ms':>9} {'fused ms':>9}  chosen")
+    print(f"{columns:>34} {'dtype':>15} {'':>9} {'math ms':>9} {'fused ms':>9}  chosen  fused / math")
     for shape in SHAPES:
         for precision, (dtype, matmul_precision) in PRECISIONS.items():
             torch.set_float32_matmul_precision(matmul_precision)
@@ -52,7 +53,10 @@ def main():
                 chosen = "math" if rule(*make_inputs(shape, dtype, training)[0]) else "fused"
                 math, fused = milliseconds(shape, dtype, training)
                 mode = "training" if training else "forward"
-                print(f"{shape!s:>34} {precision:>15} {mode:>9} {math:>9.2f} {fused:>9.2f}  {chosen}")
+                ratios = [b / a for a, b in zip(math, fused, strict=True)]
+                row = f"{shape!s:>34} {precision:>15} {mode:>9} {median(math):>9.2f} {median(fused):>9.2f}"
+                spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                print(f"{row}  {chosen:<6}  {spread}", flush=True)
 
 
 if __name__ == "__main__":

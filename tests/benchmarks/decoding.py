@@ -1,5 +1,7 @@
-"""Greedy decoding beside transformers' generate, with the same weights and prompts, and beside the linear
-maps of our model alone. They run in turn, each in a fresh process, so that none inherits another's memory.
+"""Greedy decoding beside transformers' generate, with the same weights and prompts.
+
+And beside the linear maps of our model alone. They run in turn, each in a fresh process, so that none
+inherits another's memory.
 
 OMP_NUM_THREADS=2 python -m tests.benchmarks.decoding --rounds 5
 

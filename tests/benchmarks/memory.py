@@ -1,4 +1,7 @@
-"""The memory that dry_run=plan estimates, and the peak of real steps: python -m tests.benchmarks.memory"""
+"""The memory that dry_run=plan estimates, beside the peak of real steps.
+
+python -m tests.benchmarks.memory
+"""
 
 import resource
 import subprocess

@@ -53,7 +53,8 @@ def row(choice, results, defaults):
     changes = [a - b[0] for a, b in zip(losses, defaults, strict=True)] if choice else losses
     loss = f"{mean(changes):+.3f}" if choice else f"{mean(changes):.3f}"
     memory = f"{bytes[0] / defaults[0][2]:.2f}x"
-    cells = [loss, f"{max(changes) - min(changes):.3f}", f"{median(ratios):.2f}x", memory]
+    times = f"{median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+    cells = [loss, f"{max(changes) - min(changes):.3f}", times, memory]
     return f"| {' | '.join([choice or 'default', *cells])} |"
 
 

@@ -1,6 +1,7 @@
 """A command line becomes a typed config; tests/faults/test_bad_inputs.py has those that are refused."""
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Annotated
 import pytest
 from omegaconf import OmegaConf
 
+from configs import compose as composing
 from configs.compose import VERBATIM, compose, compose_raw, expand_sweep, flatten, resolve, to_config
 from configs.registry import Bounds, Count, Positive, Ratio, describe_type
 from data.sources import SOURCES
@@ -95,6 +97,19 @@ def test_a_sweep_is_every_combination(tmp_path):
     ]
     assert expand_sweep(["data.path=c,d e"]) == [["data.path=c"], ["data.path=d e"]]
     assert expand_sweep(["model=glob(b*)"]) == [["model=bart"], ["model=bert"]]
+
+
+def test_an_option_of_ones_own_names_its_place(tmp_path, monkeypatch):
+    """Hydra would compose it as the setting `attention`."""
+    shutil.copytree(composing.CONFIGS / "attention", tmp_path / "attention")
+    own = tmp_path / "attention/a.yaml"  # the first of them
+    own.write_text("kind: mha\n")
+    monkeypatch.setattr(composing, "CONFIGS", tmp_path)
+    monkeypatch.setattr(composing, "groups", composing.groups.__wrapped__)
+    with pytest.raises(ValueError, match=f"{own} must begin with the line '# @package model.attention'"):
+        compose(["attention=a"])
+    own.write_text("# @package model.attention\nkind: mha\n")
+    composing.check_override("attention=a")
 
 
 def test_init_from_replaces_model_and_tokenizer():

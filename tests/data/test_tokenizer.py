@@ -2,6 +2,7 @@
 
 import json
 import os
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -34,6 +35,15 @@ def test_round_trip(tokenizer):
     ids = tokenizer.encode(TEXT)
     assert tokenizer.decode(ids.tolist()) == TEXT
     assert tokenizer.encode("").size == 0 and tokenizer.decode([]) == ""
+
+
+def test_each_thread_has_an_encoding_of_its_own():
+    tokenizer = make("bpe")
+    texts = [tokenizer.encode(TEXT).tolist()]
+    thread = Thread(target=lambda: texts.append(tokenizer.encode(TEXT).tolist()))
+    thread.start()
+    thread.join()
+    assert tokenizer.encoding_of.cache_info().currsize == 2 and texts[0] == texts[1]
 
 
 def test_special_tokens_are_not_text(tokenizer):
@@ -74,7 +84,7 @@ def test_state_round_trip(tokenizer):
 def test_char_ids_are_sorted():
     tokenizer = make("char", "cabbage")
     assert tokenizer.characters == "abceg" and tokenizer.encode("cab").tolist() == [2, 0, 1]
-    with pytest.raises(ValueError, match="the character 'Ω' is not among the tokenizer's 5"):
+    with pytest.raises(ValueError, match="'Ω' is not among the tokenizer's 5 characters; try"):
         tokenizer.encode("cabΩ")
 
 

@@ -56,6 +56,7 @@ def test_the_preview(start):
     first, plan = output.split("\n\n")
     row, step = (float(re.search(r"([\d.e+]+) FLOPs", text)[1]) for text in (first, plan))
     parameters = {re.search(r"([\d,]+) parameters", text)[1] for text in (first, plan)}
+    assert " at vocab 257:" in first and "vocab 257," in plan
     assert code == 0 and len(parameters) == 1 and 4 * row == pytest.approx(step, rel=0.01)
     assert start("dry_run=true", "data.path=nowhere")[1].startswith("estimate"), "before any text is read"
 

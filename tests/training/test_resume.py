@@ -114,7 +114,7 @@ def resume(room):
     """(config, overrides) of resuming one run with more overrides."""
     overrides = with_usual(["name=mine", "optimizer=muon"])
     stored = asdict(compose(overrides)) | {"overrides": overrides}
-    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/checkpoints").mkdir(parents=True)
     Path("runs/mine/config.yaml").write_text(yaml.safe_dump(stored))
 
     def resolve(*overrides):
@@ -333,15 +333,18 @@ def test_a_run_is_resumed_by_its_name(resume, start):
     for name in ("lr-0.01", "lr-0.02"):
         shutil.copytree("runs/mine", f"runs/sweep-2001/{name}", copy_function=shutil.copyfile)
     for args, sentence in (
-        (["resume=true"], "resume=true needs a name=...; the newest run is name="),
+        (["resume=true"], "resume=true needs a name=...; the newest run is runs/"),
         (["name=mine"], "runs/mine already exists; add resume=true to continue it"),
-        (["name=sweep-2001/lr-0.03", "resume=true"], "(did you mean sweep-2001/lr-0.0"),
-        (["name=lr-0.02", "resume=true"], "(did you mean sweep-2001/lr-0.02?)"),
-        (["name=mime", "resume=true"], "no run runs/mime (did you mean mine?); resume=auto would start it"),
+        (["name=sweep-2001/lr-0.03", "resume=true"], "(did you mean runs/sweep-2001/lr-0.0"),
+        (["name=lr-0.02", "resume=true"], "(did you mean runs/sweep-2001/lr-0.02?)"),
+        (["name=mime", "resume=true"], "no run runs/mime (did you mean runs/mine?); resume=auto w"),
         (["resume_allow=[seed]"], "resume_allow has an effect only with resume=true"),
     ):
         code, _, stderr = start.plainly(*args)
         assert code == 2 and sentence in stderr
+    for place in ("mine", "runs/mime"):
+        code, _, stderr = start.plainly(f"init_from={place}")
+        assert code == 4 and f"no such run: {place} (did you mean runs/mine?)\n" in stderr
 
 
 def test_runs_that_are_new_finished_or_without_checkpoints(start):

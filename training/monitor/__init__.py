@@ -97,7 +97,8 @@ class Monitor:
     def evaluation(self, step, metrics, full):
         self.log(step, **metrics, val_ppl=math.exp(min(metrics["val_loss"], 700)), full=full)
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
-        self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
+        if full or step < self.run.steps:  # at the end the full one follows
+            self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
         if full or step > self.first_step:  # before it nothing is drawn, for matplotlib delays the first step
             with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
                 draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
