@@ -126,31 +126,36 @@ class Optimizer:
             optimizer.state[p][key] = like(tensor, p) if tensor.ndim else tensor
 
 
-def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
-    """Weight decay is for matrices, not for gains and biases."""
-    matrices, vectors = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
-    groups = [{"params": p, "weight_decay": d} for p, d in ((matrices, weight_decay), (vectors, 0.0)) if p]
-    fused = all(p.device.type in ("cuda", "cpu") for p in parameters)
-    return AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused)
+def adamw(groups, beta1, beta2, eps):
+    groups = [group for group in groups if group["params"]]
+    fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
+    return AdamW(groups, betas=(beta1, beta2), eps=eps, fused=fused)
 
 
 def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative):
-    return Optimizer(model, [adamw(list(model.parameters()), lr, beta1, beta2, eps, weight_decay)])
+    """Weight decay is for matrices, not for gains and biases."""
+    matrices, vectors = ([p for p in model.parameters() if (p.ndim >= 2) == large] for large in (True, False))
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return Optimizer(model, [adamw([group | {"lr": lr} for group in groups], beta1, beta2, eps)])
 
 
 def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, adamw_lr_ratio: Positive,
-              beta1: Decay, beta2: Decay, eps: Positive):  # fmt: skip
-    """Muon for the hidden matrices; AdamW, with adamw_lr_ratio * lr, for embeddings, head and vectors."""
+              beta1: Decay, beta2: Decay, eps: Positive, head_lr_ratio: Positive | None = None):  # fmt: skip
+    """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
     modules = [module for name, module in model.named_modules() if not name.startswith("head.")]
     hidden = [module.weight for module in modules if isinstance(module, nn.Linear)]
-    rest = [parameter for parameter in model.parameters() if all(parameter is not p for p in hidden)]
     queries = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
     groups = {lr: []}
     for parameter in hidden:  # Muon's steps do not depend on the size of a matrix: smaller for small queries
         groups.setdefault(lr * queries.get(parameter, 1.0), []).append(parameter)
     groups = [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
     muon = BatchedMuon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    return Optimizer(model, [muon, adamw(rest, adamw_lr_ratio * lr, beta1, beta2, eps, 0.0)])
+    head = [] if model.head.tie_weights else list(model.head.map.parameters())
+    others = [parameter for parameter in model.parameters() if parameter not in {*hidden, *head}]
+    groups = [{"params": others, "lr": adamw_lr_ratio * lr}]
+    groups += [{"params": head, "lr": (head_lr_ratio or adamw_lr_ratio) * lr}]
+    groups = [group | {"weight_decay": 0.0} for group in groups]
+    return Optimizer(model, [muon, adamw(groups, beta1, beta2, eps)])
 
 
 OPTIMIZERS = {"adamw": make_adamw, "muon": make_muon}
