@@ -129,7 +129,7 @@ class Optimizer:
 def adamw(groups, beta1, beta2, eps):
     groups = [group for group in groups if group["params"]]
     fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
-    return AdamW(groups, betas=(beta1, beta2), eps=eps, fused=fused)
+    return AdamW(groups, betas=(float(beta1), float(beta2)), eps=eps, fused=fused)
 
 
 def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative):

@@ -7,7 +7,6 @@ Other overrides, such as size=tiny, hold for all runs. Every run gets the same d
 
 import argparse
 import time
-from pathlib import Path
 from statistics import mean, median
 
 from configs.compose import compose
@@ -19,7 +18,7 @@ from training.step import seed_step
 GROUPS = ("attention", "position", "norm", "ffn", "block", "optimizer", "schedule", "tokenizer")
 DOWNLOADED = ("gpt2", "cl100k", "o200k")
 CHOICES = [f"{group}={name}" for group in GROUPS for name in names(group) if name not in DOWNLOADED]
-CHOICES += [f"tokenizer.vocab_size={n}" for n in (1024, 2048, 8192)]
+CHOICES += [f"tokenizer.vocab_size={n}" for n in (2048, 4096, 8192)]
 TIMED_STEPS = 30  # in turn with those of the default
 
 
@@ -37,7 +36,7 @@ def measure(choice, overrides, steps, seed):
     """(bits per byte of the validation set, time of a step beside the default's, bytes of memory)"""
     common = [*overrides, f"train.steps={steps}", f"seed={seed}"]
     both = [*common, *choice], common
-    run, default = (prepare(compose(settings), settings, Path("runs")) for settings in both)
+    run, default = (prepare(compose(settings), settings) for settings in both)
     timed = range(min(steps, TIMED_STEPS))
     seconds = zip(train(run, timed, seed), train(default, timed, seed), strict=True)
     ratio = median(own / other for own, other in seconds)

@@ -29,7 +29,7 @@ GPT2 = ["model=gpt2", "optimizer=adamw", "model.dropout=0"]
 CASES = {
     "small": (GPT2, 12, 4, 4, 128, 64, 65),
     "medium": (GPT2, 16, 6, 6, 384, 256, 65),
-    "default": ([], 16, 2, 4, 128, 128, 4096),
+    "default": ([], 16, 2, 4, 128, 128, 6144),
 }
 
 
