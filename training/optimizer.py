@@ -9,6 +9,7 @@ import torch.nn as nn
 
 from configs.registry import Decay, NonNegative, Positive
 from model.attention import MultiHeadAttention
+from model.embedding import Embedding
 from model.precision import fast_bf16, processor
 from training.sharding import is_sharded, like, local, orthogonalize_in_turn
 
@@ -140,7 +141,8 @@ def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, w
 
 
 def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, adamw_lr_ratio: Positive,
-              beta1: Decay, beta2: Decay, eps: Positive, head_lr_ratio: Positive | None = None):  # fmt: skip
+              beta1: Decay, beta2: Decay, eps: Positive,
+              embedding_lr_ratio: Positive | None = None):  # fmt: skip
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
     modules = [module for name, module in model.named_modules() if not name.startswith("head.")]
     hidden = [module.weight for module in modules if isinstance(module, nn.Linear)]
@@ -150,10 +152,10 @@ def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, a
         groups.setdefault(lr * queries.get(parameter, 1.0), []).append(parameter)
     groups = [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
     muon = BatchedMuon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    head = [] if model.head.tie_weights else list(model.head.map.parameters())
-    others = [parameter for parameter in model.parameters() if parameter not in {*hidden, *head}]
-    groups = [{"params": others, "lr": adamw_lr_ratio * lr}]
-    groups += [{"params": head, "lr": (head_lr_ratio or adamw_lr_ratio) * lr}]
+    embeddings = [p for m in modules if isinstance(m, Embedding) for p in m.parameters()]
+    others = [p for p in model.parameters() if p not in {*hidden, *embeddings}]
+    groups = [{"params": embeddings, "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr}]
+    groups += [{"params": others, "lr": adamw_lr_ratio * lr}]
     groups = [group | {"weight_decay": 0.0} for group in groups]
     return Optimizer(model, [muon, adamw(groups, beta1, beta2, eps)])
 

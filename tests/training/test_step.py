@@ -162,15 +162,16 @@ def test_the_factor_scales_every_learning_rate():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_head_that_is_not_tied_has_a_learning_rate_of_its_own(tied):
+def test_embeddings_have_a_learning_rate_of_their_own(tied):
     """AdamW's first step moves each entry by the learning rate."""
     model, batch = make_model(head={"tie_weights": tied}), make_batch()
     before = copy_of(model.state_dict())
-    optimizer = make_optimizer("muon", model, lr=0.02, adamw_lr_ratio=0.5, head_lr_ratio=0.1)
+    optimizer = make_optimizer("muon", model, lr=0.02, adamw_lr_ratio=0.1, embedding_lr_ratio=0.5)
     make_step(model, optimizer)(batch, 1.0)
     moved = {name: (tensor - before[name]).abs().max().item() for name, tensor in model.state_dict().items()}
     assert moved["embedding.table.weight"] == pytest.approx(0.01, rel=1e-3)
     assert moved["head.map.weight"] == pytest.approx(0.01 if tied else 0.002, rel=1e-3)
+    assert moved["stack.final_norm.weight"] == pytest.approx(0.002, rel=1e-3)
 
 
 def test_the_norm_is_that_before_clipping():
