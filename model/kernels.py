@@ -6,9 +6,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-CHUNK = 2**17  # elements that are mapped at a time, so that intermediate results stay in the CPU's cache
-GELU_SCALE, GELU_CUBIC = (8 / torch.pi) ** 0.5, 0.044715
-
 
 def trains_on_cpu(values):
     return values.is_cpu and torch.is_grad_enabled()
@@ -29,39 +26,12 @@ def project(x, *maps):
 
 
 def gelu_tanh(values):
-    """GELU's tanh approximation. torch's kernel takes twice as long, 7 % of a small GPT-2's step."""
-    if not trains_on_cpu(values):
+    """GELU's tanh approximation. Compiled for a CPU, it is faster as x sigmoid(2u) than with tanh(u), by a
+    tenth of a small GPT-2's step; u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    if not (values.is_cpu and torch.compiler.is_compiling()):
         return F.gelu(values, approximate="tanh")
-    if torch.compiler.is_compiling():
-        cubic = exact(values) + GELU_CUBIC * exact(values) ** 3
-        return (values * torch.sigmoid(GELU_SCALE * cubic)).type_as(values)
-    return GeluTanhFunction.apply(values)
-
-
-class GeluTanhFunction(torch.autograd.Function):
-    """x g, where g = sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3); derivative g + g (1 - g) 2u' x."""
-
-    @staticmethod
-    def forward(ctx, values):
-        values = values.contiguous()
-        result, slope = torch.empty_like(values), torch.empty_like(values)
-        chunks = (tensor.view(-1).split(CHUNK) for tensor in (values, result, slope))
-        for part, result_chunk, slope_chunk in zip(*chunks, strict=True):
-            part = exact(part)
-            u2 = torch.addcmul(part, part.square(), part, value=GELU_CUBIC).mul_(GELU_SCALE)  # 2u
-            gate = u2.sigmoid()
-            result_chunk[:] = part * gate
-            inner = u2.sub_(part, alpha=2 / 3 * GELU_SCALE)  # a third of 2u' x
-            inner.addcmul_(inner, gate, value=-1)  # times 1 - g
-            slope_chunk[:] = gate.addcmul_(gate, inner, value=3)
-        ctx.save_for_backward(slope)
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        [slope] = ctx.saved_tensors
-        return grad * slope
+    cubic = exact(values) + 0.044715 * exact(values) ** 3
+    return (values * torch.sigmoid((8 / torch.pi) ** 0.5 * cubic)).type_as(values)
 
 
 class RMSNormFunction(torch.autograd.Function):

@@ -311,6 +311,10 @@ def test_missing_checkpoints(tmp_path, run, monkeypatch):
     for place in ("gpt2", "runs/gtp2"):
         code, error = run("--prompt", "a", "--run", place, name=None)
         assert code == 4 and error.endswith(f"no such run: {place} (did you mean runs/gpt2?)")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/config.json").write_text("{}")
+    code, error = run("--prompt", "a", "--run", f"{tmp_path}/hf", name=None)
+    assert code == 4 and "import it first: python -m model.hub import --from" in error
     monkeypatch.setattr(sample, "RUNS_DIR", tmp_path)
     code, error = run("--prompt", "a", name=None)
     assert code == 4 and "has no run with a checkpoint" in error
@@ -350,6 +354,7 @@ WRONG = [
     ("gpt2", "--out_dir=out", "did you mean --run?"),
     ("gpt2", "--frobnicate", "unknown argument '--frobnicate'; see --help"),
     ("gpt2", "'def '", "unknown argument 'def '; did you mean --prompt 'def '?"),
+    ("gpt2", "runs", "unknown argument 'runs'; did you mean --run 'runs'?"),
     ("gpt2", "--prompt --json", "--prompt: expected one argument; write a text that looks like an option as"),
     ("gpt2", "--prompt a --json --no-stream", "--no-stream has no effect with --json"),
     ("gpt2", "--prompt a --attention-map m.txt", "expected a file name with .png, .pdf or .svg"),

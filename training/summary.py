@@ -27,6 +27,7 @@ def summarize(run, val_metrics):
     slow = model.kind == "encoder" and model.position["kind"] == "learned"
     if step and val_metrics["val_loss"] >= (0.85 if slow else 1) * unigram:
         advice = "model=modern_encoder learns faster" if slow else "train longer or change optimizer.lr"
+        advice += "; if the training loss is far lower, use more text"
         better = f"{'hardly' if slow else 'no'} better than the unigram baseline (loss {unigram:.2f})"
         lines.append(f"warning: {better}; {advice}")
     if step < run.steps:

