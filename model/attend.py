@@ -88,8 +88,7 @@ def attention_weights(q_BHTD, k_BGSD, mask, *, scale=None, logit_softcap=None):
     scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
     scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
-    if logit_softcap is not None:
-        scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
+    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
     weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
     return weights_BHTS
 

@@ -30,7 +30,8 @@ def gelu_tanh(values):
     tenth of a small GPT-2's step; u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     if not (values.is_cpu and torch.compiler.is_compiling()):
         return F.gelu(values, approximate="tanh")
-    cubic = exact(values) + 0.044715 * exact(values) ** 3
+    wide = exact(values)
+    cubic = wide + 0.044715 * wide**3
     return (values * torch.sigmoid((8 / torch.pi) ** 0.5 * cubic)).type_as(values)
 
 

@@ -127,17 +127,19 @@ class Optimizer:
             optimizer.state[p][key] = like(tensor, p) if tensor.ndim else tensor
 
 
-def adamw(groups, beta1, beta2, eps):
+def adamw(groups, lr, beta1, beta2, eps):
+    """lr, and no weight decay, where a group has none of its own."""
     groups = [group for group in groups if group["params"]]
     fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
-    return AdamW(groups, betas=(float(beta1), float(beta2)), eps=eps, fused=fused)
+    return AdamW(groups, lr=lr, betas=(float(beta1), float(beta2)), eps=eps, weight_decay=0.0, fused=fused)
 
 
 def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative):
     """Weight decay is for matrices, not for gains and biases."""
-    matrices, vectors = ([p for p in model.parameters() if (p.ndim >= 2) == large] for large in (True, False))
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return Optimizer(model, [adamw([group | {"lr": lr} for group in groups], beta1, beta2, eps)])
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors}]
+    return Optimizer(model, [adamw(groups, lr, beta1, beta2, eps)])
 
 
 def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, adamw_lr_ratio: Positive,
@@ -153,11 +155,10 @@ def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, a
     groups = [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
     muon = BatchedMuon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
     embeddings = [p for m in modules if isinstance(m, Embedding) for p in m.parameters()]
-    others = [p for p in model.parameters() if p not in {*hidden, *embeddings}]
-    groups = [{"params": embeddings, "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr}]
-    groups += [{"params": others, "lr": adamw_lr_ratio * lr}]
-    groups = [group | {"weight_decay": 0.0} for group in groups]
-    return Optimizer(model, [muon, adamw(groups, beta1, beta2, eps)])
+    taken = {*hidden, *embeddings}
+    others = [p for p in model.parameters() if p not in taken]
+    groups = [{"params": embeddings, "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr}, {"params": others}]
+    return Optimizer(model, [muon, adamw(groups, adamw_lr_ratio * lr, beta1, beta2, eps)])
 
 
 OPTIMIZERS = {"adamw": make_adamw, "muon": make_muon}
