@@ -31,13 +31,19 @@ class Sampler:
         model, tokenizer, objective = run.model, run.tokenizer, run.config.get("objective")
         self.model, self.tokenizer, self.options = model, tokenizer, options
         on_pairs = isinstance(objective, dict) and objective.get("kind") == "pairs"
-        self.is_seq2seq = on_pairs or model.kind == "encoder_decoder"  # generates a target, no continuation
+        self.is_seq2seq = (
+            on_pairs or model.kind == "encoder_decoder"
+        )  # generates a target, no continuation
         check_options(options, model.kind, tokenizer, self.is_seq2seq)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
-        move_for_inference(model, device, precision.dtype)  # 16-bit weights are read in half the time
+        move_for_inference(
+            model, device, precision.dtype
+        )  # 16-bit weights are read in half the time
         dtype = str(precision.dtype).removeprefix("torch.")
-        print(f"{folder}, step {run.step}: {dtype} on {device}, {precision.reason}", file=sys.stderr)
+        print(
+            f"{folder}, step {run.step}: {dtype} on {device}, {precision.reason}", file=sys.stderr
+        )
         before, after = tokenizer.template
         if model.kind == "decoder":  # trained on pairs, it expects a start token behind the source
             after = [tokenizer.specials["start"]] if self.is_seq2seq else []
@@ -56,7 +62,9 @@ def in_batches(function, rows):
 def print_samples(sampler, texts):
     """`n` samples for each text."""
     options, seq2seq = sampler.options, sampler.is_seq2seq
-    rows = [(text, sampler.encode(text), sample_id) for text in texts for sample_id in range(options.n)]
+    rows = [
+        (text, sampler.encode(text), sample_id) for text in texts for sample_id in range(options.n)
+    ]
     live = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
     streams = in_batches(lambda batch: generate_batch(sampler, batch, live), rows)
     for number, ((text, *_), stream) in enumerate(zip(rows, streams, strict=True)):
@@ -88,7 +96,10 @@ def generate_batch(sampler, rows, live):
 def generate_tokens(sampler, prompts, sample_ids):
     """(row, id, log-probability) of each new token."""
     model, options, specials = sampler.model, sampler.options, sampler.tokenizer.specials
-    limits, sources = {"max_new_tokens": options.max_new_tokens, "stop": sampler.tokenizer.end_ids}, None
+    limits, sources = (
+        {"max_new_tokens": options.max_new_tokens, "stop": sampler.tokenizer.end_ids},
+        None,
+    )
     if model.kind == "encoder_decoder":
         sources, prompts = prompts, [[specials["start"]] for _ in prompts]
     if options.beams is not None:
@@ -156,7 +167,9 @@ def interactive(sampler, handler):
     sys.stdin.reconfigure(errors="surrogateescape")  # a line that is not UTF-8 is refused by itself
     while True:
         try:
-            text = as_utf8(input("> " if sys.stdin.isatty() else "")).removeprefix("\ufeff")  # of a pipe
+            text = as_utf8(input("> " if sys.stdin.isatty() else "")).removeprefix(
+                "\ufeff"
+            )  # of a pipe
         except EOFError:
             return
         try:

@@ -16,9 +16,20 @@ from data.corpus import load, tokenizing_progress
 from data.loader import prefetch
 from model.checkpoint.files import RUNS_DIR
 from model.hub.convert import init_config, init_model
-from model.precision import choose_device, choose_precision, tune_malloc, use_deterministic_algorithms
+from model.precision import (
+    choose_device,
+    choose_precision,
+    tune_malloc,
+    use_deterministic_algorithms,
+)
 from model.transformer import build_model
-from training.distributed import catching_signals, exit_process, init_distributed, is_main_rank, waiting_for
+from training.distributed import (
+    catching_signals,
+    exit_process,
+    init_distributed,
+    is_main_rank,
+    waiting_for,
+)
 from training.estimate import estimate, preview
 from training.evaluate import evaluate_run, sample_validation
 from training.monitor import open_monitor
@@ -35,16 +46,23 @@ def prepare(config, overrides):
     """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
     check_name(config.name, config.resume)
     check_parts(config)
-    dist, device = init_distributed(choose_device(config.device), config.parallel, config.ddp_timeout)
+    dist, device = init_distributed(
+        choose_device(config.device), config.parallel, config.ddp_timeout
+    )
     check_batch_size(config.train, dist.world_size)
     tune_malloc()
     precision = choose_precision(device, config.precision)
     use_deterministic_algorithms(config.deterministic)
     stored = latest_whole(RUNS_DIR / config.name, dist, device) if config.resume else None
-    model, tokenizer = init_model(config.init_from) if config.init_from and not stored else (None, None)
+    model, tokenizer = (
+        init_model(config.init_from) if config.init_from and not stored else (None, None)
+    )
     with tokenizing_progress() as report:
         loaders = dist.run_slow(
-            lambda: reload_data(config, stored, report) if stored else load(config, tokenizer, report), device
+            lambda: (
+                reload_data(config, stored, report) if stored else load(config, tokenizer, report)
+            ),
+            device,
         )
     model = model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     train_step, cost = profile_step(config, dist, precision, loaders, model.to(device), stored)
@@ -58,7 +76,9 @@ def train(run, monitor):
     """The loop. Every weight is a function of (seed, step); logs, samples and evaluations only observe."""
     config, state, on_gpu = run.config, run.state, run.precision.device.type == "cuda"
     steps = range(state.step, run.steps)
-    batches = prefetch(lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=on_gpu)
+    batches = prefetch(
+        lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=on_gpu
+    )
     for step, batch in zip(steps, batches, strict=False):
         log_sample(run, monitor)
         if due(step, config.eval.every) or (step == steps.start and run.from_best):

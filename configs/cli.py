@@ -13,13 +13,22 @@ from pathlib import Path
 
 from configs.errors import StopRequested
 
-EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}  # of errors without their own
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and bidirectional overrides
+EXIT_CODES = {
+    FloatingPointError: 5,
+    MemoryError: 6,
+    OSError: 6,
+    ValueError: 2,
+}  # of errors without their own
+CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)  # and bidirectional overrides
 
 
 def escape(text, keep=""):
     """Spell out control characters: a terminal would act on them."""
-    return CONTROL.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text))
+    return CONTROL.sub(
+        lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text)
+    )
 
 
 def print(text="", file=None, end="\n"):
@@ -34,14 +43,20 @@ def warn(text):
 def clock(seconds):
     """1:02, or 1:00:02"""
     hours, seconds = divmod(round(seconds), 3600)
-    return f"{hours}:{seconds // 60:02}:{seconds % 60:02}" if hours else f"{seconds // 60}:{seconds % 60:02}"
+    return (
+        f"{hours}:{seconds // 60:02}:{seconds % 60:02}"
+        if hours
+        else f"{seconds // 60}:{seconds % 60:02}"
+    )
 
 
 def run_command(main, args):
     """main(args), and the exit code; debug=true and --debug show the traceback."""
     reopen_streams()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # text may have characters that a terminal cannot show
+        stream.reconfigure(
+            errors="backslashreplace"
+        )  # text may have characters that a terminal cannot show
     with redirect_stderr(SafeStream(sys.stderr)):
         try:
             main(args)
@@ -67,7 +82,10 @@ def run_command(main, args):
 
 def explain(error):
     """(exit code, sentence); the code of a bug is None, for it keeps its traceback."""
-    message, known = str(error), (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    message, known = (
+        str(error),
+        (code for kind, code in EXIT_CODES.items() if isinstance(error, kind)),
+    )
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename or 'the disk'}: {error.strerror.lower()}"
         if error.errno == errno.ENAMETOOLONG:

@@ -38,7 +38,9 @@ context_length=block_size,seq_len,seq_length,n_positions,context d_model=n_embd,
 n_layers=n_layer,depth,num_layers n_heads=n_head,heads,num_heads precision=dtype,mixed_precision,fp16,bf16
 name=out_dir,output_dir wandb.mode=wandb_log sliding_window=window logit_softcap=softcap rope_theta=base
 """
-SYNONYMS = {s: name for name, row in (e.split("=") for e in SYNONYM_TABLE.split()) for s in row.split(",")}
+SYNONYMS = {
+    s: name for name, row in (e.split("=") for e in SYNONYM_TABLE.split()) for s in row.split(",")
+}
 
 
 def compose(overrides=(), init_config=None):
@@ -64,7 +66,9 @@ def from_init(place, overrides, init_config):
     if init_config is None:
         raise ValueError("only train.py takes init_from; see what it would train by dry_run=true")
     if conflict := next((o for o in overrides if re.match(FROM_INIT, o)), None):
-        raise ValueError(f"{conflict} conflicts with init_from, which sets model and tokenizer; remove it")
+        raise ValueError(
+            f"{conflict} conflicts with init_from, which sets model and tokenizer; remove it"
+        )
     return init_config(place)
 
 
@@ -81,7 +85,9 @@ def compose_raw(overrides):
 @cache
 def compose_cached(overrides, complete=True):
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return OmegaConf.to_container(hydra.compose("train", list(overrides)), throw_on_missing=complete)
+        return OmegaConf.to_container(
+            hydra.compose("train", list(overrides)), throw_on_missing=complete
+        )
 
 
 def check_override(override):
@@ -92,7 +98,11 @@ def check_override(override):
         raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
     if "/" in key or ".." in key or (at and group not in groups()):
         is_recipe = key.endswith((".py", ".yaml"))
-        hint = "recipes are experiment=..." if is_recipe else f"to train on it, use data=text data.path={key}"
+        hint = (
+            "recipes are experiment=..."
+            if is_recipe
+            else f"to train on it, use data=text data.path={key}"
+        )
         raise ValueError(f"unknown setting {key}{f'; {hint}' if value == '' else ''}")
     if not re.fullmatch(r"\w[\w.-]{0,200}(@[\w.]+)?", name):
         raise ValueError(CANNOT_PARSE.format(override))
@@ -102,9 +112,13 @@ def check_override(override):
         raise ValueError(f"{override:.60}... is too long")
     options, path = groups().get(group, []), CONFIGS / group / f"{value}.yaml"
     if options and key.startswith("~"):
-        raise ValueError(f"{override} removes a required setting; {group}=... chooses another option")
+        raise ValueError(
+            f"{override} removes a required setting; {group}=... chooses another option"
+        )
     if options and value.startswith("["):
-        raise ValueError(f"{override} lists options of {group}; -m {group}=a,b trains one model for each")
+        raise ValueError(
+            f"{override} lists options of {group}; -m {group}=a,b trains one model for each"
+        )
     if value in options and not re.search("(?m)^# @package ", path.read_text(encoding="utf-8")):
         raise ValueError(f"{path} must begin with the line '# @package {package_of(group)}'")
     if not options or value in options or "," in value:
@@ -135,7 +149,9 @@ def groups():
 def package_of(group):
     """The node of the config that an option of the group fills; of presets, "_global_"."""
     texts = (path.read_text(encoding="utf-8") for path in (CONFIGS / group).glob("*.yaml"))
-    return next(match[1] for text in texts if (match := re.search(r"(?m)^# @package ([\w.]+)", text)))
+    return next(
+        match[1] for text in texts if (match := re.search(r"(?m)^# @package ([\w.]+)", text))
+    )
 
 
 def quote_value(override):
@@ -161,15 +177,21 @@ def expand_sweep(overrides):
         choices.append([override])
         if p.is_sweep_override():
             choices[-1] = []
-            with suppress(HydraException, ValueError, ArithmeticError):  # interval(0,1), range(1,2,0)
+            with suppress(
+                HydraException, ValueError, ArithmeticError
+            ):  # interval(0,1), range(1,2,0)
                 values = islice(p.sweep_string_iterator(), MAX_RUNS + 1)
                 choices[-1] = [f"{p.get_key_element()}={one}" for one in values]
         elif key in VERBATIM and not os.path.exists(value):
             choices[-1] = [f"{key}={path}" for path in value.split(",")]
         if not choices[-1]:
-            raise ValueError(f"{override:.60} lists no values; write {key}=a,b or {key}=range(start,stop)")
+            raise ValueError(
+                f"{override:.60} lists no values; write {key}=a,b or {key}=range(start,stop)"
+            )
     if math.prod(map(len, choices)) > MAX_RUNS:
-        raise ValueError(f"these settings have more than {MAX_RUNS:,} combinations, each of them a run")
+        raise ValueError(
+            f"these settings have more than {MAX_RUNS:,} combinations, each of them a run"
+        )
     return [list(combination) for combination in product(*choices)]
 
 
@@ -184,7 +206,9 @@ def explain_error(error, overrides):
         return f"{key or text.rpartition(' ')[2]} is required"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
-    if match := re.search(r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)'.* not in", text):
+    if match := re.search(
+        r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)'.* not in", text
+    ):
         return unknown_setting(match[1] or key or match[2], overrides)
     if match := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
         return f"{match[1] or match[2]} exists already; write it without +"
@@ -197,7 +221,10 @@ def unknown_setting(key, overrides):
     with suppress(HydraException, OmegaConfBaseException):
         known = flatten(compose_cached(options, complete=False))
     node, _, last = key.rpartition(".")
-    group, node = node.rpartition(".")[2], f"model.{node}" if f"model.{node}.kind" in known else node
+    group, node = (
+        node.rpartition(".")[2],
+        f"model.{node}" if f"model.{node}.kind" in known else node,
+    )
     meant, kind = f"{node}.{last}".lstrip("."), known.get(f"{node}.kind")
     paths = [CONFIGS / group / f"{option}.yaml" for option in groups().get(group, []) if group]
     having = [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]
@@ -231,8 +258,15 @@ def to_config(raw):
     config = from_dict(Config, raw)
     check_numbers(flatten(asdict(config)))
     train = config.train
-    if train.steps is None and train.tokens is None and train.minutes is None and train.epochs is None:
-        raise ValueError("a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes")
+    if (
+        train.steps is None
+        and train.tokens is None
+        and train.minutes is None
+        and train.epochs is None
+    ):
+        raise ValueError(
+            "a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes"
+        )
     if train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config

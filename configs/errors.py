@@ -34,4 +34,6 @@ class RunLockedError(Exception):
 
 
 class StopRequested(Exception):
-    exit_code = 75  # a signal asked the run to stop; it has been saved (EX_TEMPFAIL: try again later)
+    exit_code = (
+        75  # a signal asked the run to stop; it has been saved (EX_TEMPFAIL: try again later)
+    )

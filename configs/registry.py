@@ -36,7 +36,13 @@ Fraction = Annotated[float, Bounds(least=0, most=1)]
 Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
 Decay = Annotated[float, Bounds(least=0, below=1)]
 
-NAMES = {NoneType: "null", float: "a number", int: "an integer", bool: "true or false", str: "a string"}
+NAMES = {
+    NoneType: "null",
+    float: "a number",
+    int: "an integer",
+    bool: "true or false",
+    str: "a string",
+}
 NAMES |= {list: "a list", dict: "a group of settings"}
 
 
@@ -107,7 +113,9 @@ def flatten(node, path=""):
     """{dotted key: value} of nested dicts."""
     flat = {}
     for key, value in node.items():
-        flat |= flatten(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+        flat |= (
+            flatten(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+        )
     return flat
 
 
@@ -128,11 +136,15 @@ def construct(name, constructor, options, shared):
     if unknown := [option for option in options if option not in known]:
         names = ", ".join(known) or "none"
         raise ValueError(f"{name} has no option {unknown[0]!r}; its options are: {names}")
-    if missing := [o for o in known if known[o].default is inspect.Parameter.empty and o not in options]:
+    if missing := [
+        o for o in known if known[o].default is inspect.Parameter.empty and o not in options
+    ]:
         raise ValueError(f"{name} needs a value for {', '.join(missing)}")
     options = {o: check_value(f"{name}: {o}", v, known[o].annotation) for o, v in options.items()}
     try:
-        return constructor(**{n: v for n, v in shared.items() if n in signature(constructor)}, **options)
+        return constructor(
+            **{n: v for n, v in shared.items() if n in signature(constructor)}, **options
+        )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

@@ -15,7 +15,9 @@ MAX_ROWS = 4  # of the first batch
 def main(args):
     check_flags(args, {"-h", "--help"})
     parser = ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="a group or setting of configs/")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="a group or setting of configs/"
+    )
     config = compose(parser.parse_args(args).overrides)
     from data.corpus import load, tokenizing_progress  # not for --help: it imports torch
 
@@ -23,11 +25,19 @@ def main(args):
         loaders = load(config, report=report)
     train, tokenizer, size = loaders.train, loaders.tokenizer, config.train.batch_size
     pairs = train.objective.input_kind == "pairs"
-    names = ["", "pairs" if pairs else "documents", "bytes", "tokens", "used" if pairs else "sequences"]
+    names = [
+        "",
+        "pairs" if pairs else "documents",
+        "bytes",
+        "tokens",
+        "used" if pairs else "sequences",
+    ]
     print("{:<12}{:>12}{:>15}{:>15}{:>12}".format(*names))
     for name, loader in (("train", train), ("validation", loaders.validation)):
         part = loader.part
-        print(f"{name:<12}{part.n_items:>12,}{part.n_bytes:>15,}{part.n_tokens:>15,}{loader.n:>12,}")
+        print(
+            f"{name:<12}{part.n_items:>12,}{part.n_bytes:>15,}{part.n_tokens:>15,}{loader.n:>12,}"
+        )
     print(f"\ntokenizer   {config.tokenizer['kind']}, vocab_size {tokenizer.vocab_size:,}")
     print(f"            {train.part.n_bytes / train.part.n_tokens:.2f} bytes per token (train)")
     print(f"objective   {config.objective['kind']}")

@@ -49,7 +49,9 @@ def build_data(config):
         # every architecture has an objective for text
         hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
         kinds = " or ".join(objective.architectures)
-        raise ValueError(f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}")
+        raise ValueError(
+            f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}"
+        )
     return source, objective, cache, val_fraction
 
 
@@ -62,7 +64,9 @@ def load(config, tokenizer=None, report=None):
     make = PairLoader if objective.input_kind == "pairs" else TokenLoader
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
     splits = corpus.train, corpus.validation
-    return Loaders(corpus.tokenizer, *(make(s, objective, corpus.tokenizer, **sizes) for s in splits))
+    return Loaders(
+        corpus.tokenizer, *(make(s, objective, corpus.tokenizer, **sizes) for s in splits)
+    )
 
 
 class FromState:
@@ -75,7 +79,9 @@ class FromState:
         tokenizer = tokenizer_from_state(self.state)
         if missing := [name for name in specials if name not in tokenizer.specials]:
             known = ", ".join(tokenizer.specials)
-            reason = f"this objective needs the special token {missing[0]!r}; the tokenizer has {known}"
+            reason = (
+                f"this objective needs the special token {missing[0]!r}; the tokenizer has {known}"
+            )
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
         return tokenizer
 
@@ -86,7 +92,9 @@ def tokenizing_progress():
     line at the end."""
     console = Console(stderr=True)
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         bar.add_task("", visible=False)
         [task] = bar.tasks
 

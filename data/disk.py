@@ -14,14 +14,18 @@ import numpy as np
 from configs.errors import DataError
 
 O_BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows would write \r\n for \n
-PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(
+    os, "O_NONBLOCK", 0
+)  # follow no link, wait for no pipe
 CHUNK_BYTES = 1 << 24  # hashed and written at a time
 MAX_JSON_BYTES = 1 << 24
 MIN_CACHED_BYTES = 1 << 24  # of a file whose hash is kept
 MTIME_GRACE = 2.0  # seconds after which another write would change a file's times
 FULL = "; free some space, or choose another disk with data.cache=FOLDER"
 HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), FULL)
-HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; choose a writable data.cache=FOLDER")
+HINTS |= dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS), "; choose a writable data.cache=FOLDER"
+)
 
 
 def write_synced(path, chunks):
@@ -40,7 +44,9 @@ def write_parts(path, size, parts):
     of the bytes: in the file it is lower if some have got lost, for then there are zeros."""
     total = 0
     with open_synced(path, os.O_CREAT | PLAIN) as handle:
-        os.ftruncate(handle, size)  # first: where a write extends a file, NFS may put zeros before it
+        os.ftruncate(
+            handle, size
+        )  # first: where a write extends a file, NFS may put zeros before it
         for offset, part in parts:
             os.lseek(handle, offset, os.SEEK_SET)
             total += sum(byte_sum(written) for written in write_all(handle, part))
@@ -160,10 +166,17 @@ class HashCache:
     def get(self, path):
         stat, name = os.stat(path), os.path.abspath(path)
         known = self.known.get(name)
-        if stat.st_size >= MIN_CACHED_BYTES and isinstance(known, list) and known[:-1] == stat_key(stat):
+        if (
+            stat.st_size >= MIN_CACHED_BYTES
+            and isinstance(known, list)
+            and known[:-1] == stat_key(stat)
+        ):
             return known[-1]
         sha256 = digest(path)
-        if stat.st_size >= MIN_CACHED_BYTES and time.time() - max(stat.st_mtime, stat.st_ctime) > MTIME_GRACE:
+        if (
+            stat.st_size >= MIN_CACHED_BYTES
+            and time.time() - max(stat.st_mtime, stat.st_ctime) > MTIME_GRACE
+        ):
             self.put(name, [*stat_key(stat), sha256])
         return sha256
 

@@ -39,7 +39,9 @@ class TokenLoader:
         self.n = (part.n_tokens - objective.lookahead) // objective.seq_len
         if self.n < 1:
             sizes = f"{part.n_tokens} tokens, and a window needs {objective.seq_len + objective.lookahead}"
-            raise DataError(f"{part.path.stem} has {sizes}; give more text or lower model.context_length")
+            raise DataError(
+                f"{part.path.stem} has {sizes}; give more text or lower model.context_length"
+            )
 
     def batch(self, step, rank=0, world_size=1):
         rows = rank_slice(self.batch_size, rank, world_size)
@@ -82,7 +84,9 @@ class PairLoader:
         truncated = np.stack(objective.truncated_lengths(*lengths.T), 1)
         too_long = (truncated < lengths).any(1)
         self.n_too_long = int(too_long.sum())
-        self.pairs = np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
+        self.pairs = (
+            np.flatnonzero(~too_long) if objective.too_long == "drop" else np.arange(len(lengths))
+        )
         self.n = len(self.pairs)
         if not self.n or (self.n_too_long and objective.too_long == "error"):
             source, target = lengths[lengths.sum(1).argmax()]
@@ -123,7 +127,9 @@ class PairLoader:
         lengths, end = self.lengths[ids[rows]].tolist(), self.tokenizer.specials["end"]
         sources, targets = (self.part.texts(2 * self.pairs[ids[rows]] + role) for role in (0, 1))
         sources = [source[:n] for source, (n, _) in zip(sources, lengths, strict=True)]
-        targets = [np.append(target, end)[: n + 1] for target, (_, n) in zip(targets, lengths, strict=True)]
+        targets = [
+            np.append(target, end)[: n + 1] for target, (_, n) in zip(targets, lengths, strict=True)
+        ]
         return self.objective.batch(sources, targets, self.widths[ids].max(0), self.tokenizer)
 
     def evaluation(self, limit=None, rank=0, world_size=1):

@@ -43,7 +43,9 @@ class Batch(NamedTuple):
 
 
 def make_batch(inputs, targets, count):
-    return Batch({name: torch.from_numpy(x) for name, x in inputs.items()}, torch.from_numpy(targets), count)
+    return Batch(
+        {name: torch.from_numpy(x) for name, x in inputs.items()}, torch.from_numpy(targets), count
+    )
 
 
 class NextToken:
@@ -84,7 +86,9 @@ class Masked:
         random_ids = (draw("other", length) % np.uint64(tokenizer.n_ordinary)).astype(np.int64)
         tokens = np.where(is_masked & (roll < 8), tokenizer.specials["mask"], rows)
         tokens = np.where(is_masked & (roll == 8), random_ids, tokens)
-        return make_batch({"tokens": tokens}, np.where(is_masked, rows, IGNORE_INDEX), n * len(rows))
+        return make_batch(
+            {"tokens": tokens}, np.where(is_masked, rows, IGNORE_INDEX), n * len(rows)
+        )
 
 
 class Span:
@@ -101,7 +105,11 @@ class Span:
         if not n:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
         self.seq_len = lengths[n - 1]
-        self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(self.sizes(self.seq_len)[1])))
+        self.specials = (
+            "end",
+            "start",
+            *(f"sentinel_{i}" for i in range(self.sizes(self.seq_len)[1])),
+        )
 
     def sizes(self, length):
         """(tokens removed, in how many spans)"""
@@ -120,10 +128,14 @@ class Span:
         is_removed = np.stack([np.repeat(np.arange(2 * spans) % 2 == 1, row) for row in lengths])
         sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
-        start, end = (np.full((len(rows), 1), tokenizer.specials[name]) for name in ("start", "end"))
+        start, end = (
+            np.full((len(rows), 1), tokenizer.specials[name]) for name in ("start", "end")
+        )
         source = collapse_spans(rows, is_removed, sentinels)
         targets = np.hstack([target, end])
-        return make_batch({"source": source, "tokens": np.hstack([start, target])}, targets, targets.size)
+        return make_batch(
+            {"source": source, "tokens": np.hstack([start, target])}, targets, targets.size
+        )
 
 
 def random_partition(total, n, draw):
@@ -144,12 +156,22 @@ class Seq2Seq:
     """The target is predicted from the source. A decoder reads both as one text, and only the target counts
     for the loss; an encoder-decoder encodes the source."""
 
-    input_kind, architectures, specials = "pairs", ("decoder", "encoder_decoder"), ("end", "pad", "start")
+    input_kind, architectures, specials = (
+        "pairs",
+        ("decoder", "encoder_decoder"),
+        ("end", "pad", "start"),
+    )
 
-    def __init__(self, context_length, architecture, too_long: Annotated[str, ("drop", "truncate", "error")]):
+    def __init__(
+        self, context_length, architecture, too_long: Annotated[str, ("drop", "truncate", "error")]
+    ):
         if context_length < 3:
             raise ValueError(f"model.context_length is {context_length}: too short for a pair")
-        self.context_length, self.too_long, self.joined = context_length, too_long, architecture == "decoder"
+        self.context_length, self.too_long, self.joined = (
+            context_length,
+            too_long,
+            architecture == "decoder",
+        )
 
     def truncated_lengths(self, source_lengths, target_lengths):
         """How much of each source and target fits."""
@@ -171,13 +193,19 @@ class Seq2Seq:
         pad, start = tokenizer.specials["pad"], tokenizer.specials["start"]
         pairs, count = list(zip(sources, targets, strict=True)), sum(map(len, targets))
         if self.joined:
-            tokens = pad_rows([[*source, start, *target[:-1]] for source, target in pairs], *widths, pad)
+            tokens = pad_rows(
+                [[*source, start, *target[:-1]] for source, target in pairs], *widths, pad
+            )
             ignored = [[*[IGNORE_INDEX] * len(source), *target] for source, target in pairs]
             return make_batch({"tokens": tokens}, pad_rows(ignored, *widths, IGNORE_INDEX), count)
         source_width, target_width = widths
         inputs = {"source": pad_rows(sources, source_width, pad)}
-        inputs["tokens"] = pad_rows([[start, *target[:-1]] for target in targets], target_width, pad)
-        inputs["source_visible"] = np.arange(source_width) < np.array([[len(source)] for source in sources])
+        inputs["tokens"] = pad_rows(
+            [[start, *target[:-1]] for target in targets], target_width, pad
+        )
+        inputs["source_visible"] = np.arange(source_width) < np.array(
+            [[len(source)] for source in sources]
+        )
         return make_batch(inputs, pad_rows(targets, target_width, IGNORE_INDEX), count)
 
 

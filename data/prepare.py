@@ -48,7 +48,9 @@ def split_chunks(source, val_fraction):
         try:
             yield Chunk(split, name, texts, sum(len(text.encode()) for text in texts), last, end)
         except UnicodeEncodeError as error:
-            raise DataError(f"{name} contains an unpaired surrogate, {error.object[error.start]!r}") from None
+            raise DataError(
+                f"{name} contains an unpaired surrogate, {error.object[error.start]!r}"
+            ) from None
 
 
 def text_chunks(source, val_fraction):
@@ -65,19 +67,29 @@ def text_chunks(source, val_fraction):
             raise DataError(f"{document.name} has {reason}")
         cuts = (TRAIN, document, 0, cut), (VALIDATION, document, cut, length)
     else:
-        cuts = ((*both, 0, sys.maxsize) for both in assign_split(chain(first, documents), val_fraction))
+        cuts = (
+            (*both, 0, sys.maxsize) for both in assign_split(chain(first, documents), val_fraction)
+        )
     for split, document, start, stop in cuts:
         chunks = rechunk(slice_chunks(document.chunks(), start, stop))
         for chunk, following in pairwise(chain(chunks, [None])):
             last = following is None
-            yield split, document.name, [chunk], last, last and not single  # which has no end to learn
+            yield (
+                split,
+                document.name,
+                [chunk],
+                last,
+                last and not single,
+            )  # which has no end to learn
 
 
 def pair_chunks(source, val_fraction):
     pairs = ((pair[1], pair) for pair in source.pairs())
     first = list(islice(pairs, 2))
     if len(first) < 2:
-        raise DataError(f"at least two pairs are needed, to train and to validate; found {len(first)}")
+        raise DataError(
+            f"at least two pairs are needed, to train and to validate; found {len(first)}"
+        )
     for split, (name, *texts) in assign_split(chain(first, pairs), val_fraction):
         for role, text in zip(("source", "target"), texts, strict=True):
             if not text.strip():
@@ -87,7 +99,10 @@ def pair_chunks(source, val_fraction):
 
 def assign_split(items, val_fraction):
     """(split, item) for each (text, item); of fewer than LOOKAHEAD at least one goes to validation."""
-    hashes = ((hashlib.blake2b(text.encode(errors="replace"), digest_size=8), item) for text, item in items)
+    hashes = (
+        (hashlib.blake2b(text.encode(errors="replace"), digest_size=8), item)
+        for text, item in items
+    )
     hashed = ((int.from_bytes(h.digest()) / 2**64, item) for h, item in hashes)  # from 0 to 1
     first = list(islice(hashed, LOOKAHEAD))
     lowest = min(x for x, _ in first)
@@ -172,7 +187,9 @@ def tokenize_into(draft, source, trainer, specials, val_fraction, report):
                 break
     for split, hint in ((VALIDATION, "raise it"), (TRAIN, "lower it, or give texts that differ")):
         if not writers[split].n_tokens:
-            raise DataError(f"the {split} split is empty with data.val_fraction={val_fraction}; {hint}")
+            raise DataError(
+                f"the {split} split is empty with data.val_fraction={val_fraction}; {hint}"
+            )
     file = write_synced(draft / "tokenizer.json", [json.dumps(tokenizer.state()).encode()])
     write_index(draft / "index.json", source.input_kind, file, writers)
 
@@ -202,7 +219,10 @@ def encode(job, tokenizer):
                 raise DataError(f"{chunk.name}: {error}") from None
             lengths += map(len, texts)
             ids += [*texts, end] if chunk.end else texts
-        n_bytes, n_items = sum(chunk.n_bytes for chunk in chunks), sum(chunk.last for chunk in chunks)
+        n_bytes, n_items = (
+            sum(chunk.n_bytes for chunk in chunks),
+            sum(chunk.last for chunk in chunks),
+        )
         encoded[split] = np.concatenate(ids), lengths, n_bytes, n_items
     return encoded
 

@@ -21,7 +21,16 @@ TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
 HINT = "; convert it, use data=table for a table, or select files with a glob such as 'folder/**/*.txt'"
 # parts of the standard library that teach little: tests, tools, copies of other packages, character tables
-NOT_LIBRARY = {"test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3", "encodings"}
+NOT_LIBRARY = {
+    "test",
+    "tests",
+    "idle_test",
+    "idlelib",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+    "encodings",
+}
 NOT_LIBRARY |= {"site-packages", "dist-packages", "__pycache__"}
 
 
@@ -37,7 +46,9 @@ def stdlib_files():
     root = sysconfig.get_path("stdlib")
     files = [Path(name) for name in walk_files(root, exclude=NOT_LIBRARY) if name.endswith(".py")]
     if not files:
-        raise DataError(f"this Python has no source files in {root}; use data=text data.path=FOLDER")
+        raise DataError(
+            f"this Python has no source files in {root}; use data=text data.path=FOLDER"
+        )
     return sorted(files, key=Path.as_posix)
 
 
@@ -50,7 +61,11 @@ def resolve_paths(path, cache):
         return [place]
     names = walk_files(place) if os.path.isdir(place) else glob.glob(str(place), recursive=True)
     ours = os.path.join(os.path.abspath(expand_user(cache or os.devnull)), "")
-    files = [name for name in names if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)]
+    files = [
+        name
+        for name in names
+        if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)
+    ]
     if files:
         return [Path(name) for name in sorted(files)]
     if os.path.isdir(place):
@@ -80,8 +95,13 @@ def read_chunks(path):
                     raise DataError(f"{path} is not text: there is a NUL byte{HINT}")
                 yield text
         except UnicodeDecodeError as error:
-            at, byte = file.buffer.tell() - len(error.object) + error.start, error.object[error.start]
-            raise DataError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{HINT}") from None
+            at, byte = (
+                file.buffer.tell() - len(error.object) + error.start,
+                error.object[error.start],
+            )
+            raise DataError(
+                f"{path} is not UTF-8: byte 0x{byte:02x} at offset {at}{HINT}"
+            ) from None
 
 
 def read_lines(path):
@@ -117,7 +137,9 @@ def file_rows(paths, fields):
     for path in paths:
         suffix = path.suffix.lower()
         if suffix not in FORMATS:
-            raise DataError(f"{path} is not a table; expected a name that ends in {', '.join(FORMATS)}")
+            raise DataError(
+                f"{path} is not a table; expected a name that ends in {', '.join(FORMATS)}"
+            )
         if not path.stat().st_size:
             raise DataError(f"{path} is empty")
         yield from text_fields(FORMATS[suffix](path, fields), fields, path)
@@ -146,12 +168,16 @@ def parse_json(place, text):
 
 def csv_rows(path, _fields):
     csv.field_size_limit(2**31 - 1)
-    options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
+    options = (
+        {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
+    )
     with reader_errors(path), open(path, encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, **options)
         for row in rows:
             if None in row:
-                raise DataError(f"{path}:{rows.line_num}: there are more values than the header has names")
+                raise DataError(
+                    f"{path}:{rows.line_num}: there are more values than the header has names"
+                )
             yield f"{path}:{rows.line_num}", row
 
 
@@ -209,16 +235,22 @@ def hub_rows(dataset, name, split, revision, streaming, fields):
                 table = datasets.load_dataset(dataset, name, **options)
             except Exception as error:  # of the network, of many libraries
                 raise download_error(dataset, error) from None
-        elif not any(os.path.exists(os.path.join(dataset, f)) for f in ("dataset_dict.json", "state.json")):
+        elif not any(
+            os.path.exists(os.path.join(dataset, f)) for f in ("dataset_dict.json", "state.json")
+        ):
             # streaming, because a cached copy could be stale
             table = datasets.load_dataset(dataset, name, split=split, streaming=True)
         elif name or revision:
-            raise DataError(f"{dataset} was saved to disk: data.name and data.revision do not apply")
+            raise DataError(
+                f"{dataset} was saved to disk: data.name and data.revision do not apply"
+            )
         else:
             loaded = datasets.load_from_disk(dataset)
             splits = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
             if split not in splits:
-                raise DataError(f"{dataset} has no split {split!r}; its splits are: {', '.join(splits)}")
+                raise DataError(
+                    f"{dataset} has no split {split!r}; its splits are: {', '.join(splits)}"
+                )
             table = splits[split]
         if isinstance(table, datasets.Dataset):
             table = table.to_iterable_dataset()
@@ -229,4 +261,6 @@ def hub_rows(dataset, name, split, revision, streaming, fields):
 
 def download_error(dataset, error):
     hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
-    return DataError(f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); {hint}")
+    return DataError(
+        f"cannot get {dataset} from the Hugging Face Hub ({first_line(error)}); {hint}"
+    )

@@ -18,7 +18,9 @@ from data.disk import digest, disk_errors, stat_key
 from data.readers import FORMATS, Document
 from data.shuffle import hash_seed, random_words
 
-SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
 
@@ -87,11 +89,16 @@ class Table(FileSource):
         if expand_user(path).is_dir():
             files = [file for file in files if file.suffix.lower() in FORMATS]
             if not files:
-                raise DataError(f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}")
+                raise DataError(
+                    f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}"
+                )
         return files
 
     def documents(self):
-        return (Document(place, text) for place, (text,) in readers.file_rows(self.files(), [self.field]))
+        return (
+            Document(place, text)
+            for place, (text,) in readers.file_rows(self.files(), [self.field])
+        )
 
 
 class Hub(FileSource):
@@ -129,7 +136,9 @@ class Hub(FileSource):
 
     def documents(self):
         place = self.folder or self.id
-        rows = readers.hub_rows(place, self.name, self.split, self.commit, self.streaming, [self.field])
+        rows = readers.hub_rows(
+            place, self.name, self.split, self.commit, self.streaming, [self.field]
+        )
         return (Document(place, text) for place, (text,) in rows)
 
 
@@ -194,7 +203,9 @@ class ParallelText(FileSource):
         for number, (left, right) in enumerate(lines, 1):
             if left is None or right is None:
                 n, m = (sum(1 for _ in readers.read_lines(path)) for path in (source, target))
-                raise DataError(f"{source} has {n} lines and {target} has {m}; they must have equally many")
+                raise DataError(
+                    f"{source} has {n} lines and {target} has {m}; they must have equally many"
+                )
             yield f"{source}:{number}", left, right
 
 
@@ -251,7 +262,9 @@ class Synthetic(FileSource):
     def __init__(self, task: Annotated[str, tuple(TASKS)], size: Annotated[int, Bounds(least=2)],
                  min_length: Count, max_length: Annotated[int, Bounds(most=1000)]):  # fmt: skip
         if max_length < min_length:
-            raise ValueError(f"max_length is {max_length}; it must be at least min_length, {min_length}")
+            raise ValueError(
+                f"max_length is {max_length}; it must be at least min_length, {min_length}"
+            )
         self.task, self.size, self.min_length, self.max_length = task, size, min_length, max_length
 
     def digest(self, hashes):
@@ -261,11 +274,18 @@ class Synthetic(FileSource):
         make, longest = TASKS[self.task], self.max_length
         for start in range(0, self.size, 1000):
             row_ids = range(start, min(start + 1000, self.size))
-            rows = random_words(hash_seed("synthetic", self.task), row_ids, 2 + 2 * longest).tolist()
+            rows = random_words(
+                hash_seed("synthetic", self.task), row_ids, 2 + 2 * longest
+            ).tolist()
             for number, (a, b, *words) in zip(row_ids, rows, strict=True):
                 n, m = (self.min_length + word % (longest - self.min_length + 1) for word in (a, b))
                 yield f"pair {number}", *make(words[:n], words[longest : longest + m])
 
 
 SOURCES = {"python": Python, "text": Text, "table": Table, "hub": Hub, "shakespeare": Shakespeare}
-SOURCES |= {"pairs": PairTable, "parallel": ParallelText, "docstrings": Docstrings, "synthetic": Synthetic}
+SOURCES |= {
+    "pairs": PairTable,
+    "parallel": ParallelText,
+    "docstrings": Docstrings,
+    "synthetic": Synthetic,
+}

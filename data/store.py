@@ -65,7 +65,9 @@ class TokenWriter:
     def checksums(self):
         """{name: {bytes, sha256}} of its files"""
         sizes = {name: os.path.getsize(file.name) for name, file in self.files.items()}
-        return {name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()}
+        return {
+            name: {"bytes": n, "sha256": self.hashes[name].hexdigest()} for name, n in sizes.items()
+        }
 
 
 class TokenFile:
@@ -86,7 +88,10 @@ class TokenFile:
     def texts(self, numbers):
         """The tokens of these texts; each pair has two, first its source."""
         starts = np.where(numbers > 0, self.offsets[numbers - 1], 0)
-        return [self.check_ids(self.tokens[a:b]) for a, b in zip(starts, self.offsets[numbers], strict=True)]
+        return [
+            self.check_ids(self.tokens[a:b])
+            for a, b in zip(starts, self.offsets[numbers], strict=True)
+        ]
 
     def lengths(self):
         """(pair, 2): the tokens of each source and target."""
@@ -95,7 +100,9 @@ class TokenFile:
     def check_ids(self, ids):
         """Ids are checked when they are read, so that no forward pass needs to."""
         if ids.size and (highest := int(ids.max())) >= self.vocab_size:
-            raise corrupt_error(self.path, f"holds the id {highest}, beyond its vocab_size {self.vocab_size}")
+            raise corrupt_error(
+                self.path, f"holds the id {highest}, beyond its vocab_size {self.vocab_size}"
+            )
         return ids.astype(np.int64)
 
     @cached_property
@@ -158,7 +165,9 @@ class Corpus:
                 raise corrupt_error(path, "is not what was written")
         self.tokenizer = tokenizer_from_state(json.loads((folder / "tokenizer.json").read_text()))
         self.train, self.validation = (
-            TokenFile([folder / name for name in names[split]], self.tokenizer.vocab_size, **vars(sizes))
+            TokenFile(
+                [folder / name for name in names[split]], self.tokenizer.vocab_size, **vars(sizes)
+            )
             for split, sizes in zip(SPLITS, (index.train, index.validation), strict=True)
         )
 

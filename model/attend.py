@@ -38,7 +38,9 @@ def make_mask(q_pos, k_pos, *, causal, sliding_window=None, visible=None, bias=N
     behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
     allowed_B1TS = behind_B1TS >= 0 if causal else torch.ones_like(behind_B1TS, dtype=torch.bool)
     if sliding_window is not None:
-        near_B1TS = behind_B1TS < sliding_window if causal else behind_B1TS.abs() <= sliding_window // 2
+        near_B1TS = (
+            behind_B1TS < sliding_window if causal else behind_B1TS.abs() <= sliding_window // 2
+        )
         allowed_B1TS = allowed_B1TS & near_B1TS
     if visible is not None:
         # padding sees itself, so that no row of weights is empty
@@ -65,7 +67,11 @@ def group_queries(q, kv):
 
 def ungroup_queries(grouped, q):
     """(B, G, J, D) -> (B, H, T, D)"""
-    return grouped if grouped.shape[1] == q.shape[1] else grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+    return (
+        grouped
+        if grouped.shape[1] == q.shape[1]
+        else grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+    )
 
 
 def prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
@@ -100,7 +106,9 @@ def attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, **options):
     with torch.autocast("cpu", enabled=False):
         parts = [
             attend(q.float(), k.float(), v.float(), Mask(*bias), **options)
-            for q, k, v, *bias in zip(*(x.split(rows) for x in (q_BHTD, k_BGSD, v_BGSE, *bias)), strict=True)
+            for q, k, v, *bias in zip(
+                *(x.split(rows) for x in (q_BHTD, k_BGSD, v_BGSE, *bias)), strict=True
+            )
         ]
     return torch.cat(parts).type_as(q_BHTD)
 
@@ -113,7 +121,12 @@ def attend(q_BHTD, k_BGSD, v_BGSE, mask, *, scale=None, logit_softcap=None, drop
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, **options)
     if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
         bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
-        options = {"attn_mask": bias, "is_causal": mask.causal, "dropout_p": dropout, "scale": scale}
+        options = {
+            "attn_mask": bias,
+            "is_causal": mask.causal,
+            "dropout_p": dropout,
+            "scale": scale,
+        }
         grouped = q_BHTD.shape[1] != k_BGSD.shape[1]
         return F.scaled_dot_product_attention(q_BHTD, k_BGSD, v_BGSE, enable_gqa=grouped, **options)
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)

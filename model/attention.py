@@ -87,7 +87,9 @@ class MultiHeadAttention(Attention):
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
-            raise ValueError(f"n_heads ({n_heads}) must be a multiple of queries_per_kv ({queries_per_kv})")
+            raise ValueError(
+                f"n_heads ({n_heads}) must be a multiple of queries_per_kv ({queries_per_kv})"
+            )
         head_dim = head_dim or default_head_dim(d_model, n_heads)
         v_head_dim = v_head_dim or head_dim
         key_width, value_width = memory or (d_model, d_model)
@@ -206,7 +208,12 @@ class MultiHeadLatentAttention(Attention):
     def absorbing_is_cheaper(self, x, cached_B1SK):
         """Compare multiplications per head: per cached token, per new token, and per pair of them."""
         T, S = x.shape[1], cached_B1SK.shape[2]
-        P, R, E, L = self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim, self.kv_lora_rank
+        P, R, E, L = (
+            self.qk_nope_head_dim,
+            self.qk_rope_head_dim,
+            self.v_head_dim,
+            self.kv_lora_rank,
+        )
         expanded = S * L * (P + E) + T * S * (P + R + E)
         absorbed = T * L * (P + E) + T * S * (2 * L + R)
         return absorbed < expanded

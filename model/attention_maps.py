@@ -45,10 +45,17 @@ def attention_maps(model, inputs):
     else:
         axes = [(f"encoder {i + 1}", source, source) for i in range(len(model.encoder.blocks))]
         for i in range(len(model.decoder.blocks)):
-            axes += [(f"decoder {i + 1}", tokens, tokens), (f"decoder {i + 1} to source", tokens, source)]
+            axes += [
+                (f"decoder {i + 1}", tokens, tokens),
+                (f"decoder {i + 1} to source", tokens, source),
+            ]
     if len(axes) != len(records):
-        raise ValueError("this model's attention computes its weights itself, so they cannot be shown")
-    return [AttentionMap(*layer, weights[0].cpu()) for layer, weights in zip(axes, records, strict=True)]
+        raise ValueError(
+            "this model's attention computes its weights itself, so they cannot be shown"
+        )
+    return [
+        AttentionMap(*layer, weights[0].cpu()) for layer, weights in zip(axes, records, strict=True)
+    ]
 
 
 def draw_maps(attention_maps, decode, path):
@@ -61,7 +68,9 @@ def draw_maps(attention_maps, decode, path):
     for row, layer in zip(grid, attention_maps, strict=True):
         for axes in row[len(layer.weights_HTS) :]:
             axes.axis("off")
-        for head, (axes, weights_TS) in enumerate(zip(row, layer.weights_HTS.numpy(), strict=False)):
+        for head, (axes, weights_TS) in enumerate(
+            zip(row, layer.weights_HTS.numpy(), strict=False)
+        ):
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")

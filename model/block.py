@@ -31,10 +31,14 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def self_attend(self, x, context, cache):
-        return self.attention(x, mask=context.mask, rotate=context.rotate, cache=cache and cache.self_attn)
+        return self.attention(
+            x, mask=context.mask, rotate=context.rotate, cache=cache and cache.self_attn
+        )
 
     def cross_attend(self, x, context, cache):
-        return self.cross(x, context.memory, mask=context.memory_mask, cache=cache and cache.cross_attn)
+        return self.cross(
+            x, context.memory, mask=context.memory_mask, cache=cache and cache.cross_attn
+        )
 
 
 def blocks_of(model):
@@ -74,9 +78,13 @@ class SandwichBlock(Block):
         self.cross_added_norm = norm() if cross is not None else None
 
     def forward(self, x, context, cache=None):
-        x = x + self.drop(self.attention_added_norm(self.self_attend(self.attention_norm(x), context, cache)))
+        x = x + self.drop(
+            self.attention_added_norm(self.self_attend(self.attention_norm(x), context, cache))
+        )
         if context.memory is not None:
-            x = x + self.drop(self.cross_added_norm(self.cross_attend(self.cross_norm(x), context, cache)))
+            x = x + self.drop(
+                self.cross_added_norm(self.cross_attend(self.cross_norm(x), context, cache))
+            )
         x = x + self.drop(self.ffn_added_norm(self.ffn(self.ffn_norm(x))))
         return x
 
@@ -85,11 +93,18 @@ class ParallelBlock(Block):
     """All sub-layers read the same input (arxiv.org/abs/2204.02311)."""
 
     def forward(self, x, context, cache=None):
-        added = self.self_attend(self.attention_norm(x), context, cache) + self.ffn(self.ffn_norm(x))
+        added = self.self_attend(self.attention_norm(x), context, cache) + self.ffn(
+            self.ffn_norm(x)
+        )
         if context.memory is not None:
             added = added + self.cross_attend(self.cross_norm(x), context, cache)
         x = x + self.drop(added)
         return x
 
 
-BLOCKS = {"pre": PreNormBlock, "post": PostNormBlock, "sandwich": SandwichBlock, "parallel": ParallelBlock}
+BLOCKS = {
+    "pre": PreNormBlock,
+    "post": PostNormBlock,
+    "sandwich": SandwichBlock,
+    "parallel": ParallelBlock,
+}

@@ -18,7 +18,9 @@ class KVCache:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
         if len(new[0]) != len(self.buffers[0]):
-            raise ValueError(f"the cache has {len(self.buffers[0])} rows and cannot take {len(new[0])}")
+            raise ValueError(
+                f"the cache has {len(self.buffers[0])} rows and cannot take {len(new[0])}"
+            )
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
         for buffer, n in zip(self.buffers, new, strict=True):

@@ -17,7 +17,11 @@ class Embedding(nn.Module):
     """Token embeddings, optionally scaled as in the original Transformer, or with segments as in BERT."""
 
     def __init__(
-        self, vocab_size: int, d_model: int, scale_by_sqrt_d: bool = False, type_vocab_size: TypeVocabSize = 0
+        self,
+        vocab_size: int,
+        d_model: int,
+        scale_by_sqrt_d: bool = False,
+        type_vocab_size: TypeVocabSize = 0,
     ):
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model)
@@ -28,7 +32,9 @@ class Embedding(nn.Module):
         if tokens_BT.ndim != 2:
             raise ValueError(f"tokens must be a tensor of (B, T), not {tuple(tokens_BT.shape)}")
         if self.types is None and types_BT is not None:
-            raise ValueError("types need segment embeddings, but model.embedding.type_vocab_size is 0")
+            raise ValueError(
+                "types need segment embeddings, but model.embedding.type_vocab_size is 0"
+            )
         x = self.table(tokens_BT)
         if self.scale is not None:
             x = x * self.scale
@@ -68,7 +74,9 @@ class Head(nn.Module):
         super().__init__()
         self.tie_weights, self.logit_softcap = tie_weights, logit_softcap
         self.scale = d_model**-0.5 if scale_by_inv_sqrt_d else None
-        self.transform = MLMTransform(d_model, mlm_transform, norm) if mlm_transform else nn.Identity()
+        self.transform = (
+            MLMTransform(d_model, mlm_transform, norm) if mlm_transform else nn.Identity()
+        )
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
     def tie(self, embedding):

@@ -26,7 +26,9 @@ class MLP(nn.Module):
     ):
         super().__init__()
         if (expansion is None) == (d_ff is None):
-            raise ValueError(f"set either expansion ({expansion}) or d_ff ({d_ff}), and the other to null")
+            raise ValueError(
+                f"set either expansion ({expansion}) or d_ff ({d_ff}), and the other to null"
+            )
         if d_ff is not None and d_ff % multiple_of:
             raise ValueError(f"d_ff ({d_ff}) must be a multiple of multiple_of ({multiple_of})")
         self.d_ff = d_ff or max(1, round(expansion * d_model / multiple_of)) * multiple_of
@@ -53,5 +55,11 @@ ACTIVATIONS = {
 }
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
-FFNS = {name: partial(MLP, activation=f, gated=False) for name, f in ACTIVATIONS.items() if name != "silu"}
-FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()}
+FFNS = {
+    name: partial(MLP, activation=f, gated=False)
+    for name, f in ACTIVATIONS.items()
+    if name != "silu"
+}
+FFNS |= {
+    kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()
+}

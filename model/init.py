@@ -47,7 +47,9 @@ def initialize_weights(model, scheme):
     """Draw every matrix by the scheme, with zero biases. Other parameters keep their initial values."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
-    matrices = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)}
+    matrices = {
+        name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)
+    }
     n_residual_writes = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
     stds = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     for name, matrix in matrices.items():

@@ -34,7 +34,12 @@ def chunk_loss(logit_softcap, rows_NC, targets_N, weight_VC, *bias):
     if logit_softcap is not None:
         grad_NV *= 1 - (logits_NV / logit_softcap) ** 2
     grad_NV = grad_NV.type_as(rows_NC)
-    return total, grad_NV @ weight_VC, grad_NV.mT @ rows_NC, *[grad_NV.sum(0, dtype=exact) for _ in bias]
+    return (
+        total,
+        grad_NV @ weight_VC,
+        grad_NV.mT @ rows_NC,
+        *[grad_NV.sum(0, dtype=exact) for _ in bias],
+    )
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -45,17 +50,25 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def forward(ctx, logit_softcap, hidden_NC, targets_N, *parameters):
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = (hidden_NC[:1] @ hidden_NC[:1].mT).dtype  # under autocast that of matmuls
-        low_NC, *low_parameters = (tensor.to(low) for tensor in (hidden_NC, *parameters))  # cast once
+        low_NC, *low_parameters = (
+            tensor.to(low) for tensor in (hidden_NC, *parameters)
+        )  # cast once
         total, hidden_grad_NC = hidden_NC.new_zeros((), dtype=exact), torch.empty_like(hidden_NC)
         grads = [torch.zeros_like(p, dtype=exact) for p in parameters]
         size = chunk_size(hidden_NC, len(parameters[0]))
         chunks = (tensor.split(size) for tensor in (hidden_grad_NC, low_NC, targets_N))
         for hidden_grad, rows, targets in zip(*chunks, strict=True):
-            part, hidden_grad[:], *chunk_grads = chunk_loss(logit_softcap, rows, targets, *low_parameters)
-            total = total + part  # not in place: compiled by torch 2.11, the result would have no gradient
+            part, hidden_grad[:], *chunk_grads = chunk_loss(
+                logit_softcap, rows, targets, *low_parameters
+            )
+            total = (
+                total + part
+            )  # not in place: compiled by torch 2.11, the result would have no gradient
             for grad, chunk_grad in zip(grads, chunk_grads, strict=True):
                 grad += chunk_grad
-        ctx.save_for_backward(hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)])
+        ctx.save_for_backward(
+            hidden_grad_NC, *[g.type_as(p) for g, p in zip(grads, parameters, strict=True)]
+        )
         return total
 
     @staticmethod
@@ -69,7 +82,9 @@ def loss(hidden, head, targets, count=None):
     """The summed cross-entropy over all targets, and how many there are. Pass `count` where it is known, to
     avoid a synchronization on a GPU; it must be exact, because only that many targets are read."""
     if hidden.shape[:-1] != targets.shape:
-        raise ValueError(f"targets must be {tuple(hidden.shape[:-1])}, as hidden, not {tuple(targets.shape)}")
+        raise ValueError(
+            f"targets must be {tuple(hidden.shape[:-1])}, as hidden, not {tuple(targets.shape)}"
+        )
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     count = int((targets != IGNORE_INDEX).sum()) if count is None else count
     if count < len(targets):

@@ -91,7 +91,9 @@ class Llama3Scaling:
 
     def __post_init__(self):
         if self.high_freq_factor <= self.low_freq_factor:
-            raise ValueError(f"low_freq_factor must be below high_freq_factor ({self.high_freq_factor})")
+            raise ValueError(
+                f"low_freq_factor must be below high_freq_factor ({self.high_freq_factor})"
+            )
 
     def __call__(self, inv_freq, theta):
         turns = self.original_max_position * inv_freq / (2 * math.pi)
@@ -112,7 +114,9 @@ class YarnScaling:
 
     def __post_init__(self):
         if self.beta_fast <= self.beta_slow:
-            raise ValueError(f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})")
+            raise ValueError(
+                f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})"
+            )
 
     def __call__(self, inv_freq, theta):
         pairs = len(inv_freq)
@@ -156,7 +160,9 @@ class Rope(Position):
         self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"}, shared={})
 
     def rotary(self, x, pos):
-        inv_freq, mscale = self.scaling(inv_frequencies(self.width, self.rope_theta, x), self.rope_theta)
+        inv_freq, mscale = self.scaling(
+            inv_frequencies(self.width, self.rope_theta, x), self.rope_theta
+        )
         angle = pos[:, None, :, None] * inv_freq
         cos, sin = angle.cos() * mscale, angle.sin() * mscale
         cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
@@ -165,7 +171,9 @@ class Rope(Position):
             # cast once and with few operations, because at small widths each costs as much as a matmul
             paired, rest = heads.split([self.width, heads.shape[-1] - self.width], -1)
             paired = paired.to(cos.dtype)
-            rotated = torch.addcmul(paired * cos, paired.roll(self.width // 2, -1), sin).type_as(heads)
+            rotated = torch.addcmul(paired * cos, paired.roll(self.width // 2, -1), sin).type_as(
+                heads
+            )
             return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
         return rotate
@@ -193,11 +201,17 @@ class Relative(Position):
     """T5's learned bias per head and distance bucket (arxiv.org/abs/1910.10683, section 2.1)."""
 
     def __init__(
-        self, n_heads: int, causal: bool, num_buckets: Annotated[int, Bounds(least=4)], max_distance: Count
+        self,
+        n_heads: int,
+        causal: bool,
+        num_buckets: Annotated[int, Bounds(least=4)],
+        max_distance: Count,
     ):
         super().__init__()
         if num_buckets % 2 or max_distance <= num_buckets:
-            raise ValueError(f"num_buckets ({num_buckets}) must be even and < max_distance ({max_distance})")
+            raise ValueError(
+                f"num_buckets ({num_buckets}) must be even and < max_distance ({max_distance})"
+            )
         self.table = nn.Embedding(num_buckets, n_heads)
         self.causal, self.num_buckets, self.max_distance = causal, num_buckets, max_distance
 
@@ -212,7 +226,9 @@ class Relative(Position):
         buckets = self.num_buckets if self.causal else self.num_buckets // 2
         near = buckets // 2
         distance = (-offset).clamp(min=0) if self.causal else offset.abs()
-        growth = (distance.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
+        growth = (distance.clamp(min=near).float() / near).log() / math.log(
+            self.max_distance / near
+        )
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         ahead = 0 if self.causal else buckets * (offset > 0)
         return ahead + torch.where(distance < near, distance, far)

@@ -31,7 +31,11 @@ class Precision(NamedTuple):
     reason: str
 
     def autocast(self):
-        return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
+        return (
+            nullcontext()
+            if self.dtype == torch.float32
+            else torch.autocast(self.device.type, self.dtype)
+        )
 
     def scaler(self):
         """Small gradients would underflow in float16."""
@@ -52,12 +56,16 @@ def choose_device(name):
     number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
     kind = "cuda" if number else name
     if kind not in DEVICES:
-        raise ValueError(f"device is {name!r}; choose one of: {', '.join(DEVICES)}, or a GPU such as cuda:1")
+        raise ValueError(
+            f"device is {name!r}; choose one of: {', '.join(DEVICES)}, or a GPU such as cuda:1"
+        )
     if kind == "auto":
         device = torch.accelerator.current_accelerator(check_available=True)
         return device if device and device.type in DEVICES else torch.device("cpu")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda, but there is no GPU that torch can use; choose device=auto or cpu")
+        raise ValueError(
+            "device=cuda, but there is no GPU that torch can use; choose device=auto or cpu"
+        )
     if number and int(number[1]) >= (count := torch.cuda.device_count()):
         raise ValueError(f"device={name}, but there are {count} GPUs; the first is cuda:0")
     if kind == "mps" and not torch.backends.mps.is_available():
@@ -94,7 +102,9 @@ def choose_precision(device, precision):
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         dtype, verb = (torch.bfloat16, "has") if major >= 8 else (torch.float16, "lacks")
-        return Precision(device, dtype, f"GPU {verb} native bf16 matmul (compute capability {major}.{minor})")
+        return Precision(
+            device, dtype, f"GPU {verb} native bf16 matmul (compute capability {major}.{minor})"
+        )
     if device.type == "cpu" and (feature := fast_bf16(processor())):
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")

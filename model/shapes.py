@@ -138,12 +138,18 @@ def draw_mask(record):
 def main(args):
     check_flags(args, {"-h", "--help", "--mask", "--padding"})
     parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py"
+    )
     parser.add_argument("--mask", action="store_true", help="draw which keys each query attends to")
-    parser.add_argument("--padding", type=int, choices=range(6), help="padding tokens of the second sequence")
+    parser.add_argument(
+        "--padding", type=int, choices=range(6), help="padding tokens of the second sequence"
+    )
     options = parser.parse_intermixed_args(args)
     config = compose(["size=tiny", *options.overrides]).model
-    model = build_model(config, VOCAB_SIZE).double()  # in float64 there is no fused kernel to hide the scores
+    model = build_model(
+        config, VOCAB_SIZE
+    ).double()  # in float64 there is no fused kernel to hide the scores
     steps = trace_forward(model, example_inputs(config.kind, options.padding))
     if not options.mask:
         return print_walk(steps, config.kind)

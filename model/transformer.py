@@ -25,7 +25,9 @@ def make_block(config, shared, memory_width):
     ffn, cross = build("model.ffn", FFNS, config.ffn, shared), None
     if memory_width is not None:
         widths = shared | {"memory": (memory_width, memory_width)}
-        cross = build("model.cross_attention", ATTENTIONS, config.cross_attention, widths, needs="memory")
+        cross = build(
+            "model.cross_attention", ATTENTIONS, config.cross_attention, widths, needs="memory"
+        )
     parts = {"attention": attention, "ffn": ffn, "cross": cross}
     return build("model.block", BLOCKS, config.block, shared | parts)
 
@@ -39,7 +41,9 @@ class Stack(nn.Module):
         names = ("d_model", "n_heads", "context_length", "dropout")
         shared = {name: getattr(config, name) for name in names} | {"causal": causal, "norm": norm}
         self.causal, self.has_memory = causal, memory_width is not None
-        self.blocks = nn.ModuleList(make_block(config, shared, memory_width) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(
+            make_block(config, shared, memory_width) for _ in range(config.n_layers)
+        )
         attention = self.blocks[0].attention
         self.sliding_window, shared["rotary_dim"] = attention.sliding_window, attention.rotary_dim
         self.position = build("model.position", POSITIONS, config.position, shared)
@@ -67,13 +71,19 @@ class Stack(nn.Module):
         start = caches[0].self_attn.length if caches else 0
         end, limit = start + x.shape[1], self.position.max_positions
         if limit is not None and end > limit:
-            raise ValueError(f"{end} positions, but learned positions end at model.context_length ({limit})")
+            raise ValueError(
+                f"{end} positions, but learned positions end at model.context_length ({limit})"
+            )
         shape = (len(x), end)
         if visible is not None and (visible.dtype != torch.bool or visible.shape != shape):
             got = f"{visible.dtype} of {tuple(visible.shape)}"
-            raise ValueError(f"visible must be torch.bool of {shape}, cached tokens included, not {got}")
+            raise ValueError(
+                f"visible must be torch.bool of {shape}, cached tokens included, not {got}"
+            )
         k_pos = torch.arange(end, device=x.device)[None]
-        if visible is not None:  # count from the first visible token, so that left padding changes nothing
+        if (
+            visible is not None
+        ):  # count from the first visible token, so that left padding changes nothing
             k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
         return k_pos[:, start:], k_pos
 
@@ -132,13 +142,19 @@ class EncoderDecoder(Transformer):
     kind = "encoder_decoder"
 
     def make_stacks(self, config, sizes):
-        encoder = replace(config, **{size: n for size, n in asdict(config.encoder).items() if n is not None})
+        encoder = replace(
+            config, **{size: n for size, n in asdict(config.encoder).items() if n is not None}
+        )
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
         try:
             self.encoder = Stack(encoder, causal=False)
-        except ValueError as error:  # the decoder accepted the same parts, so the encoder's sizes are wrong
+        except (
+            ValueError
+        ) as error:  # the decoder accepted the same parts, so the encoder's sizes are wrong
             raise ValueError(f"model.encoder: {error}") from None
-        self.source_embedding = None  # source and target share an embedding if they have the same width
+        self.source_embedding = (
+            None  # source and target share an embedding if they have the same width
+        )
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
             self.source_embedding = construct("model.embedding", Embedding, config.embedding, sizes)
@@ -149,7 +165,9 @@ class EncoderDecoder(Transformer):
 
     def decode(self, tokens, memory, *, visible=None, memory_visible=None, caches=None):
         x = self.embedding(tokens)
-        return self.decoder(x, visible=visible, memory=memory, memory_visible=memory_visible, caches=caches)
+        return self.decoder(
+            x, visible=visible, memory=memory, memory_visible=memory_visible, caches=caches
+        )
 
     def hidden(self, source, tokens, *, source_visible=None):
         memory_BSC = self.encode(source, visible=source_visible)
@@ -159,7 +177,9 @@ class EncoderDecoder(Transformer):
         return self.decoder.new_caches(size)
 
 
-ARCHITECTURES = {architecture.kind: architecture for architecture in (Decoder, Encoder, EncoderDecoder)}
+ARCHITECTURES = {
+    architecture.kind: architecture for architecture in (Decoder, Encoder, EncoderDecoder)
+}
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
@@ -180,7 +200,11 @@ class NoNormal(TorchFunctionMode):
     """Draws nothing: on the "meta" device, torch would import torch._dynamo for it, which takes 0.5 s."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        return kwargs["tensor"] if function is torch.nn.init.normal_ else function(*args, **(kwargs or {}))
+        return (
+            kwargs["tensor"]
+            if function is torch.nn.init.normal_
+            else function(*args, **(kwargs or {}))
+        )
 
 
 def check_config(config):
@@ -190,14 +214,23 @@ def check_config(config):
         raise ValueError(f"model.kind is {kind!r}; choose one of: {', '.join(ARCHITECTURES)}")
     from_dict(ModelConfig, asdict(config), "model.")
     if kind == "encoder_decoder" and config.cross_attention is None:
-        raise ValueError(f"an {kind} needs cross-attention; add attention@model.cross_attention=mha")
+        raise ValueError(
+            f"an {kind} needs cross-attention; add attention@model.cross_attention=mha"
+        )
     if kind != "encoder_decoder" and config.cross_attention is not None:
         article = "an" if kind == "encoder" else "a"
         raise ValueError(f"{article} {kind} has no encoder output; remove model.cross_attention")
     if kind != "encoder_decoder" and config.encoder != EncoderSizes(None, None, None):
-        raise ValueError(f"model.encoder sets the encoder of an encoder_decoder; model.kind is {kind}")
+        raise ValueError(
+            f"model.encoder sets the encoder of an encoder_decoder; model.kind is {kind}"
+        )
     if kind != "encoder" and embedding.get("type_vocab_size"):
         raise ValueError(f"model.embedding.type_vocab_size is for encoders; model.kind is {kind}")
-    added = embedding.get("type_vocab_size") or config.position.get("kind") in ("learned", "sinusoidal")
+    added = embedding.get("type_vocab_size") or config.position.get("kind") in (
+        "learned",
+        "sinusoidal",
+    )
     if config.embedding_norm and embedding.get("scale_by_sqrt_d") and not added:
-        raise ValueError("model.embedding_norm undoes model.embedding.scale_by_sqrt_d: set one to false")
+        raise ValueError(
+            "model.embedding_norm undoes model.embedding.scale_by_sqrt_d: set one to false"
+        )

@@ -8,7 +8,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 try:
     import torch
 except ModuleNotFoundError:
-    pytest.exit("torch is missing: is this the pytest of the environment that README.md sets up?", 4)
+    pytest.exit(
+        "torch is missing: is this the pytest of the environment that README.md sets up?", 4
+    )
 
 torch.set_num_threads(1)  # each worker of pytest-xdist has a core
 # were the first backward pass one of fake tensors, autograd would start threads for GPUs: no test could fork

@@ -20,7 +20,13 @@ ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 VOCABULARY = 23
 ARCHITECTURES = ["decoder", "encoder", "encoder_decoder"]
-PARTS = {"attention": ATTENTIONS, "position": POSITIONS, "norm": NORMS, "ffn": FFNS, "block": BLOCKS}
+PARTS = {
+    "attention": ATTENTIONS,
+    "position": POSITIONS,
+    "norm": NORMS,
+    "ffn": FFNS,
+    "block": BLOCKS,
+}
 
 
 def names(group):
@@ -67,7 +73,9 @@ def tiny(kind="decoder", **changes):
         ffn=part("ffn", "gelu"),
         head=dict.fromkeys(("tie_weights", "bias", "scale_by_inv_sqrt_d"), False)
         | dict.fromkeys(("logit_softcap", "mlm_transform")),
-        encoder=EncoderSizes(40, 3, 2) if kind == "encoder_decoder" else EncoderSizes(None, None, None),
+        encoder=EncoderSizes(40, 3, 2)
+        if kind == "encoder_decoder"
+        else EncoderSizes(None, None, None),
         init="gpt2",
     )
     return replace(config, **changes)

@@ -20,18 +20,44 @@ FOLDERS = ("configs", "data", "model", "training")  # each imports only itself a
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding; names without a file are skipped
-CORE = "transformer block attention attend cache position norm feedforward kernels embedding init loss"
+CORE = (
+    "transformer block attention attend cache position norm feedforward kernels embedding init loss"
+)
 CORE = {f"model.{name}" for name in CORE.split()} | {"model", "configs.registry", "configs.schema"}
 CORE |= {"model.generate"} | {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
 USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
-    "data": {"numpy", "torch", "tiktoken", "tiktoken_ext", "tokenizers", "datasets", "huggingface_hub"}
+    "data": {
+        "numpy",
+        "torch",
+        "tiktoken",
+        "tiktoken_ext",
+        "tokenizers",
+        "datasets",
+        "huggingface_hub",
+    }
     | {"pyarrow", "requests", "rich", "filelock"},
-    "model": {"torch", "safetensors", "tokenizers", "huggingface_hub", "yaml", "omegaconf", "matplotlib"}
+    "model": {
+        "torch",
+        "safetensors",
+        "tokenizers",
+        "huggingface_hub",
+        "yaml",
+        "omegaconf",
+        "matplotlib",
+    }
     | {"rich", "filelock", "transformers"},
 }
-SLOW = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib", "transformers"}
+SLOW = {
+    "datasets",
+    "tokenizers",
+    "huggingface_hub",
+    "requests",
+    "wandb",
+    "matplotlib",
+    "transformers",
+}
 
 
 def module_name(path):
@@ -92,7 +118,9 @@ SHARED = {
     "optimizer": {"model"},
     "schedule": {"steps"},
 }
-FILES_OF_KINDS = [(g, name) for g in REGISTRIES for name in names(g) if (g, name) != ("objective", "auto")]
+FILES_OF_KINDS = [
+    (g, name) for g in REGISTRIES for name in names(g) if (g, name) != ("objective", "auto")
+]
 
 
 @pytest.mark.parametrize("group", REGISTRIES)
@@ -100,7 +128,9 @@ def test_every_kind_has_a_yaml_file(group):
     files = [part(group, name) for name in names(group)]
     assert {options["kind"] for options in files} - {"auto"} == set(REGISTRIES[group])
     if group == "position":
-        assert {options["scaling"]["kind"] for options in files if "scaling" in options} == set(SCALINGS)
+        assert {options["scaling"]["kind"] for options in files if "scaling" in options} == set(
+            SCALINGS
+        )
 
 
 @pytest.mark.parametrize(("group", "name"), FILES_OF_KINDS)
@@ -120,5 +150,7 @@ def test_sources_of_pairs():
 
 def test_every_yaml_file_starts_with_a_description():
     for path in CONFIGS.rglob("*.yaml"):
-        lines = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+        lines = [
+            line for line in path.read_text().splitlines() if not line.startswith("# @package")
+        ]
         assert lines[0].startswith("# ") and len(lines[0].split()) > 1, path

@@ -15,13 +15,21 @@ from model.hub.convert import init_model
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
-TEMPLATES = {"bert": "<pad> $A <eos>", "t5": "$A <eos>", "bart": "<eos> $A <eos>", "mistral": "<pad> $A"}
+TEMPLATES = {
+    "bert": "<pad> $A <eos>",
+    "t5": "$A <eos>",
+    "bart": "<eos> $A <eos>",
+    "mistral": "<pad> $A",
+}
 PROMPT = "the cat's hat"
 
 
 def unigram():
     """Tokens that begin with their space, and the special tokens of byte_pairs()."""
-    vocabulary = [f"\u2581{word}" for word in ("the", "cat", "hat", "in")] + ["\u2581", *"'abcdehinorst"]
+    vocabulary = [f"\u2581{word}" for word in ("the", "cat", "hat", "in")] + [
+        "\u2581",
+        *"'abcdehinorst",
+    ]
     vocabulary += [f"\u2581w{n}" for n in range(END - len(vocabulary))] + ["<eos>", "<pad>"]
     tokenizer = Tokenizer(models.Unigram([(token, -2.0) for token in vocabulary], unk_id=PAD))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -56,7 +64,10 @@ def imported(request, tmp_path):
 def run(tmp_path, capsys):
     def run(*args):
         capsys.readouterr()
-        assert run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *args]) == 0
+        assert (
+            run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *args])
+            == 0
+        )
         return capsys.readouterr().out
 
     return run
@@ -95,7 +106,10 @@ def test_decoders_generate_as_in_transformers(imported, run):
     """With the template's prefix, without its suffix; no space is lost where the generated text begins."""
     model, tokenizer = imported("mistral")
     prompt, output = hf_generate(model, tokenizer)
-    printed, row = run("--prompt", PROMPT, *GREEDY), json.loads(run("--prompt", PROMPT, *GREEDY, "--json"))
+    printed, row = (
+        run("--prompt", PROMPT, *GREEDY),
+        json.loads(run("--prompt", PROMPT, *GREEDY, "--json")),
+    )
     assert row["ids"] == output[len(prompt) :]
     expected = tokenizer.decode(output, skip_special_tokens=True)
     assert printed == f"{expected}\n" == f"{PROMPT}{row['text']}\n"

@@ -96,12 +96,22 @@ def act(overrides):
 
 
 def test_train_resume_and_sample(tmp_path):
-    (tmp_path / "book.txt").write_text("a text with é and ✓, don't you see\n" * 300, encoding="utf-8")
-    overrides = ["tokenizer=char", "train.steps=2", "checkpoint.every=1", "checkpoint.keep=1", "name=run"]
+    (tmp_path / "book.txt").write_text(
+        "a text with é and ✓, don't you see\n" * 300, encoding="utf-8"
+    )
+    overrides = [
+        "tokenizer=char",
+        "train.steps=2",
+        "checkpoint.every=1",
+        "checkpoint.keep=1",
+        "name=run",
+    ]
     # a default encoding that is not UTF-8, as on Windows
     own = {"PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", CHILD, *with_usual(overrides)]
-    run = subprocess.run(command, cwd=tmp_path, env=os.environ | own, capture_output=True, encoding="utf-8")
+    run = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | own, capture_output=True, encoding="utf-8"
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "warning" not in run.stderr, run.stderr
     assert (tmp_path / "runs/run/checkpoints/latest").read_bytes() == b"step-00000004\n"

@@ -37,14 +37,18 @@ def arguments(command):
     """([program, *options], {key: value} of the overrides)"""
     _, *args = shlex.split(command, comments=True)
     overrides = [arg for arg in args if re.match(r"[\w.@]+=", arg)]
-    return [arg for arg in args if arg not in overrides], dict(arg.split("=", 1) for arg in overrides)
+    return [arg for arg in args if arg not in overrides], dict(
+        arg.split("=", 1) for arg in overrides
+    )
 
 
 def small(command):
     """The command for a tiny model and a text of a few kilobytes."""
     args, overrides = arguments(command)
     if args[0] == "train.py" or args[:2] == ["-m", "data"]:
-        overrides |= SMALL | (PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT)
+        overrides |= SMALL | (
+            PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT
+        )
         if "world" in overrides:
             overrides["world"] = SMALL["train.batch_size"]
         if "init_from" in overrides:  # which brings model and tokenizer
@@ -83,7 +87,9 @@ def home(tmp_path_factory):
             assert execute(small(command)) == 0, command
             if name := arguments(command)[1].get("name"):
                 assert Path("runs", name, "checkpoints/latest").read_text() == "step-00000002\n"
-        for run in {run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)}:
+        for run in {
+            run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)
+        }:
             if not Path(run).exists():
                 shutil.copytree("runs/tiny", run)
     return folder
@@ -126,7 +132,9 @@ def test_an_attention_of_your_own(tmp_path):
     text = file.read_text().replace("ATTENTIONS = {\n", f"{new_class}\n\nATTENTIONS = {{\n{line}")
     file.write_text(text)
     (tmp_path / f"configs/attention/{kind}.yaml").write_text(yaml)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST")
+    }
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
 
     def run(command):
@@ -135,7 +143,9 @@ def test_an_attention_of_your_own(tmp_path):
     files = "tests/model/test_grid.py tests/model/test_shapes.py"
     tests = run(f"pytest -n 0 -p no:cacheprovider -k {kind} -v {files}")
     assert tests.returncode == 0, tests.stdout
-    assert int(re.search(r"(\d+) passed", tests.stdout)[1]) > len(names("position")) * len(ARCHITECTURES)
+    assert int(re.search(r"(\d+) passed", tests.stdout)[1]) > len(names("position")) * len(
+        ARCHITECTURES
+    )
     shown = run(f"model.shapes model=t5 attention={kind}")
     assert shown.returncode == 0 and "attention.py" in shown.stdout, shown.stderr
 
@@ -155,7 +165,9 @@ def test_the_excerpt_of_the_shapes_is_real(capsys):
     command = next(command for command in COMMANDS if "model.shapes" in command)
     assert execute(shlex.split(command)[1:]) == 0
     shown = capsys.readouterr().out
-    excerpt = [line.strip() for line in README.splitlines() if re.match(r"    \w+_[A-Z1]+ +\(", line)]
+    excerpt = [
+        line.strip() for line in README.splitlines() if re.match(r"    \w+_[A-Z1]+ +\(", line)
+    ]
     assert excerpt and not [line for line in excerpt if line not in shown]
 
 
@@ -169,7 +181,9 @@ def test_the_tables_list_every_option(group):
 def test_the_files_named_exist():
     paths = [f"/{path.relative_to(ROOT)}" for path in [*FILES, *(ROOT / "tests").rglob("*.py")]]
     named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README))
-    assert named and not [name for name in named if not any(path.endswith(f"/{name}") for path in paths)]
+    assert named and not [
+        name for name in named if not any(path.endswith(f"/{name}") for path in paths)
+    ]
 
 
 def test_pages_are_short_and_links_lead_somewhere():
@@ -185,7 +199,9 @@ def test_the_source_maps_name_every_file():
     entries = re.findall(r"^    (\S.*(?:\n {5,}.*)*)", maps, re.MULTILINE)
     for path in (path.relative_to(ROOT) for path in FILES if not path.name.startswith("__")):
         folder = "" if path.parent == Path() else f"{path.parent.as_posix()}/"
-        named = any(re.match(rf"{folder}(\w+\.py)?\s", entry) and path.name in entry for entry in entries)
+        named = any(
+            re.match(rf"{folder}(\w+\.py)?\s", entry) and path.name in entry for entry in entries
+        )
         assert named or path.parent.name == "families", (
             f"no source map names {path}: add it to the README.md of its folder, or ignore this in your copy"
         )

@@ -25,7 +25,13 @@ from train import main as train
 from training.sweep import launch
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
-SHORT = ["size=tiny", "tokenizer=byte", "train.steps=3", "train.batch_size=4", "eval.max_examples=2"]
+SHORT = [
+    "size=tiny",
+    "tokenizer=byte",
+    "train.steps=3",
+    "train.batch_size=4",
+    "eval.max_examples=2",
+]
 SHORT += ["precision=fp32", "model.context_length=32"]
 BOOK, PAIRS = ["data=text", "data.path=book.txt"], ["data=synthetic", "data.size=200"]
 FAMILIES = {"gpt2": BOOK, "deepseek": BOOK, "bert": BOOK, "t5": BOOK, "bart": PAIRS, "llama": PAIRS}
@@ -80,7 +86,9 @@ def terminal(run, monkeypatch):
 @pytest.fixture
 def rows(run):
     """The rows of --json."""
-    return lambda *args, **options: list(map(json.loads, run(*args, "--json", **options).splitlines()))
+    return lambda *args, **options: list(
+        map(json.loads, run(*args, "--json", **options).splitlines())
+    )
 
 
 @pytest.mark.parametrize("model", FAMILIES)
@@ -122,7 +130,10 @@ def test_seeds(run):
 
 def test_each_line_of_a_file_is_a_prompt_of_its_own(run, rows, monkeypatch):
     Path("prompts.txt").write_text("line 1\n\nan unlike one\r\nl\n", encoding="utf-8-sig")
-    prompts, limits = ["line 1", "an unlike one", "l"], ["--max-new-tokens", "40", "--n", "2"]  # past 32
+    prompts, limits = (
+        ["line 1", "an unlike one", "l"],
+        ["--max-new-tokens", "40", "--n", "2"],
+    )  # past 32
     batched = rows("--file", "prompts.txt", *limits)
     assert [row["prompt"] for row in batched] == [prompt for prompt in prompts for _ in "12"]
     alone = [row for prompt in prompts for row in rows("--prompt", prompt, *limits)]
@@ -189,7 +200,10 @@ def test_an_interrupt_ends_one_prompt(run, terminal, monkeypatch):
 
 @pytest.mark.parametrize("stdin", [b"line\n", b""])
 def test_interactive_refuses_options_at_once(run, stdin):
-    for model, args in {"gpt2": ["--top-k", "2", "--temperature", "0"], "bart": ["--beams", "0"]}.items():
+    for model, args in {
+        "gpt2": ["--top-k", "2", "--temperature", "0"],
+        "bart": ["--beams", "0"],
+    }.items():
         code, error = run("--interactive", *args, stdin=stdin, name=model)
         assert code == 2 and args[0] in error
 
@@ -220,7 +234,9 @@ def test_masks_are_filled(run, rows, monkeypatch):
     assert shown[2].startswith("  [MASK] 2: ")
     Path("masks.txt").write_text("li[MASK]e [MASK]\n[MASK]e\n")
     [row, short] = rows("--file", "masks.txt", name="bert")
-    assert row["ids"][0] == best[0] and row["logprobs"][0] == pytest.approx(probs[0].log().item(), abs=1e-4)
+    assert row["ids"][0] == best[0] and row["logprobs"][0] == pytest.approx(
+        probs[0].log().item(), abs=1e-4
+    )
     assert row["text"] == shown[0] and len(short["ids"]) == 1
     monkeypatch.setattr(sample, "MAX_BATCH", 1)
     alone = rows("--file", "masks.txt", name="bert")
@@ -231,9 +247,16 @@ def test_masks_are_filled(run, rows, monkeypatch):
 def test_masks_of_a_source_are_sentinels(home):
     tokenizer = load_run(home / "runs/t5").tokenizer
     first, second = (tokenizer.specials[f"sentinel_{n}"] for n in (0, 1))
-    assert encode_prompt("a[MASK][MASK]b", tokenizer, 32, False, NO_TEMPLATE) == [97, first, second, 98]
+    assert encode_prompt("a[MASK][MASK]b", tokenizer, 32, False, NO_TEMPLATE) == [
+        97,
+        first,
+        second,
+        98,
+    ]
     decoder = load_run(home / "runs/gpt2").tokenizer
-    assert encode_prompt("a[MASK]", decoder, 32, False, NO_TEMPLATE) == [*b"a[MASK]"], "to others it is text"
+    assert encode_prompt("a[MASK]", decoder, 32, False, NO_TEMPLATE) == [*b"a[MASK]"], (
+        "to others it is text"
+    )
 
 
 def test_beam_search(rows):
@@ -261,14 +284,19 @@ def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
 
 def test_slide_truncates_on_the_left(rows):
     long, limit = "0123456789" * 4, ["--max-new-tokens", "5"]
-    [slid], [short] = rows("--prompt", long, "--slide", *limit), rows("--prompt", long[-32:], *limit)
+    [slid], [short] = (
+        rows("--prompt", long, "--slide", *limit),
+        rows("--prompt", long[-32:], *limit),
+    )
     assert slid["ids"] == short["ids"] and slid["prompt"] == long
 
 
 @pytest.mark.parametrize("model", ["deepseek", "bert", "t5"])
 def test_attention_maps(run, model, monkeypatch):
     shown = []
-    monkeypatch.setattr(sample, "draw_maps", lambda maps, *args: shown.extend(maps) or draw_maps(maps, *args))
+    monkeypatch.setattr(
+        sample, "draw_maps", lambda maps, *args: shown.extend(maps) or draw_maps(maps, *args)
+    )
     args = ["--prompt", "a$ [MASK]\x00☃", "--attention-map", "maps.png", "--precision", "bf16"]
     Path("maps.png").unlink(missing_ok=True)
     run(*args, *([] if model == "bert" else ["--max-new-tokens", "4"]), name=model)
@@ -322,43 +350,91 @@ def test_missing_checkpoints(tmp_path, run, monkeypatch):
 
 WRONG = [
     ("gpt2", "--prompt ''", "the prompt is empty"),
-    ("gpt2", f"--prompt {'x' * 33}", "the prompt has 33 tokens; the context length is 32 (see --slide)"),
+    (
+        "gpt2",
+        f"--prompt {'x' * 33}",
+        "the prompt has 33 tokens; the context length is 32 (see --slide)",
+    ),
     ("gpt2", "--prompt a --temperature nan", "--temperature is nan; expected a number at least 0"),
     ("gpt2", "--prompt a --top-k 258", "top_k is 258; the vocabulary size is 257"),
     ("gpt2", "--prompt a --max-new-tokens 1000000000", "an integer from 1 to 1,000,000"),
     ("gpt2", "--prompt a --n 0", "--n is 0; expected an integer from 1 to 1,000"),
     ("gpt2", "--prompt a --stop ''", "--stop is empty"),
-    ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k is only for sampling; this is greedy decoding"),
-    ("bart", "--prompt a --n 2", "--n is only for sampling; this is greedy decoding (temperature 0) with"),
+    (
+        "gpt2",
+        "--prompt a --temperature 0 --top-k 5",
+        "--top-k is only for sampling; this is greedy decoding",
+    ),
+    (
+        "bart",
+        "--prompt a --n 2",
+        "--n is only for sampling; this is greedy decoding (temperature 0) with",
+    ),
     (
         "gpt2",
         "--source a",
         "is only for an encoder-decoder or a decoder trained on pairs; this is sampling",
     ),
-    ("gpt2", "--prompt a --length-penalty 2", "--length-penalty is only for beam search; this is sampling"),
-    ("bart", "--prompt a --beams 2 --temperature 1", "--temperature is only for sampling or greedy decoding"),
-    ("bart", "--prompt a --beams 2 --length-penalty nan", "--length-penalty is nan; expected a number"),
+    (
+        "gpt2",
+        "--prompt a --length-penalty 2",
+        "--length-penalty is only for beam search; this is sampling",
+    ),
+    (
+        "bart",
+        "--prompt a --beams 2 --temperature 1",
+        "--temperature is only for sampling or greedy decoding",
+    ),
+    (
+        "bart",
+        "--prompt a --beams 2 --length-penalty nan",
+        "--length-penalty is nan; expected a number",
+    ),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt [MASK] --max-new-tokens 1", "--max-new-tokens is only for sampling or"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is no [MASK] in 'a'"),
-    ("bert", f"--slide --prompt [MASK]{32 * 'x'}", "the last 32 tokens and loses 1 [MASK]: shorten"),
+    (
+        "bert",
+        f"--slide --prompt [MASK]{32 * 'x'}",
+        "the last 32 tokens and loses 1 [MASK]: shorten",
+    ),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run was trained with up to"),
     ("gpt2", "--file none.txt", "--file none.txt cannot be read (no such file or directory)"),
     ("gpt2", "--file latin.txt", "--file latin.txt cannot be read (not UTF-8 at byte 2)"),
     ("gpt2", "--file blank.txt", "--file blank.txt has no prompt; each line is one"),
     ("gpt2", "--prompt a\udcff", "the prompt is not UTF-8"),
-    ("gpt2", "--prompt a --checkpoint first", "the checkpoint is 'first'; choose latest, best or a s"),
+    (
+        "gpt2",
+        "--prompt a --checkpoint first",
+        "the checkpoint is 'first'; choose latest, best or a s",
+    ),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
-    ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; did you mean --temperature?"),
-    ("gpt2", "--max_new_tokens=5", "unknown argument '--max_new_tokens=5'; did you mean --max-new-tokens?"),
+    (
+        "gpt2",
+        "--prompt a --tempersture 1",
+        "unknown argument '--tempersture'; did you mean --temperature?",
+    ),
+    (
+        "gpt2",
+        "--max_new_tokens=5",
+        "unknown argument '--max_new_tokens=5'; did you mean --max-new-tokens?",
+    ),
     ("gpt2", "--out_dir=out", "did you mean --run?"),
     ("gpt2", "--frobnicate", "unknown argument '--frobnicate'; see --help"),
     ("gpt2", "'def '", "unknown argument 'def '; did you mean --prompt 'def '?"),
     ("gpt2", "runs", "unknown argument 'runs'; did you mean --run 'runs'?"),
-    ("gpt2", "--prompt --json", "--prompt: expected one argument; write a text that looks like an option as"),
+    (
+        "gpt2",
+        "--prompt --json",
+        "--prompt: expected one argument; write a text that looks like an option as",
+    ),
     ("gpt2", "--prompt a --json --no-stream", "--no-stream has no effect with --json"),
     ("gpt2", "--prompt a --attention-map m.txt", "expected a file name with .png, .pdf or .svg"),
-    ("gpt2", "--prompt a --attention-map none/m.png", "--attention-map none/m.png cannot be written"),
+    (
+        "gpt2",
+        "--prompt a --attention-map none/m.png",
+        "--attention-map none/m.png cannot be written",
+    ),
     ("gpt2", "--prompt a --attention-map m.png --n 2", "--attention-map needs one text"),
 ]
 
@@ -398,7 +474,10 @@ def test_from_a_shell(home):
     script += f"; {python} --prompt $'a\\xff' >&-"
     done = subprocess.run(["bash", "-c", script], cwd=home, capture_output=True)
     assert done.returncode == 2 and done.stdout == b"a"
-    assert done.stderr.endswith(b"error: the prompt is not UTF-8\n") and b"Traceback" not in done.stderr
+    assert (
+        done.stderr.endswith(b"error: the prompt is not UTF-8\n")
+        and b"Traceback" not in done.stderr
+    )
 
 
 def test_debug_shows_the_traceback(home, monkeypatch, capsys):

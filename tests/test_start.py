@@ -63,9 +63,13 @@ def test_first_step_and_first_token(tmp_path):
     (tmp_path / "book.txt").write_text(TEXT)
     run = imported(tmp_path, "train.py", *USUAL, "name=a", first="training.run:Run:advance")
     assert not run & SLOW and "torch" in run
-    assert (tmp_path / "runs/a/curve.png").exists()  # though at the first evaluation it was not drawn
+    assert (
+        tmp_path / "runs/a/curve.png"
+    ).exists()  # though at the first evaluation it was not drawn
     sample = ["--prompt", "line", "--max-new-tokens", "2"]
-    sampler = imported(tmp_path, "sample.py", *sample, first="model.generate.stream:TextStream:push")
+    sampler = imported(
+        tmp_path, "sample.py", *sample, first="model.generate.stream:TextStream:push"
+    )
     assert not sampler & {"sympy", *SLOW}
 
 
@@ -80,7 +84,9 @@ def test_busy_cores_are_named_once(monkeypatch, threads, waited, fewer):
     monkeypatch.setattr(training.monitor, "seconds_waiting", lambda: 7 + 4 * waited)
     for _ in range(2):
         training.monitor.Monitor.warn_of_busy_cores(monitor, 4.0)
-    assert [line.partition("OMP_NUM_THREADS=")[2].split()[0] for line in lines] == [str(fewer)] * bool(fewer)
+    assert [line.partition("OMP_NUM_THREADS=")[2].split()[0] for line in lines] == [
+        str(fewer)
+    ] * bool(fewer)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="only Linux tells it")

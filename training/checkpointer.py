@@ -41,7 +41,9 @@ class AsyncCheckpointer:
             self.poll(wait=True)
             copies = {} if written else tensors()
             for part, named in copies.items():
-                copies[part] = {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
+                copies[part] = {
+                    name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()
+                }
             self.saved, self.count = state["step"], self.count + 1
             self.pending.append(self.thread.submit(self.write, copies, state, written))
         self.pending.append(self.thread.submit(self.prune, state["step"], best))
@@ -57,7 +59,9 @@ class AsyncCheckpointer:
             log.write(sync=True)
         disk.sync_folder(self.folder.parent)
         self.check_lock()
-        if not all((self.folder.parent / name).exists() for name in ("config.yaml", "tokenizer.json")):
+        if not all(
+            (self.folder.parent / name).exists() for name in ("config.yaml", "tokenizer.json")
+        ):
             self.write_metadata()  # the folder was emptied; without them the weights could not be used
 
     def prune(self, step, best):
@@ -69,7 +73,9 @@ class AsyncCheckpointer:
             checkpoint.prune(self.folder, self.keep, step)
         except (OSError, CheckpointError) as error:
             if not self.warned:
-                warn(f"an old checkpoint could not be deleted ({explain(error)[1]}); the run continues")
+                warn(
+                    f"an old checkpoint could not be deleted ({explain(error)[1]}); the run continues"
+                )
             self.warned = True
 
     def poll(self, wait=False):
@@ -86,7 +92,9 @@ class AsyncCheckpointer:
             _, reason = explain(error)
             if self.failures >= MAX_SAVE_FAILURES:
                 message = f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason})"
-                raise DiskError(f"{message}; resume=true continues from the newest before them") from None
+                raise DiskError(
+                    f"{message}; resume=true continues from the newest before them"
+                ) from None
             if self.failures == 1:
                 warn(f"a checkpoint could not be saved ({reason}); the run continues")
         else:

@@ -33,11 +33,16 @@ def compare(folders, home=None, failed=(), swept=()):
     """Print the table, best first, and save it with the curves. After a sweep, failed is {run: exit code}."""
     home, folders = Path(home or "."), list(dict.fromkeys(map(expand_user, folders)))
     basenames = [folder.name for folder in folders]
-    names = {folder: folder.name if basenames.count(folder.name) == 1 else str(folder) for folder in folders}
+    names = {
+        folder: folder.name if basenames.count(folder.name) == 1 else str(folder)
+        for folder in folders
+    }
     runs = list(merge_seeds((names[folder], *read_run(folder)) for folder in folders))
     # NaN is not below infinity, and therefore last
     runs.sort(key=lambda run: min(math.inf, np.mean(run[2].get("val_loss", math.inf))))
-    text = "\n\n".join([markdown_table(runs), *edge_hints([config for _, config, _ in runs], swept)])
+    text = "\n\n".join(
+        [markdown_table(runs), *edge_hints([config for _, config, _ in runs], swept)]
+    )
     if failed:
         text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
     curves = [(names[f], ".-", points(rows(f / "metrics.jsonl"), "val_loss")) for f in names]
@@ -64,7 +69,11 @@ def merge_seeds(runs):
         if others:
             name = f"{name} (n={len(group)})"
             config = config | {"seed": [config.get("seed") for _, config, _ in group]}
-        yield name, config, {key: [last[key] for last in lasts if key in last] for key in ChainMap(*lasts)}
+        yield (
+            name,
+            config,
+            {key: [last[key] for last in lasts if key in last] for key in ChainMap(*lasts)},
+        )
 
 
 def mean_and_std(values, form):
@@ -86,12 +95,16 @@ def markdown_table(runs):
     lines = [["run", *(key[:100] for key in settings), *(title for title, _, _ in columns)]]
     for name, config, last in runs:
         values = [str(config.get(key, "-"))[:100] for key in settings]
-        values += [mean_and_std(last[field], form) if field in last else "-" for _, field, form in columns]
+        values += [
+            mean_and_std(last[field], form) if field in last else "-" for _, field, form in columns
+        ]
         lines += [[name, *values]]
     lines = [[escape(cell).replace("|", "\\|") for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    padded = [
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in padded)
 
 

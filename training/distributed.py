@@ -28,7 +28,9 @@ def waiting_for(what):
     except RuntimeError as error:
         if TIMED_OUT.search(str(error)):
             faulthandler.dump_traceback(sys.stderr)
-            raise RankError(f"timed out (ddp_timeout) waiting for {what}; see the stacks above") from None
+            raise RankError(
+                f"timed out (ddp_timeout) waiting for {what}; see the stacks above"
+            ) from None
         if DISCONNECTED.search(str(error)):
             raise RankError("another process of this run has ended; see its own error") from None
         raise
@@ -93,7 +95,10 @@ class Dist(NamedTuple):
         if self.world_size == 1:
             return function()
         takes_part = self.is_main or not only_main
-        future, running = ThreadPoolExecutor(1).submit(function if takes_part else lambda: None), True
+        future, running = (
+            ThreadPoolExecutor(1).submit(function if takes_part else lambda: None),
+            True,
+        )
         while running:
             finished, _ = wait([future], timeout=0.5)
             if finished and future.exception():
@@ -108,14 +113,20 @@ def init_distributed(device, parallel, timeout):
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         if parallel not in ("auto", "none"):
             command = "torchrun --nproc_per_node=2 train.py"
-            raise ValueError(f"parallel={parallel} needs several processes; use {command}, or parallel=auto")
+            raise ValueError(
+                f"parallel={parallel} needs several processes; use {command}, or parallel=auto"
+            )
         return Dist(), device
     if missing := [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]:
-        raise ValueError(f"{missing[0]} is not set, but other variables of torchrun are; start with torchrun")
+        raise ValueError(
+            f"{missing[0]} is not set, but other variables of torchrun are; start with torchrun"
+        )
     if device.type == "cuda":
         local, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= n_gpus:
-            raise ValueError(f"process {local + 1} has no GPU: there are {n_gpus}; lower --nproc_per_node")
+            raise ValueError(
+                f"process {local + 1} has no GPU: there are {n_gpus}; lower --nproc_per_node"
+            )
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     faulthandler.enable()  # NCCL aborts a process that has waited too long
@@ -123,7 +134,9 @@ def init_distributed(device, parallel, timeout):
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if parallel == "none" and world_size > 1:
-        raise ValueError(f"parallel=none, but torchrun started {world_size} processes; choose ddp or fsdp")
+        raise ValueError(
+            f"parallel=none, but torchrun started {world_size} processes; choose ddp or fsdp"
+        )
     if parallel == "auto":
         parallel = "ddp" if world_size > 1 else "none"
     return Dist(rank, world_size, parallel), device
@@ -143,7 +156,9 @@ def exit_process(code):
     sys.exit(code)
 
 
-STOP_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")]  # not all on Windows
+STOP_SIGNALS = [
+    s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")
+]  # not all on Windows
 received = []  # the signals of this process
 
 

@@ -23,7 +23,14 @@ from training.step import recompute_blocks
 
 GPU_MEMORY = {"B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48, "V100": 32,
               "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16}  # GB  # fmt: skip
-VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000, "hub": 50_000}
+VOCAB_SIZES = {
+    "byte": 257,
+    "char": 128,
+    "gpt2": 50_258,
+    "cl100k": 100_258,
+    "o200k": 200_000,
+    "hub": 50_000,
+}
 MUON_COPIES = 6.5  # of the matrices, as measured
 DISK_SPEED = 1e9  # bytes per second that a checkpoint is written with
 
@@ -51,7 +58,9 @@ def fake_batch(config, rows):
     """Full rows, as wide as the model can take; of a masked language model, targets at 15 % of the tokens."""
     length = config.model.context_length
     tokens = torch.zeros(rows, length, dtype=torch.long)
-    inputs = {"tokens": tokens} | ({"source": tokens} if config.model.kind == "encoder_decoder" else {})
+    inputs = {"tokens": tokens} | (
+        {"source": tokens} if config.model.kind == "encoder_decoder" else {}
+    )
     targets = length if config.model.kind != "encoder" else max(1, round(0.15 * length))
     return Batch(inputs, tokens, rows * targets)
 
@@ -76,15 +85,22 @@ def count_layers(config, dtype):
         for recompute in (False, True):
             if recompute:
                 recompute_blocks(model)
-            one, two = (count_flops_and_activations(model, precision, fake_batch(config, n)) for n in (1, 2))
+            one, two = (
+                count_flops_and_activations(model, precision, fake_batch(config, n)) for n in (1, 2)
+            )
             activations.append(two[1] - one[1])
             flops.append(one[0])
         blocks = blocks_of(model)
         sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
         inputs = 4 * config.model.context_length * config.model.d_model * len(blocks)
         kept, outside = activations
-        recomputed = outside + inputs + (kept - outside) // len(blocks)  # while one block runs again
-        optimizer, groups = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}), Counter()
+        recomputed = (
+            outside + inputs + (kept - outside) // len(blocks)
+        )  # while one block runs again
+        optimizer, groups = (
+            build("optimizer", OPTIMIZERS, config.optimizer, {"model": model}),
+            Counter(),
+        )
         for muon in [o for o in optimizer.optimizers if isinstance(o, torch.optim.Muon)]:
             for p in (p for group in muon.param_groups for p in group["params"]):
                 groups[p.shape] += MUON_COPIES * p.nbytes
@@ -101,11 +117,19 @@ def count_layers(config, dtype):
 def memory(counts, parallel, recompute, world_size, rows, dtype):
     """Bytes that one process needs for micro-batches of so many rows."""
     half = 0 if dtype == torch.float32 else 2
-    states, casts, update = 8 * counts.parameters + counts.optimizer, half * counts.parameters, counts.update
+    states, casts, update = (
+        8 * counts.parameters + counts.optimizer,
+        half * counts.parameters,
+        counts.update,
+    )
     if parallel == "fsdp":  # while one block runs, the next one is gathered
         states /= world_size
-        update = 2 * min(world_size * counts.matrix, update / MUON_COPIES)  # whole matrices and their results
-        casts = (half or 4) * (2 * counts.largest_block + counts.outside_blocks) + 4 * counts.largest_block
+        update = 2 * min(
+            world_size * counts.matrix, update / MUON_COPIES
+        )  # whole matrices and their results
+        casts = (half or 4) * (
+            2 * counts.largest_block + counts.outside_blocks
+        ) + 4 * counts.largest_block
     kept = rows * (counts.recomputed if recompute == "block" else counts.activations) + counts.loss
     return states + casts + max(kept, update)
 
@@ -132,7 +156,9 @@ def estimate(config):
     tokens = batch_size * config.model.context_length
     limits = [train.steps, train.tokens and math.ceil(train.tokens / tokens)]
     if limits == [None, None]:
-        raise ValueError("dry_run=plan needs the length of the run: set train.steps or train.tokens")
+        raise ValueError(
+            "dry_run=plan needs the length of the run: set train.steps or train.tokens"
+        )
     steps, counts = min(n for n in limits if n is not None), count(config, torch.bfloat16)
     flops, limit = counts.flops * batch_size * steps, FILLED * GPU_MEMORY[gpu] * 1e9
     options, cheapest = [], None
@@ -141,7 +167,9 @@ def estimate(config):
     for recompute, parallel in product(("none", "block"), parallels(config)):
         n, size = largest_micro_batch(counts, parallel, recompute, world, rows, limit)
         option = f"parallel={parallel} train.recompute={recompute} train.micro_batch_size={n}"
-        options.append(f"  {option:<66} {filesize(size):>9}{'' if size <= limit else ', does not fit'}")
+        options.append(
+            f"  {option:<66} {filesize(size):>9}{'' if size <= limit else ', does not fit'}"
+        )
         if size <= limit and not cheapest:  # without recomputing, if that fits
             cheapest = option, flops * (4 / 3 if recompute == "block" else 1)
     gpus = f"{world} x {gpu} with {GPU_MEMORY[gpu]} GB, of which {FILLED:.0%} are used"
@@ -172,5 +200,7 @@ def parallels(config):
 
 def largest_micro_batch(counts, parallel, recompute, world_size, candidates, limit):
     """(rows, bytes) of the first of the descending candidates within the limit; of the last if none is."""
-    sizes = [(n, memory(counts, parallel, recompute, world_size, n, torch.bfloat16)) for n in candidates]
+    sizes = [
+        (n, memory(counts, parallel, recompute, world_size, n, torch.bfloat16)) for n in candidates
+    ]
     return next((size for size in sizes if size[1] <= limit), sizes[-1])

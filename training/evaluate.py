@@ -25,7 +25,9 @@ def evaluate_run(run, limit=None):
         metrics["val_bpb"] = loss / math.log(2) * tokens.n_tokens / tokens.n_bytes
     if objective in ACCURACIES:
         name, count_correct = ACCURACIES[objective]
-        share = (0, 1) if run.dist.parallel == "fsdp" else run.dist.share  # forward passes in step, or not
+        share = (
+            (0, 1) if run.dist.parallel == "fsdp" else run.dist.share
+        )  # forward passes in step, or not
         with evaluating(run):
             counts = [count_correct(run, batch) for batch in batches(*share)]
         totals = map(sum, zip((0, 0), *counts, strict=True))
@@ -35,7 +37,11 @@ def evaluate_run(run, limit=None):
     if run.config.model.kind == "encoder_decoder" and limit is None and rows > 1:
         # a model that ignores its source loses nothing when each row gets that of another
         shuffled = (
-            b._replace(inputs={k: x.roll(1, 0) if k.startswith("source") else x for k, x in b.inputs.items()})
+            b._replace(
+                inputs={
+                    k: x.roll(1, 0) if k.startswith("source") else x for k, x in b.inputs.items()
+                }
+            )
             for b in batches()
             if len(b.targets) > 1
         )
@@ -70,7 +76,10 @@ def exact_match(run, batch):
     return sum(sample["prediction"] == sample["target"] for sample in samples), len(samples)
 
 
-ACCURACIES = {"masked": ("val_accuracy", masked_accuracy), "pairs": ("val_exact_match", exact_match)}
+ACCURACIES = {
+    "masked": ("val_accuracy", masked_accuracy),
+    "pairs": ("val_exact_match", exact_match),
+}
 
 
 @torch.no_grad()
@@ -84,7 +93,10 @@ def sample_validation(run):
         if run.config.model.kind == "encoder":
             batch = batch.to(run.precision.device)
             is_target = batch.targets[0] != IGNORE_INDEX
-            target, predicted = batch.targets[0][is_target], model(**batch.inputs)[0].argmax(-1)[is_target]
+            target, predicted = (
+                batch.targets[0][is_target],
+                model(**batch.inputs)[0].argmax(-1)[is_target],
+            )
             ids = {"masked": batch.inputs["tokens"][0], "target": target, "prediction": predicted}
             ids = {name: tensor.tolist() for name, tensor in ids.items()}
         else:
@@ -106,14 +118,19 @@ def predict_targets(model, tokenizer, batch):
         predictions = generate_ids(model, tokenizer, starts, longest, sources)
     else:
         firsts = [int((row != IGNORE_INDEX).nonzero()[0]) for row in batch.targets]
-        sources = [row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)]
+        sources = [
+            row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)
+        ]
         predictions = generate_ids(model, tokenizer, sources, longest)
     texts = (map(tokenizer.decode_with_specials, ids) for ids in (sources, targets, predictions))
     return [{"source": s, "target": t, "prediction": p} for s, t, p in zip(*texts, strict=True)]
 
 
 def generate_ids(model, tokenizer, prompts, max_new_tokens, sources=None):
-    rows, options = [[] for _ in prompts], {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
+    rows, options = (
+        [[] for _ in prompts],
+        {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids},
+    )
     for ids in stoppable(generate(model, prompts, sources=sources, **options)):
         for row, i in zip(rows, ids, strict=True):
             if i is not None:

@@ -32,7 +32,9 @@ class BatchedMuon(Eager, torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
-            matrices = sorted((p for p in group["params"] if p.grad is not None), key=lambda p: p.shape)
+            matrices = sorted(
+                (p for p in group["params"] if p.grad is not None), key=lambda p: p.shape
+            )
             for (rows, columns), same_shape in groupby(matrices, key=lambda p: p.shape):
                 params, momentum = list(same_shape), group["momentum"]
                 for p in params:
@@ -43,13 +45,17 @@ class BatchedMuon(Eager, torch.optim.Muon):
                 torch._foreach_lerp_(buffers, grads, 1 - momentum)
                 updates = torch._foreach_lerp(grads, buffers, momentum)
                 if is_sharded(params[0]):
-                    updates = orthogonalize_in_turn(updates, params, partial(newton_schulz, group=group))
+                    updates = orthogonalize_in_turn(
+                        updates, params, partial(newton_schulz, group=group)
+                    )
                 else:
                     updates = newton_schulz(torch.stack(updates), group)
                 parts = [local(p) for p in params]
                 if group["weight_decay"]:
                     torch._foreach_mul_(parts, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parts, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
+                torch._foreach_add_(
+                    parts, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5
+                )
 
 
 def newton_schulz(x, group):
@@ -111,7 +117,9 @@ class Optimizer:
                     yield f"{self.names[p]}.{key}", optimizer, p, key
 
     def tensors(self):
-        return {name: o.state[p][key] for name, o, p, key in self.entries() if key in o.state.get(p, ())}
+        return {
+            name: o.state[p][key] for name, o, p, key in self.entries() if key in o.state.get(p, ())
+        }
 
     def expected_state(self):
         """Tensors with the names, dtypes and shapes of the state after a step."""
@@ -122,7 +130,9 @@ class Optimizer:
         entries = {name: entry for name, *entry in self.entries()}
         for name, tensor in tensors:
             optimizer, p, key = entries[name]
-            on_device = key != "step" or optimizer.defaults["fused"]  # else AdamW has its step on the CPU
+            on_device = (
+                key != "step" or optimizer.defaults["fused"]
+            )  # else AdamW has its step on the CPU
             tensor = tensor.to(p.device if on_device else "cpu")
             optimizer.state[p][key] = like(tensor, p) if tensor.ndim else tensor
 
@@ -131,10 +141,14 @@ def adamw(groups, lr, beta1, beta2, eps):
     """lr, and no weight decay, where a group has none of its own."""
     groups = [group for group in groups if group["params"]]
     fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
-    return AdamW(groups, lr=lr, betas=(float(beta1), float(beta2)), eps=eps, weight_decay=0.0, fused=fused)
+    return AdamW(
+        groups, lr=lr, betas=(float(beta1), float(beta2)), eps=eps, weight_decay=0.0, fused=fused
+    )
 
 
-def make_adamw(model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative):
+def make_adamw(
+    model, lr: Positive, beta1: Decay, beta2: Decay, eps: Positive, weight_decay: NonNegative
+):
     """Weight decay is for matrices, not for gains and biases."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -150,14 +164,19 @@ def make_muon(model, lr: Positive, momentum: Decay, weight_decay: NonNegative, a
     hidden = [module.weight for module in modules if isinstance(module, nn.Linear)]
     queries = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
     groups = {lr: []}
-    for parameter in hidden:  # Muon's steps do not depend on the size of a matrix: smaller for small queries
+    for (
+        parameter
+    ) in hidden:  # Muon's steps do not depend on the size of a matrix: smaller for small queries
         groups.setdefault(lr * queries.get(parameter, 1.0), []).append(parameter)
     groups = [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
     muon = BatchedMuon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
     embeddings = [p for m in modules if isinstance(m, Embedding) for p in m.parameters()]
     taken = {*hidden, *embeddings}
     others = [p for p in model.parameters() if p not in taken]
-    groups = [{"params": embeddings, "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr}, {"params": others}]
+    groups = [
+        {"params": embeddings, "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr},
+        {"params": others},
+    ]
     return Optimizer(model, [muon, adamw(groups, adamw_lr_ratio * lr, beta1, beta2, eps)])
 
 

@@ -41,9 +41,15 @@ def check_parts(config):
     except RuntimeError as error:  # the number of bytes overflows
         raise MemoryError(f"a model of these sizes fits in no memory ({error}); {advice}") from None
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    memory = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if hasattr(os, "sysconf")
+        else math.inf
+    )
     if size > memory:
-        raise MemoryError(f"the weights need {filesize(size)}, the memory is {filesize(memory)}; {advice}")
+        raise MemoryError(
+            f"the weights need {filesize(size)}, the memory is {filesize(memory)}; {advice}"
+        )
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     if config.train.steps:
         build("schedule", SCHEDULES, config.schedule, {"steps": config.train.steps})

@@ -24,7 +24,9 @@ from training.sharding import local, shard
 from training.step import LossModule, TrainStep, recompute_blocks, seed_step
 
 MICRO_BATCH_TOKENS = 1 << 14  # tokens in a micro-batch on a CPU, at most
-FILLED = 0.9  # of the memory of a GPU, at most: evaluation, communication and fragmentation need some
+FILLED = (
+    0.9  # of the memory of a GPU, at most: evaluation, communication and fragmentation need some
+)
 OUT_OF_MEMORY = re.compile("out of memory|ALLOC_FAILED", re.I)  # of torch, NCCL, cuBLAS and cuDNN
 FIRST_STEPS = 128  # the widest batch of these is profiled
 
@@ -46,17 +48,24 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         output, name = operation(*args, **(kwargs or {})), operation.__name__
-        if "scaled_dot_product" in name:  # the fused backward pass also computes the scores anew: not counted
+        if (
+            "scaled_dot_product" in name
+        ):  # the fused backward pass also computes the scores anew: not counted
             backward = "backward" in name
             q_BHTD, k_BGSD, v_BGSE = args[1:4] if backward else args[:3]
-            scores, widths = q_BHTD[..., 0].numel() * k_BGSD.shape[-2], q_BHTD.shape[-1] + v_BGSE.shape[-1]
+            scores, widths = (
+                q_BHTD[..., 0].numel() * k_BGSD.shape[-2],
+                q_BHTD.shape[-1] + v_BGSE.shape[-1],
+            )
             self.total += (4 if backward else 2) * scores * widths
         elif count := flop_registry.get(operation.overloadpacket):
             self.total += count(*args, **(kwargs or {}), out_val=output)
         return output
 
 
-FlopCounter.__torch_dispatch__ = unwrap(FlopCounter.__torch_dispatch__)  # whose wrapper imports torch._dynamo
+FlopCounter.__torch_dispatch__ = unwrap(
+    FlopCounter.__torch_dispatch__
+)  # whose wrapper imports torch._dynamo
 
 
 @contextmanager
@@ -77,7 +86,9 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
     rows, device = config.train.batch_size // dist.world_size, precision.device
     widest = max(range(FIRST_STEPS), key=loaders.train.seq_len)
     batch = loaders.train.batch(widest, *dist.share)
-    row = batch.rows(0, 1).map_tensors(torch.clone).to(device)  # a view would be counted with its whole batch
+    row = (
+        batch.rows(0, 1).map_tensors(torch.clone).to(device)
+    )  # a view would be counted with its whole batch
     seed_step(config.seed, 0)
     flops, activation_bytes = count_row(config, dist, precision, model, row)
     loss_module = LossModule(model)
@@ -116,7 +127,9 @@ def profile_step(config, dist, precision, loaders, model, stored=None):
     optimizer.reset()
     optimizer_bytes = sum(tensor.nbytes for tensor in optimizer.expected_state().values())
     step_seconds = update + (rows // n - 1) * backward
-    cost = StepCost(n, flops * rows, optimizer_bytes, activation_bytes * n, step_seconds, peak_bytes)
+    cost = StepCost(
+        n, flops * rows, optimizer_bytes, activation_bytes * n, step_seconds, peak_bytes
+    )
     train_module, max_grad_norm = trial.train_module, config.train.grad_clip
     return TrainStep(loss_module, optimizer, precision, dist, n, max_grad_norm, train_module), cost
 
@@ -153,11 +166,16 @@ def count_flops_and_activations(model, precision, row):
     storages = {}
 
     def record(tensor):
-        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()  # held: none takes its place
+        storages[tensor.untyped_storage()._cdata] = (
+            tensor.untyped_storage()
+        )  # held: none takes its place
         return tensor
 
     with FlopCounter() as counter:
-        with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), precision.autocast():
+        with (
+            torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor),
+            precision.autocast(),
+        ):
             total = LossModule(model)(*row)
         total.backward()
     for parameter in model.parameters():
@@ -175,7 +193,9 @@ def find_micro_batch(config, dist, trial, batch, stored):
     if stored and stored.state.micro_batch_size in sizes:
         return stored.state.micro_batch_size
     if device.type != "cuda":
-        return next(n for n in sizes if n * config.model.context_length <= MICRO_BATCH_TOKENS or n == 1)
+        return next(
+            n for n in sizes if n * config.model.context_length <= MICRO_BATCH_TOKENS or n == 1
+        )
     free, _ = torch.cuda.mem_get_info()
     limit = FILLED * (free + torch.cuda.memory_reserved())
     if dist.parallel == "ddp":  # whose buckets come later
@@ -202,7 +222,9 @@ def largest_fitting(sizes, peak, limit):
     for n in sizes:
         if fixed + (n - 1) * per_row <= limit and (n == 1 or peak(n) <= limit):
             return n
-    raise MemoryError("not even one row of a batch fits on the GPU; lower size= or model.context_length")
+    raise MemoryError(
+        "not even one row of a batch fits on the GPU; lower size= or model.context_length"
+    )
 
 
 def peak_memory(trial, batch, n):

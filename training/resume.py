@@ -64,10 +64,14 @@ def resolve_config(overrides, init_config=None):
     if (folder / "config.yaml").exists():
         return merge_overrides(folder, overrides)
     if files.list_checkpoints(folder / "checkpoints"):
-        raise CheckpointError(f"{folder} has checkpoints but no config.yaml, so it cannot be resumed")
+        raise CheckpointError(
+            f"{folder} has checkpoints but no config.yaml, so it cannot be resumed"
+        )
     if resume == "auto":
         return compose(overrides, init_config), without_resume(overrides)
-    raise ValueError(f"there is no run {folder}{files.did_you_mean_run(folder)}; resume=auto would start it")
+    raise ValueError(
+        f"there is no run {folder}{files.did_you_mean_run(folder)}; resume=auto would start it"
+    )
 
 
 def merge_overrides(folder, overrides):
@@ -87,35 +91,49 @@ def merge_overrides(folder, overrides):
         check_parts(config)
         before, base = flatten(asdict(config)), composed(old)
     except ValueError as error:
-        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a run: {error!s:.300}") from None
+        raise CheckpointError(
+            f"{folder / 'config.yaml'} does not describe a run: {error!s:.300}"
+        ) from None
     kept, new, nodes = old, [], []
     for override in overrides:
         key = override.partition("=")[0]
         group, _, node = key.partition("@")
         if override.startswith(("+", "~")):
-            raise ValueError(f"{override}: a resumed run keeps its set of settings; change one by key=value")
+            raise ValueError(
+                f"{override}: a resumed run keeps its set of settings; change one by key=value"
+            )
         reach = [key]
         if group in groups():
             node = node or package_of(group)
             reach = {k.partition(".")[0] for k in base} if node == "_global_" else [node]
             with suppress(ValueError):  # data=table needs the data.path= that follows
                 kinds = [k for k in base if k.endswith(".kind") and is_under(k, *reach)]
-                if composed([*old, override]) == base and all(base[k] == before.get(k) for k in kinds):
+                if composed([*old, override]) == base and all(
+                    base[k] == before.get(k) for k in kinds
+                ):
                     continue  # the option that the run has
             kept = [o for o in kept if not o.startswith(f"{node}.")]
         kept = [o for o in kept if o.partition("=")[0] != key]
         new.append(override)
         nodes += reach
     wanted = composed([*kept, *new])
-    after = {k: v for k, v in before.items() if k in wanted or not (is_under(k, *nodes) or k in base)}
+    after = {
+        k: v for k, v in before.items() if k in wanted or not (is_under(k, *nodes) or k in base)
+    }
     after |= {k: v for k, v in wanted.items() if is_under(k, *nodes) or v != base.get(k, ...)}
     config = to_config(unflatten(after))
     check_changes(before, flatten(asdict(config)), config.resume_allow)
     if "data.cache" not in nodes:
         check_cache(folder, config.data["cache"])
-    if config.init_from and "init_from" not in nodes and not files.list_checkpoints(folder / "checkpoints"):
+    if (
+        config.init_from
+        and "init_from" not in nodes
+        and not files.list_checkpoints(folder / "checkpoints")
+    ):
         hint = f"add init_from={config.init_from} to start from it"
-        raise CheckpointError(f"{folder} has no checkpoint, and its config.yaml has an init_from; {hint}")
+        raise CheckpointError(
+            f"{folder} has no checkpoint, and its config.yaml has an init_from; {hint}"
+        )
     return config, without_resume([*kept, *new])
 
 
@@ -127,7 +145,9 @@ def check_cache(folder, cache):
         with suppress(DataError):
             return read_index(Path(index))
     hint = f"add data.cache={cache} to tokenize into it"
-    raise CheckpointError(f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}")
+    raise CheckpointError(
+        f"{folder / 'config.yaml'} has data.cache: {cache}, which has no tokens; {hint}"
+    )
 
 
 def without_resume(overrides):
@@ -147,21 +167,35 @@ def check_changes(before, after, allowed):
     for key in allowed:
         policies = {change_policy(known) for known in after if is_under(known, key)}
         if not policies:
-            raise ValueError(f"resume_allow names {key}, an unknown setting{did_you_mean(key, list(after))}")
+            raise ValueError(
+                f"resume_allow names {key}, an unknown setting{did_you_mean(key, list(after))}"
+            )
         if "allow" not in policies:
-            reason = "may change without it" if policies == {"free"} else "cannot change in a resumed run"
+            reason = (
+                "may change without it"
+                if policies == {"free"}
+                else "cannot change in a resumed run"
+            )
             raise ValueError(f"resume_allow names {key}, which {reason}; remove it")
     changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
-    for key in sorted(changed, key=lambda k: (change_policy(k) != "fixed", not k.endswith(".kind"), k)):
+    for key in sorted(
+        changed, key=lambda k: (change_policy(k) != "fixed", not k.endswith(".kind"), k)
+    ):
         policy = change_policy(key)
         if policy == "free" or (policy == "allow" and is_under(key, *allowed)):
             continue
         old, new = (json.dumps(flat.get(key)).strip('"') for flat in (before, after))
         message = f"{key} was {old} in this run and is now {new}"
         if policy == "fixed":
-            raise ValueError(f"{message}; it cannot change in a resumed run: remove it, or start a new name=")
+            raise ValueError(
+                f"{message}; it cannot change in a resumed run: remove it, or start a new name="
+            )
         group = key.partition(".")[0]
-        name = group if group in POLICIES and sum(is_under(other, group) for other in changed) > 1 else key
+        name = (
+            group
+            if group in POLICIES and sum(is_under(other, group) for other in changed) > 1
+            else key
+        )
         raise ValueError(f"{message}; remove it, or add resume_allow=[{name}] if you mean it")
 
 
@@ -204,7 +238,10 @@ def reload_data(config, stored, report=None):
 
 def restore(run):
     """Load weights, optimizer and scaler from the checkpoint, tensor by tensor."""
-    state, paths = run.stored.state, [run.stored.place / f"{n}.safetensors" for n in ("model", "optimizer")]
+    state, paths = (
+        run.stored.state,
+        [run.stored.place / f"{n}.safetensors" for n in ("model", "optimizer")],
+    )
     check_specs(paths[0], model_tensors(run.model), "model")
     stepped = state.step > state.skipped_steps
     check_specs(paths[1], run.optimizer.expected_state() if stepped else {}, "optimizer")

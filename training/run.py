@@ -32,10 +32,16 @@ class Run:
     def __init__(self, config, overrides, loaders, train_step, cost, stored=None):
         self.config, self.overrides, self.loaders = config, overrides, loaders
         self.train_step, self.cost = train_step, cost
-        self.model, self.optimizer, self.scaler = train_step.model, train_step.optimizer, train_step.scaler
+        self.model, self.optimizer, self.scaler = (
+            train_step.model,
+            train_step.optimizer,
+            train_step.scaler,
+        )
         self.dist, self.precision = train_step.dist, train_step.precision
         self.stored = stored  # the checkpoint to resume from
-        self.from_best = stored and stored.is_best  # saved before its evaluation was recorded: evaluate again
+        self.from_best = (
+            stored and stored.is_best
+        )  # saved before its evaluation was recorded: evaluate again
         self.folder = self.checkpointer = None  # only in the main process, while the run is open
         train = config.train
         self.examples = "pairs" if config.objective["kind"] == "pairs" else "sequences"
@@ -46,19 +52,25 @@ class Run:
         self.steps = self.total_steps(same_length and stored.state.total_steps)
         if self.steps < self.state.step:
             limits = f"train.steps, tokens, epochs or minutes would end it at {self.steps}"
-            raise ValueError(f"the run has done {self.state.step} steps, but {limits}; raise or remove them")
+            raise ValueError(
+                f"the run has done {self.state.step} steps, but {limits}; raise or remove them"
+            )
         if self.steps:
             self.schedule = build("schedule", SCHEDULES, config.schedule, {"steps": self.steps})
 
     def total_steps(self, by_minutes=None):
         """The first of train.steps, tokens, epochs and minutes to end the run, as a number of steps."""
-        train, seconds = self.config.train, self.cost.seconds * self.dist.is_main  # the main process decides
+        train, seconds = (
+            self.config.train,
+            self.cost.seconds * self.dist.is_main,
+        )  # the main process decides
         [seconds] = self.dist.all_reduce_sum(seconds, device=self.precision.device)
         limits = [
             train.steps,
             train.tokens and math.ceil(train.tokens / self.tokens_per_step),
             train.epochs and math.ceil(train.epochs * self.loaders.train.n / train.batch_size),
-            by_minutes or (train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds))),
+            by_minutes
+            or (train.minutes and max(1, int(STEP_TIME_FRACTION * train.minutes * 60 / seconds))),
         ]
         return min(steps for steps in limits if steps is not None)
 
@@ -88,14 +100,18 @@ class Run:
             return
         folder = Path(self.dist.broadcast(str(self.folder or ""), self.precision.device))
         if not folder.is_dir():
-            raise ValueError(f"process {self.dist.rank} has no {folder}; parallel=fsdp needs a shared disk")
+            raise ValueError(
+                f"process {self.dist.rank} has no {folder}; parallel=fsdp needs a shared disk"
+            )
         self.checkpoints = folder / "checkpoints"
 
     @contextmanager
     def open_folder(self, check_lock):
         with open_run_folder(self, check_lock) as (self.folder, check_lock, write_metadata):
             earlier = (row.get("seconds", 0) for row in rows(self.folder / "metrics.jsonl"))
-            self.start = time.perf_counter() - max((s for s in earlier if s > 0), default=0)  # NaN is not
+            self.start = time.perf_counter() - max(
+                (s for s in earlier if s > 0), default=0
+            )  # NaN is not
             names, keep = ("metrics.jsonl", "samples.jsonl"), self.config.checkpoint.keep
             self.logs = [JsonlLog(self.folder / name, check_lock) for name in names]
             options = keep, self.logs, check_lock, write_metadata
@@ -107,7 +123,9 @@ class Run:
             finally:
                 self.checkpointer.close()
             if self.checkpointer.failures:
-                raise DiskError(f"the last checkpoint could not be saved; earlier ones are in {self.folder}")
+                raise DiskError(
+                    f"the last checkpoint could not be saved; earlier ones are in {self.folder}"
+                )
 
     def save_stopped(self, signal):
         command = f"python train.py name={self.config.name or self.folder.name} resume=true"
@@ -117,7 +135,9 @@ class Run:
             self.checkpointer.poll(wait=True)
             message = f"stopped by {signal} after step {step} (saved). To resume: {command}"
         if self.checkpointer.failures:
-            message = f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
+            message = (
+                f"stopped by {signal}, and step {step} could not be saved. To resume: {command}"
+            )
             raise DiskError(message) from None
         print(message, file=sys.stderr)
 
@@ -128,13 +148,19 @@ class Run:
         try:
             yield
         except NonFiniteError as error:
-            ids = np.array2string(self.loaders.train.example_ids(step), np.inf, threshold=64, separator=", ")
+            ids = np.array2string(
+                self.loaders.train.example_ids(step), np.inf, threshold=64, separator=", "
+            )
             message = f"{error}, on training {self.examples} {ids}; the weights were not updated"
-            raise NonFiniteError(f"step {step + 1}: {message}; {saved}try a lower optimizer.lr") from None
+            raise NonFiniteError(
+                f"step {step + 1}: {message}; {saved}try a lower optimizer.lr"
+            ) from None
         except torch.OutOfMemoryError:
             n, peak = self.cost.micro_batch_size, filesize(torch.cuda.max_memory_allocated())
             message = f"out of memory with micro-batches of {n} (peak {peak})"
-            raise MemoryError(f"step {step + 1}: {message}; {saved}lower train.micro_batch_size") from None
+            raise MemoryError(
+                f"step {step + 1}: {message}; {saved}lower train.micro_batch_size"
+            ) from None
 
     def advance(self, metrics):
         """Count a finished step, and report checkpoints that failed meanwhile."""
@@ -157,7 +183,9 @@ class Run:
             return False
         if self.dist.is_main and self.state.step < self.steps:
             minutes = self.config.train.minutes
-            print(f"reached train.minutes={minutes:g} at step {self.state.step:,} of {self.steps:,}")
+            print(
+                f"reached train.minutes={minutes:g} at step {self.state.step:,} of {self.steps:,}"
+            )
         self.steps = self.state.step
         return True
 
@@ -183,8 +211,12 @@ class Run:
             try:
                 for folder in (self.checkpoints, draft):
                     folder.mkdir(exist_ok=True)
-                files = {draft / f"{name}.safetensors": part for name, part in self.tensors().items()}
-                return sum(write_parts(path, part, *self.dist.share) for path, part in files.items()), 0
+                files = {
+                    draft / f"{name}.safetensors": part for name, part in self.tensors().items()
+                }
+                return sum(
+                    write_parts(path, part, *self.dist.share) for path, part in files.items()
+                ), 0
             except OSError as error:
                 return 0, error.errno or errno.EIO
 
@@ -195,7 +227,10 @@ class Run:
 
     def save_in_main(self, best, written):
         state = {"format": FORMAT, **asdict(self.state), "total_steps": self.steps}
-        state |= {"stop_criteria": self.stop_criteria, "micro_batch_size": self.cost.micro_batch_size}
+        state |= {
+            "stop_criteria": self.stop_criteria,
+            "micro_batch_size": self.cost.micro_batch_size,
+        }
         state |= {"scaler": self.scaler.state_dict(), "dataset_key": self.loaders.name}
         self.checkpointer.save(state, self.tensors, best, written)
 

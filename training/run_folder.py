@@ -31,7 +31,9 @@ def lock_run(folder):
     with os.fdopen(disk.open_plain(path, 0o600)) as file:
         try:
             if not lock_descriptor(file.fileno(), blocking=False):
-                raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it")
+                raise RunLockedError(
+                    f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it"
+                )
         except OSError as error:
             warn(f"{folder} cannot be locked ({error.strerror}); do not start a second run in it")
         start = time.strftime("%Y-%m-%d %H:%M:%S %z")
@@ -57,7 +59,12 @@ def owner_of(folder):
 
 def lock_if_resuming(config):
     """Lock a run that is resumed, before its checkpoint is read: check_lock(), or None for a new run."""
-    resumes = config.resume and not config.dry_run and is_main_rank() and (RUNS_DIR / config.name).is_dir()
+    resumes = (
+        config.resume
+        and not config.dry_run
+        and is_main_rank()
+        and (RUNS_DIR / config.name).is_dir()
+    )
     return lock_run(RUNS_DIR / config.name) if resumes else nullcontext()
 
 
@@ -92,7 +99,9 @@ def open_run_folder(run, check_lock):
             hint = "raise train.steps, tokens, epochs or minutes to continue it"
             print(f"{folder} is finished, all {run.steps} steps are done; {hint}")
         elif resume:
-            reason = f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
+            reason = (
+                f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
+            )
             print(f"{reason}; starting at step 0")
         yield folder, check_lock, write_metadata
 
@@ -102,11 +111,15 @@ def check_disk_space(run):
     size = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.optimizer_bytes
     existing = (RUNS_DIR / str(run.config.name) / "checkpoints").glob("step-*/*.safetensors")
     needed = size * (run.config.checkpoint.keep + 2) - sum(path.stat().st_size for path in existing)
-    place = next(path for path in (RUNS_DIR.absolute(), *RUNS_DIR.absolute().parents) if path.exists())
+    place = next(
+        path for path in (RUNS_DIR.absolute(), *RUNS_DIR.absolute().parents) if path.exists()
+    )
     free = shutil.disk_usage(place).free
     if needed > free:
         sizes = f"need {disk.filesize(needed)} and {place} has {disk.filesize(free)} left"
-        raise DiskError(f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep")
+        raise DiskError(
+            f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
+        )
 
 
 def new_folder(config):
@@ -121,5 +134,7 @@ def new_folder(config):
             return folder
         except FileExistsError:
             if config.resume:  # by which another process has just started it
-                raise RunLockedError(f"{folder} is in use by {owner_of(folder)}; wait for it") from None
+                raise RunLockedError(
+                    f"{folder} is in use by {owner_of(folder)}; wait for it"
+                ) from None
             check_name(config.name)

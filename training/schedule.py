@@ -10,10 +10,14 @@ class Schedule:
     """Linear warmup, then decay(progress), where progress runs from 0 at the end of the warmup to 1."""
 
     def __init__(self, steps, warmup, decay):
-        self.warmup = round(warmup * steps) if warmup < 1 else round(warmup)  # below 1: a fraction of the run
+        self.warmup = (
+            round(warmup * steps) if warmup < 1 else round(warmup)
+        )  # below 1: a fraction of the run
         self.steps, self.decay = steps, decay
         if self.warmup > steps:
-            raise ValueError(f"warmup is {self.warmup} steps but the run has only {steps}; lower warmup")
+            raise ValueError(
+                f"warmup is {self.warmup} steps but the run has only {steps}; lower warmup"
+            )
 
     def __call__(self, step):
         if step < self.warmup:
@@ -34,13 +38,17 @@ def wsd(steps, warmup: NonNegative, decay_ratio: Fraction, min_lr_ratio: Fractio
 def cosine(steps, warmup: NonNegative, min_lr_ratio: Fraction):
     """Half a cosine (arxiv.org/abs/1608.03983)."""
     scale = (1 - min_lr_ratio) / 2
-    return Schedule(steps, warmup, lambda progress: min_lr_ratio + scale * (1 + math.cos(math.pi * progress)))
+    return Schedule(
+        steps, warmup, lambda progress: min_lr_ratio + scale * (1 + math.cos(math.pi * progress))
+    )
 
 
 def noam(steps, warmup: NonNegative):
     """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
     n = Schedule(steps, warmup, None).warmup
-    return Schedule(steps, n, lambda progress: (max(1, n) / (n + progress * max(1, steps - n) + 1)) ** 0.5)
+    return Schedule(
+        steps, n, lambda progress: (max(1, n) / (n + progress * max(1, steps - n) + 1)) ** 0.5
+    )
 
 
 SCHEDULES = {"wsd": wsd, "cosine": cosine, "noam": noam}

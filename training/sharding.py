@@ -24,7 +24,9 @@ def shard(loss_module, precision):
 
 
 def is_sharded(tensor):
-    return hasattr(tensor, "placements")  # it is a DTensor, whose class is not imported without need
+    return hasattr(
+        tensor, "placements"
+    )  # it is a DTensor, whose class is not imported without need
 
 
 def local(tensor):
@@ -48,12 +50,16 @@ def write_parts(path, tensors, rank, world_size):
         for name, place in places.items():
             tensor = tensors[name].detach()
             if is_sharded(tensor):
-                first = min(rank * math.ceil(len(tensor) / world_size), len(tensor))  # as torch.chunk does
+                first = min(
+                    rank * math.ceil(len(tensor) / world_size), len(tensor)
+                )  # as torch.chunk does
                 yield place + first * (tensor.nbytes // len(tensor)), raw_bytes(local(tensor).cpu())
             elif rank == 0:
                 yield place, raw_bytes(tensor.cpu())
 
-    return disk.write_parts(path, len(header) + sum(tensor.nbytes for tensor in tensors.values()), parts())
+    return disk.write_parts(
+        path, len(header) + sum(tensor.nbytes for tensor in tensors.values()), parts()
+    )
 
 
 def like(tensor, sharded):

@@ -53,7 +53,14 @@ class TrainStep:
     """Updates the weights by one batch. train_module: the compiled loss module, if it is compiled."""
 
     def __init__(
-        self, loss_module, optimizer, precision, dist, micro_batch_size, max_grad_norm, train_module=None
+        self,
+        loss_module,
+        optimizer,
+        precision,
+        dist,
+        micro_batch_size,
+        max_grad_norm,
+        train_module=None,
     ):
         self.model, self.optimizer, self.scaler = loss_module.model, optimizer, precision.scaler()
         self.precision, self.dist = precision, dist
@@ -85,7 +92,9 @@ class TrainStep:
         if self.dist.world_size == 1:
             return *torch.stack([total.float(), norm.float()]).tolist(), count, flags
         summed = self.dist.all_reduce(torch.cat([total.double()[None], self.constants(flags)]))
-        total, *flags, norm, count = torch.cat([summed, torch.stack([norm.double(), count])]).tolist()
+        total, *flags, norm, count = torch.cat(
+            [summed, torch.stack([norm.double(), count])]
+        ).tolist()
         return total, norm, count, flags
 
     def constants(self, numbers):
@@ -101,7 +110,9 @@ class TrainStep:
         starts = range(0, len(batch.targets), self.micro_batch_size)
         for start in starts:
             rows = batch.rows(start, start + self.micro_batch_size) if len(starts) > 1 else batch
-            rows = rows.to(self.precision.device)  # cut and counted on the host, which waits for no GPU
+            rows = rows.to(
+                self.precision.device
+            )  # cut and counted on the host, which waits for no GPU
             with self.dist.no_sync(self.train_module) if start != starts[-1] else nullcontext():
                 with self.precision.autocast():
                     part = self.train_module(*rows)

@@ -26,13 +26,19 @@ def summarize(run, val_metrics):
     unigram, model = run.loaders.train.part.unigram_entropy, run.config.model
     slow = model.kind == "encoder" and model.position["kind"] == "learned"
     if step and val_metrics["val_loss"] >= (0.85 if slow else 1) * unigram:
-        advice = "model=modern_encoder learns faster" if slow else "train longer or change optimizer.lr"
+        advice = (
+            "model=modern_encoder learns faster" if slow else "train longer or change optimizer.lr"
+        )
         advice += "; if the training loss is far lower, use more text"
-        better = f"{'hardly' if slow else 'no'} better than the unigram baseline (loss {unigram:.2f})"
+        better = (
+            f"{'hardly' if slow else 'no'} better than the unigram baseline (loss {unigram:.2f})"
+        )
         lines.append(f"warning: {better}; {advice}")
     if step < run.steps:
         n = run.state.evals_since_best
-        lines.append(f"stopped early at step {step:,} of {run.steps:,}: no improvement in {n} evaluations")
+        lines.append(
+            f"stopped early at step {step:,} of {run.steps:,}: no improvement in {n} evaluations"
+        )
     if run.checkpointer.count:
         lines.append(run.checkpointer.cost())
     lines += ["", f"saved to {run.folder}, with curve.png; next:"]
@@ -51,7 +57,9 @@ def compress(loaders):
     if validation.n_bytes > XZ_BYTES:
         return {}
     parts = [validation, train] if train.n_bytes + validation.n_bytes <= XZ_BYTES else [validation]
-    text, *prime = (tokenizer.decode_bytes(p.tokens[p.tokens < tokenizer.n_ordinary].tolist()) for p in parts)
+    text, *prime = (
+        tokenizer.decode_bytes(p.tokens[p.tokens < tokenizer.n_ordinary].tolist()) for p in parts
+    )
     with ThreadPoolExecutor(2) as threads:
         texts = [text, *prime, *(first + text for first in prime)]
         xz = list(threads.map(xz_size, texts))
@@ -64,5 +72,9 @@ def compress(loaders):
 
 def xz_size(text):
     """Compressed by xz -9, whose dictionary of 64 MiB, and ten times that of memory, is cut to the text."""
-    options = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": min(max(len(text), 4096), 64 << 20)}
+    options = {
+        "id": lzma.FILTER_LZMA2,
+        "preset": 9,
+        "dict_size": min(max(len(text), 4096), 64 << 20),
+    }
     return len(lzma.compress(text, filters=[options]))

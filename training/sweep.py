@@ -88,7 +88,9 @@ def sweep(main, validate, args):
             return codes[name]
     failed = {name: code for name, code in codes.items() if code}
     if done := [folder / name for name in codes if name not in failed and (folder / name).exists()]:
-        swept = {o.partition("=")[0] for overrides in jobs.values() for o in overrides if o not in args}
+        swept = {
+            o.partition("=")[0] for overrides in jobs.values() for o in overrides if o not in args
+        }
         codes["comparison"] = run_command(lambda done: compare(done, folder, failed, swept), done)
     return next(filter(None, codes.values()), 0)
 
@@ -96,9 +98,13 @@ def sweep(main, validate, args):
 def expand_jobs(validate, args):
     """{name: overrides} of each run; all are validated before the first begins."""
     if "RANK" in os.environ:
-        raise ValueError("-m trains one model after another; with torchrun, start each run by itself")
+        raise ValueError(
+            "-m trains one model after another; with torchrun, start each run by itself"
+        )
     if fixed := [arg for arg in args if re.match(r"[+~]*(name|resume|resume_allow)\b", arg)]:
-        raise ValueError(f"{fixed[0]}: each run of a sweep is new and has a name of its own; leave it out")
+        raise ValueError(
+            f"{fixed[0]}: each run of a sweep is new and has a name of its own; leave it out"
+        )
     jobs = {}
     for number, overrides in enumerate(expand_sweep(args), 1):
         validate(overrides)

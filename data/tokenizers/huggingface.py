@@ -5,7 +5,12 @@ import re
 from itertools import pairwise
 
 from data.tokenizers.limits import MAX_TEMPLATE, SAMPLE, require
-from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, HubTokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import (
+    NO_TEMPLATE,
+    BytePairTokenizer,
+    HubTokenizer,
+    load_hf_tokenizer,
+)
 from data.tokenizers.train import PATTERN, byte_level, bytes_to_unicode
 
 
@@ -24,7 +29,9 @@ def bpe_json(tokenizer):
     """The tokenizer.json of a tokenizer that was made here."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-    name_of = {i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())}  # one name for each id
+    name_of = {
+        i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())
+    }  # one name for each id
     if tokenizer.kind == "char":
         tokens, merges = list(tokenizer.characters), []
     else:
@@ -34,7 +41,9 @@ def bpe_json(tokenizer):
         merges = merges_of(tokens)
     vocab = {token: i for i, token in enumerate(tokens)} | {name: i for i, name in name_of.items()}
     hf_tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=True))
-    hf_tokenizer.add_special_tokens([AddedToken(name_of[i], normalized=False) for i in sorted(name_of)])
+    hf_tokenizer.add_special_tokens(
+        [AddedToken(name_of[i], normalized=False) for i in sorted(name_of)]
+    )
     if tokenizer.kind == "char":
         hf_tokenizer.decoder = decoders.Fuse()
     else:
@@ -62,7 +71,9 @@ def merges_of(tokens):
 
 
 def same_ids(tokenizer, hf_tokenizer, text):
-    return tokenizer.encode(text).tolist() == hf_tokenizer.encode(text, add_special_tokens=False).ids
+    return (
+        tokenizer.encode(text).tolist() == hf_tokenizer.encode(text, add_special_tokens=False).ids
+    )
 
 
 def template_of(processor):
@@ -85,7 +96,9 @@ def template_of(processor):
             raise ValueError(f"the tokenizer's post-processor names an unknown token {name!r}")
         require(len(ids) <= MAX_TEMPLATE, f"the template has more than {MAX_TEMPLATE} ids")
     if len(texts) != 1:
-        raise ValueError("the tokenizer's post-processor does not put special tokens around one text")
+        raise ValueError(
+            "the tokenizer's post-processor does not put special tokens around one text"
+        )
     return [ids[: texts[0]], ids[texts[0] :]]
 
 
@@ -110,17 +123,29 @@ def from_hf(text, specials, vocab_size, files=None):
     """A BytePairTokenizer for a byte-level BPE such as GPT-2's, merged in the order of its ids, with special
     tokens last, if both give the same ids; else the library's own tokenizer, wrapped."""
     spec = json.loads(text)
-    wrapped = HubTokenizer(text, specials, vocab_size, template_of(spec.get("post_processor")), files)
+    wrapped = HubTokenizer(
+        text, specials, vocab_size, template_of(spec.get("post_processor")), files
+    )
     model, pattern = spec["model"], split_regex(spec.get("pre_tokenizer"))
     is_bpe = model.get("type") == "BPE" and pattern is not None and not spec.get("normalizer")
     unsupported = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     added = spec.get("added_tokens", [])
-    if not is_bpe or any(map(model.get, unsupported)) or not all(token["special"] for token in added):
+    if (
+        not is_bpe
+        or any(map(model.get, unsupported))
+        or not all(token["special"] for token in added)
+    ):
         return wrapped
-    ids = {token: i for token, i in model["vocab"].items() if token not in {t["content"] for t in added}}
+    ids = {
+        token: i
+        for token, i in model["vocab"].items()
+        if token not in {t["content"] for t in added}
+    }
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
     tokens = sorted(ids, key=ids.get)
-    in_order = [ids[t] for t in tokens] == [*range(len(tokens))] and min(specials.values()) >= len(tokens)
+    in_order = [ids[t] for t in tokens] == [*range(len(tokens))] and min(specials.values()) >= len(
+        tokens
+    )
     if not in_order or not set("".join(tokens)) == set(byte_of) <= ids.keys():
         return wrapped
     if not merges_follow_ranks(ids, model["merges"], model.get("ignore_merges")):

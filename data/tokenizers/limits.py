@@ -14,11 +14,20 @@ from configs.errors import TokenizerError
 MAX_GROWTH = 100  # of a text, by normalizer and pre-tokenizer, or by the decoder
 MAX_STEPS = 20_000  # characters that describe these, without character maps
 MAX_WORD, MAX_TOKEN = 256, 1000  # characters
-MAX_TRIES = 5_000_000  # bytes of Unigram and added tokens, which take up to 350 times as much memory
+MAX_TRIES = (
+    5_000_000  # bytes of Unigram and added tokens, which take up to 350 times as much memory
+)
 MAX_TEMPLATE = 16  # ids around a prompt
 MAX_REPLACEMENT = 20  # characters that a character map puts in place of one; NFKC's has up to 18
 # types of steps that let a text grow by themselves, a ByteLevel to 4 bytes of 2 decomposed characters
-GROWTH = {"BPEDecoder": 2, "BertNormalizer": 3, "ByteLevel": 8, "CTC": 2, "Metaspace": 2, "WordPiece": 2}
+GROWTH = {
+    "BPEDecoder": 2,
+    "BertNormalizer": 3,
+    "ByteLevel": 8,
+    "CTC": 2,
+    "Metaspace": 2,
+    "WordPiece": 2,
+}
 GROWTH["Precompiled"] = MAX_REPLACEMENT
 
 SAMPLE = (
@@ -52,18 +61,33 @@ def check_json(text):
     spec = json.loads(text, object_pairs_hook=check_object)
     model, times = spec["model"], check_steps(spec)
     require(not model.get("dropout"), "it has dropout, which makes ids random; set it to null")
-    is_unigram, max_chars = isinstance(model["vocab"], list), model.get("max_input_chars_per_word", 0)
+    is_unigram, max_chars = (
+        isinstance(model["vocab"], list),
+        model.get("max_input_chars_per_word", 0),
+    )
     tokens = [entry[0] for entry in model["vocab"]] if is_unigram else [*model["vocab"]]
     added = [token["content"] for token in spec.get("added_tokens") or []]
     names = [name for name in (*tokens, *added, *model.values()) if isinstance(name, str)]
-    longest = MAX_WORD if is_unigram else MAX_TOKEN  # Unigram looks up every part of a text that is so long
-    require(max(map(len, names), default=0) <= longest, f"a token has more than {longest} characters")
-    require(max_chars <= MAX_WORD, f"max_input_chars_per_word is {max_chars}; expected at most {MAX_WORD}")
+    longest = (
+        MAX_WORD if is_unigram else MAX_TOKEN
+    )  # Unigram looks up every part of a text that is so long
+    require(
+        max(map(len, names), default=0) <= longest, f"a token has more than {longest} characters"
+    )
+    require(
+        max_chars <= MAX_WORD,
+        f"max_input_chars_per_word is {max_chars}; expected at most {MAX_WORD}",
+    )
     n = len("".join(added).encode()) * times + is_unigram * len("".join(tokens).encode())
     require(n <= MAX_TRIES, f"the tokens have {n:,.0f} bytes; expected at most {MAX_TRIES:,}")
     prefix, merges = model.get("continuing_subword_prefix") or "", model.get("merges") or []
-    seconds = ((merge.split(" ") if isinstance(merge, str) else merge)[-1] for merge in merges if prefix)
-    require(all(second.startswith(prefix) for second in seconds), "a merge lacks continuing_subword_prefix")
+    seconds = (
+        (merge.split(" ") if isinstance(merge, str) else merge)[-1] for merge in merges if prefix
+    )
+    require(
+        all(second.startswith(prefix) for second in seconds),
+        "a merge lacks continuing_subword_prefix",
+    )
 
 
 def check_object(pairs):
@@ -98,13 +122,21 @@ def check_steps(spec):
 
     parts = {name: spec.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")}
     model = {"type": "BPE", "vocab": {}, "merges": []}
-    read = json.loads(Tokenizer.from_str(json.dumps({"version": "1.0", "model": model, **parts})).to_str())
+    read = json.loads(
+        Tokenizer.from_str(json.dumps({"version": "1.0", "model": model, **parts})).to_str()
+    )
     normalizer, pre_tokenizer, decoder = (flatten(read[name]) for name in parts)
     steps = [step | {"precompiled_charsmap": 0} for step in (*normalizer, *pre_tokenizer, *decoder)]
-    require(len(json.dumps(steps)) <= MAX_STEPS, "its normalizer, pre-tokenizer and decoder are too long")
+    require(
+        len(json.dumps(steps)) <= MAX_STEPS,
+        "its normalizer, pre-tokenizer and decoder are too long",
+    )
     require(all(step.get("length") != 0 for step in steps), "FixedLength has length 0")
     n = max(prod(map(growth, (*normalizer, *pre_tokenizer))), prod(map(growth, decoder)))
-    require(n <= MAX_GROWTH, f"it can make a text {n:.3g} times as long; expected at most {MAX_GROWTH} times")
+    require(
+        n <= MAX_GROWTH,
+        f"it can make a text {n:.3g} times as long; expected at most {MAX_GROWTH} times",
+    )
     return prod(map(growth, normalizer))
 
 
@@ -120,5 +152,7 @@ def growth(step):
     have equally many."""
     content = len(normalize("NFKD", step.get("content") or step.get("prepend") or ""))
     literal = len(step.get("pattern", {}).get("String", ""))
-    factor = max(1, content / literal) if literal else 1 + content  # a regex may match between all characters
+    factor = (
+        max(1, content / literal) if literal else 1 + content
+    )  # a regex may match between all characters
     return factor * GROWTH.get(step["type"], 1)

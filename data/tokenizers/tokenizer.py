@@ -14,7 +14,14 @@ from threading import get_ident
 import numpy as np
 
 from configs.registry import Count, build
-from data.tokenizers.limits import MAX_STEPS, MAX_TEMPLATE, SAMPLE, as_tokenizer_error, check_json, require
+from data.tokenizers.limits import (
+    MAX_STEPS,
+    MAX_TEMPLATE,
+    SAMPLE,
+    as_tokenizer_error,
+    check_json,
+    require,
+)
 
 MAX_SPECIALS = 100_000
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
@@ -23,7 +30,12 @@ Ids, Template, Files = dict[str, int], list[list[int]], dict[str, str]
 NO_TEMPLATE = [[], []]  # ids before and after a prompt
 SPECIAL_NAME = re.compile(r"[a-z]+(_\d+)?")
 # a tokenizer in a Hugging Face folder, which export writes back
-HF_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+HF_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 HF_FILES += ("chat_template.jinja",)
 
 
@@ -48,12 +60,20 @@ class Tokenizer:
             raise ValueError(f"special tokens need ids from {first} to {stop - 1}")
         if len(set(ids)) < len(ids) and vocab_size is None:
             raise ValueError("special tokens need different ids")
-        self.n_ordinary, self.specials = n_ordinary, specials  # ordinary ids, those of text, start at 0
+        self.n_ordinary, self.specials = (
+            n_ordinary,
+            specials,
+        )  # ordinary ids, those of text, start at 0
         self.vocab_size = vocab_size or max(n_ordinary - 1, *ids) + 1
         self.names, self.template = {i: name for name, i in specials.items()}, template
-        if len(template) != 2 or not all(0 <= i < self.vocab_size for side in template for i in side):
+        if len(template) != 2 or not all(
+            0 <= i < self.vocab_size for side in template for i in side
+        ):
             raise ValueError(f"template must be two lists of ids below {self.vocab_size}")
-        require(sum(map(len, template)) <= MAX_TEMPLATE, f"the template has more than {MAX_TEMPLATE} ids")
+        require(
+            sum(map(len, template)) <= MAX_TEMPLATE,
+            f"the template has more than {MAX_TEMPLATE} ids",
+        )
         self.files = files or {}
         self.text = self.files.get("tokenizer.json")
         if not self.files.keys() <= set(HF_FILES):
@@ -62,7 +82,10 @@ class Tokenizer:
     @property
     def end_ids(self):
         """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
-        return [self.specials["end"], *(i for name, i in self.specials.items() if name.startswith("end_"))]
+        return [
+            self.specials["end"],
+            *(i for name, i in self.specials.items() if name.startswith("end_")),
+        ]
 
     def decode(self, ids):
         """The text, without special tokens."""
@@ -123,7 +146,9 @@ class CharTokenizer(Tokenizer):
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
         if len(ids) and ids.min() < 0:
             unknown, n = text[int(np.argmax(ids < 0))], len(self.characters)
-            raise ValueError(f"{unknown!r} is not among the tokenizer's {n} characters; try tokenizer=bpe")
+            raise ValueError(
+                f"{unknown!r} is not among the tokenizer's {n} characters; try tokenizer=bpe"
+            )
         return ids
 
     def decode_bytes(self, ids):
@@ -157,7 +182,9 @@ class BytePairTokenizer(Tokenizer):
     def from_state(cls, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None,
                    template: Template = NO_TEMPLATE, files: Files | None = None):  # fmt: skip
         tokens = [base64.b64decode(token, validate=True) for token in ranks]
-        if len({b"", *tokens}) <= len(tokens) or not {bytes([b]) for b in range(256)} <= set(tokens):
+        if len({b"", *tokens}) <= len(tokens) or not {bytes([b]) for b in range(256)} <= set(
+            tokens
+        ):
             raise ValueError("ranks must hold every single byte, no token twice and none empty")
         return cls(pattern, tokens, specials, vocab_size, template, files)
 
@@ -172,8 +199,14 @@ class BytePairTokenizer(Tokenizer):
         return b"".join(self.ranks[i] for i in ids)
 
     def state(self):
-        state = super().state() | {"ranks": [base64.b64encode(token).decode() for token in self.ranks]}
-        return state if self.explicit_vocab_size is None else state | {"vocab_size": self.explicit_vocab_size}
+        state = super().state() | {
+            "ranks": [base64.b64encode(token).decode() for token in self.ranks]
+        }
+        return (
+            state
+            if self.explicit_vocab_size is None
+            else state | {"vocab_size": self.explicit_vocab_size}
+        )
 
 
 class HubTokenizer(Tokenizer):
@@ -187,7 +220,9 @@ class HubTokenizer(Tokenizer):
         super().__init__(vocab_size, specials, vocab_size, template, files)
         self.text, self.backend = text, load_hf_tokenizer(text)
         if (highest := max(self.backend.get_vocab().values(), default=0)) >= vocab_size:
-            raise ValueError(f"the tokenizer has ids up to {highest}; the model's vocab_size is {vocab_size}")
+            raise ValueError(
+                f"the tokenizer has ids up to {highest}; the model's vocab_size is {vocab_size}"
+            )
 
     def encode(self, text):
         with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):

@@ -36,7 +36,9 @@ class BpeTrainer:
 
     def train(self, texts, specials):
         if self.vocab_size < (least := 256 + len(specials)):  # each byte is a token
-            raise ValueError(f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}")
+            raise ValueError(
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}"
+            )
         texts = take_chars(texts(include_val=False), self.train_mb * 10**6)
         ranks = train_bpe(texts, self.vocab_size - len(specials))
         return BytePairTokenizer(PATTERN, ranks, assign_ids(specials, len(ranks)))
@@ -57,7 +59,9 @@ def train_bpe(texts, vocab_size):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = byte_level(PATTERN.replace("+", f"{{1,{MAX_WORD_CHARS}}}"))
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
     vocab = tokenizer.get_vocab()
@@ -98,9 +102,13 @@ class TiktokenPretrained:
         ranks = sorted(published["mergeable_ranks"], key=published["mergeable_ranks"].get)
         end = published["special_tokens"]["<|endoftext|>"]
         others = [name for name in specials if name != "end"]
-        return BytePairTokenizer(published["pat_str"], ranks, {"end": end, **assign_ids(others, end + 1)})
+        return BytePairTokenizer(
+            published["pat_str"], ranks, {"end": end, **assign_ids(others, end + 1)}
+        )
 
 
 PRETRAINED = {"gpt2": "gpt2", "cl100k": "cl100k_base", "o200k": "o200k_base"}
 TOKENIZERS = {"byte": ByteTrainer, "char": CharTrainer, "bpe": BpeTrainer}
-TOKENIZERS |= {kind: partial(TiktokenPretrained, kind=kind, encoding=e) for kind, e in PRETRAINED.items()}
+TOKENIZERS |= {
+    kind: partial(TiktokenPretrained, kind=kind, encoding=e) for kind, e in PRETRAINED.items()
+}

@@ -79,7 +79,9 @@ def newest_run(runs_dir):
     for run in reversed(list_runs(runs_dir)):
         if list_checkpoints(run / "checkpoints") or (run / "checkpoints/latest").exists():
             return run
-    raise CheckpointError(f"{runs_dir}/ has no run with a checkpoint; train one first: python train.py")
+    raise CheckpointError(
+        f"{runs_dir}/ has no run with a checkpoint; train one first: python train.py"
+    )
 
 
 def did_you_mean_run(place):
@@ -91,7 +93,9 @@ def did_you_mean_run(place):
 
 def list_checkpoints(folder):
     """The checkpoints in runs/name/checkpoints, newest first."""
-    return sorted((path for path in folder.glob("step-*") if STEP.fullmatch(path.name)), reverse=True)
+    return sorted(
+        (path for path in folder.glob("step-*") if STEP.fullmatch(path.name)), reverse=True
+    )
 
 
 def step_dir(step):
@@ -126,18 +130,30 @@ def read_config(folder):
         text = read_text(path, MAX_CONFIG_BYTES)
         depth = 0
         for event in yaml.parse(text):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_CONFIG_DEPTH or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
+            if (
+                depth > MAX_CONFIG_DEPTH
+                or getattr(event, "anchor", None)
+                or getattr(event, "tag", None)
+            ):
                 raise yaml.YAMLError  # an alias may repeat a node without end
         config = yaml.safe_load(text)
         plain = json.loads(json.dumps(config)) == config  # no dates, and no keys but strings
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__})") from None
-    parts = [config.get(part) for part in ("model", "tokenizer")] if isinstance(config, dict) else [None]
+    parts = (
+        [config.get(part) for part in ("model", "tokenizer")]
+        if isinstance(config, dict)
+        else [None]
+    )
     if not plain or not all(part and isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{path} is not the config of a run")
     if "overrides" not in config:
-        raise CheckpointError(f"{path} is of an older format; use this run with the version that wrote it")
+        raise CheckpointError(
+            f"{path} is of an older format; use this run with the version that wrote it"
+        )
     return config
 
 
@@ -162,7 +178,9 @@ def find_checkpoint(folder, which):
         name = step_dir(int(which))
     elif which in ("latest", "best"):
         newest = names[0] if which == "latest" and names else None
-        name = read_pointer(root, which) or newest  # a kill may have come between checkpoint and pointer
+        name = (
+            read_pointer(root, which) or newest
+        )  # a kill may have come between checkpoint and pointer
     else:
         raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
     if name not in names:
@@ -175,7 +193,9 @@ def read_pointer(root, which):
     """The name of the checkpoint that latest or best points to, or None."""
     name = read_text(root / which).strip() if (root / which).exists() else None
     if name is not None and not STEP.fullmatch(name):
-        raise CheckpointError(f"{root / which} is {name!r:.60}, not the name of a checkpoint; remove it")
+        raise CheckpointError(
+            f"{root / which} is {name!r:.60}, not the name of a checkpoint; remove it"
+        )
     return name
 
 
@@ -193,12 +213,19 @@ def verify(checkpoint):
     """Compare every file with its size and hash in manifest.json."""
     manifest = read_json(checkpoint / "manifest.json")
     if not isinstance(manifest, dict) or set(manifest) != FILES:
-        raise CheckpointError(f"{checkpoint}: manifest.json does not list the files of a checkpoint")
+        raise CheckpointError(
+            f"{checkpoint}: manifest.json does not list the files of a checkpoint"
+        )
     for name, entry in manifest.items():
         with open_file(checkpoint / name) as file:
-            size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+            size, digest = (
+                os.fstat(file.fileno()).st_size,
+                hashlib.file_digest(file, "sha256").hexdigest(),
+            )
         if entry != {"bytes": size, "sha256": digest}:
-            raise CheckpointError(f"{checkpoint / name} is damaged: it is not the file that was saved")
+            raise CheckpointError(
+                f"{checkpoint / name} is damaged: it is not the file that was saved"
+            )
 
 
 def read_state(checkpoint):
@@ -238,7 +265,9 @@ def read_text(path, max_bytes=MAX_BYTES):
     with open_file(path) as file:
         data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
-            raise CheckpointError(f"{path} is larger than {max_bytes:,} bytes, the most it may have")
+            raise CheckpointError(
+                f"{path} is larger than {max_bytes:,} bytes, the most it may have"
+            )
         return data.decode()
 
 

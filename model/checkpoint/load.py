@@ -29,7 +29,10 @@ def iter_entries(path, method):
 
 def tensor_specs(path):
     """{name: dtype and shape} of the tensors in a file, from its header."""
-    return {name: f"{s.get_dtype()} {tuple(s.get_shape())}" for name, s in iter_entries(path, "get_slice")}
+    return {
+        name: f"{s.get_dtype()} {tuple(s.get_shape())}"
+        for name, s in iter_entries(path, "get_slice")
+    }
 
 
 def check_specs(path, tensors, owner):
@@ -39,7 +42,9 @@ def check_specs(path, tensors, owner):
     for name in sorted(stored.keys() | expected.keys()):
         here, own = stored.get(name, "missing"), expected.get(name, "none")
         if here != own:
-            raise CheckpointError(f"{path}: {name!r:.200} is {here} and the {owner} of config.yaml has {own}")
+            raise CheckpointError(
+                f"{path}: {name!r:.200} is {here} and the {owner} of config.yaml has {own}"
+            )
 
 
 def iter_tensors(path):
@@ -67,7 +72,9 @@ def build_on_meta(folder, config, vocab_size, max_layers=10_000):
             return build_model(settings, vocab_size)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a model: {reason}") from None
+        raise CheckpointError(
+            f"{folder / 'config.yaml'} does not describe a model: {reason}"
+        ) from None
 
 
 class PackedLinear(nn.Module):
@@ -76,7 +83,10 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear):
         super().__init__()
-        self.packed, self.bias = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()), linear.bias
+        self.packed, self.bias = (
+            torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()),
+            linear.bias,
+        )
 
     def forward(self, x):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
@@ -114,7 +124,9 @@ def load_run(folder, which="latest"):
         before = files.list_checkpoints(folder / "checkpoints")
         try:
             return load_checkpoint(folder, which, config, tokenizer)
-        except CheckpointError:  # a run that is training may have deleted it: then there is a newer one
+        except (
+            CheckpointError
+        ):  # a run that is training may have deleted it: then there is a newer one
             if not tries_left or files.list_checkpoints(folder / "checkpoints") == before:
                 raise
 
@@ -124,7 +136,9 @@ def load_checkpoint(folder, which, config, tokenizer):
     try:
         files.verify(checkpoint)
     except CheckpointError as error:
-        steps = [str(files.step_of(other)) for other in files.whole_checkpoints(checkpoint.parent, [])]
+        steps = [
+            str(files.step_of(other)) for other in files.whole_checkpoints(checkpoint.parent, [])
+        ]
         hint = f"undamaged: step {' and '.join(steps)}" if steps else "no other is undamaged"
         raise CheckpointError(f"{error}; {hint}") from None
     path = checkpoint / "model.safetensors"

@@ -28,8 +28,12 @@ def save(folder, tensors, state, before_rename=lambda: None, written=None):
             shutil.rmtree(draft, ignore_errors=True)
             folder.mkdir(exist_ok=True)
             draft.mkdir()
-            files = {f"{name}.safetensors": safetensors_bytes(tensors[name]) for name in sorted(tensors)}
-            manifest = {name: disk.write_synced(draft / name, chunks) for name, chunks in files.items()}
+            files = {
+                f"{name}.safetensors": safetensors_bytes(tensors[name]) for name in sorted(tensors)
+            }
+            manifest = {
+                name: disk.write_synced(draft / name, chunks) for name, chunks in files.items()
+            }
         else:
             manifest = read_back(draft, *written)
         text = json.dumps(state, indent=1)
@@ -70,7 +74,11 @@ def safetensors_header(tensors):
     for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)):
         tensor, places[name] = tensors[name], end
         offsets, end = [end, end + tensor.nbytes], end + tensor.nbytes
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": offsets,
+        }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
@@ -91,7 +99,9 @@ def raw_bytes(tensor):
 
 def model_tensors(model):
     """Each tensor once: a tied head has none of its own."""
-    once = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+    once = {name for name, _ in model.named_parameters()} | {
+        name for name, _ in model.named_buffers()
+    }
     return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
 
@@ -145,7 +155,11 @@ def versions():
 
 
 def environment(precision):
-    lines = [versions(), platform.platform(), f"{precision.device}, {precision.dtype}: {precision.reason}"]
+    lines = [
+        versions(),
+        platform.platform(),
+        f"{precision.device}, {precision.dtype}: {precision.reason}",
+    ]
     git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40"]
     with suppress(OSError, subprocess.CalledProcessError):
         commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout

@@ -52,7 +52,9 @@ def beam_search(model, source, prompt, *, beams, length_penalty, max_new_tokens,
                 longer.append((row, hypothesis))
         rows, active = [row for row, _ in longer], [h for _, h in longer]
         # at best each further token has probability 1
-        bounds = [h.score(n, length_penalty) for h in active for n in (length + 1, state.max_new_tokens)]
+        bounds = [
+            h.score(n, length_penalty) for h in active for n in (length + 1, state.max_new_tokens)
+        ]
         if max(bounds, default=-math.inf) <= best_score:
             break
         state.select_rows(rows)

@@ -28,9 +28,13 @@ def check_token_rows(name, rows, model):
     vocab_size = model.embedding.table.num_embeddings
     for row in rows:
         if not 1 <= len(row) <= model.context_length:
-            raise ValueError(f"a {name} has {len(row)} tokens; the context length is {model.context_length}")
+            raise ValueError(
+                f"a {name} has {len(row)} tokens; the context length is {model.context_length}"
+            )
         if min(row) < 0 or max(row) >= vocab_size:
-            raise ValueError(f"a {name} has ids {min(row)} to {max(row)}; expected 0 to {vocab_size - 1}")
+            raise ValueError(
+                f"a {name} has ids {min(row)} to {max(row)}; expected 0 to {vocab_size - 1}"
+            )
 
 
 class DecodingState:
@@ -45,7 +49,10 @@ class DecodingState:
         check_token_rows("prompt", prompts, model)
         if sources is not None:
             check_token_rows("source", sources, model)
-        n_sources, expected = len(sources or []), len(prompts) if model.kind == "encoder_decoder" else 0
+        n_sources, expected = (
+            len(sources or []),
+            len(prompts) if model.kind == "encoder_decoder" else 0,
+        )
         if n_sources != expected:
             raise ValueError(f"got {n_sources} sources; this {model.kind} needs {expected}")
         self.max_new_tokens = check_value("max_new_tokens", max_new_tokens, MaxNewTokens)
@@ -81,7 +88,9 @@ class DecodingState:
             row.append(i)
         if self.visible is not None:
             self.visible = torch.cat([self.visible, torch.ones_like(self.visible[:, :1])], 1)
-        if full := [number for number, row in enumerate(self.rows) if len(row) > self.model.context_length]:
+        if full := [
+            number for number, row in enumerate(self.rows) if len(row) > self.model.context_length
+        ]:
             self.slide(full)
 
     def slide(self, full):
@@ -99,7 +108,10 @@ class DecodingState:
         self.visible = self.visible[:, -slots - 1 :]
         self.visible[full, : slots + 1 - half] = False
         if half > 1:
-            prefilled, rows = self.model.new_caches(half - 1), [self.rows[number][:-1] for number in full]
+            prefilled, rows = (
+                self.model.new_caches(half - 1),
+                [self.rows[number][:-1] for number in full],
+            )
             self.forward(torch.tensor(rows, device=self.tokens.device), full, caches=prefilled)
             for layer, new in zip(self.caches, prefilled, strict=True):
                 layer.self_attn.overwrite_rows(full, new.self_attn)
@@ -125,7 +137,9 @@ class DecodeStep(NamedTuple):
         return [None if i is None else p for i, p in zip(self.ids, chosen, strict=True)]
 
 
-def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, row_ids=None):
+def decode(
+    model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, stop=None, row_ids=None
+):
     """Continue each prompt, a list of token ids, until the id `stop`, or one of several: yields a DecodeStep
     per step. Samples follow from the seed, the step and the row id (by default its index), so no row depends
     on the others. The prompts of an encoder-decoder begin the targets, usually with a start token."""
@@ -144,7 +158,9 @@ def decode(model, prompts, *, max_new_tokens, sampling=GREEDY, sources=None, sto
                 seen_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
                 for row, seen_V in zip(state.rows, seen_BV, strict=True):
                     seen_V[row] = True
-            uniforms = [uniform(sampling.seed, n, step) for n in row_ids] if sampling.temperature else None
+            uniforms = (
+                [uniform(sampling.seed, n, step) for n in row_ids] if sampling.temperature else None
+            )
             new_ids = sample_next(logits_BV, seen_BV, uniforms, sampling)
             # the check travels with the ids, the only wait for a GPU in a step; amax propagates NaN
             ids = torch.where(logits_BV.amax(-1).isfinite(), new_ids, -1).tolist()

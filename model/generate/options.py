@@ -16,7 +16,10 @@ from model.generate.sampling import Probability, Sampling, Seed
 
 SAMPLING, GREEDY, BEAM_SEARCH = "sampling", "greedy decoding (temperature 0)", "beam search"
 MODELS = {"decoder": "a decoder", "encoder": "an encoder", "encoder_decoder": "an encoder-decoder"}
-DECODING, SEQ2SEQ = (SAMPLING, GREEDY, BEAM_SEARCH), "an encoder-decoder or a decoder trained on pairs"
+DECODING, SEQ2SEQ = (
+    (SAMPLING, GREEDY, BEAM_SEARCH),
+    "an encoder-decoder or a decoder trained on pairs",
+)
 
 OPTIONS = {  # name: (type, help, *where it has an effect, if not everywhere); a list may be repeated
     "prompt": (list, "text to continue, or a source"),
@@ -30,22 +33,39 @@ OPTIONS = {  # name: (type, help, *where it has an effect, if not everywhere); a
     "precision": (str, "auto (default), fp32, bf16 or fp16"),
     "max_new_tokens": (MaxNewTokens, "maximum length in tokens (default: 200)", *DECODING),
     "stop": (list, "stop before this string", *DECODING),
-    "temperature": (NonNegative, "0 is greedy (default: 0.8; trained on pairs: 0)", SAMPLING, GREEDY),
+    "temperature": (
+        NonNegative,
+        "0 is greedy (default: 0.8; trained on pairs: 0)",
+        SAMPLING,
+        GREEDY,
+    ),
     "top_k": (Count, "sample from the N most likely tokens", SAMPLING),
     "top_p": (Probability, "from the smallest set with total probability X", SAMPLING),
     "min_p": (Probability, "from tokens at least X times as likely as the top one", SAMPLING),
-    "repetition_penalty": (Positive, "above 1, penalize tokens already in the text", SAMPLING, GREEDY),
+    "repetition_penalty": (
+        Positive,
+        "above 1, penalize tokens already in the text",
+        SAMPLING,
+        GREEDY,
+    ),
     "seed": (Seed, "random seed (default: 0)", SAMPLING),
     "n": (Annotated[int, Bounds(1, 1000)], "number of samples per prompt (default: 1)", SAMPLING),
     "beams": (Beams, "beam search with N beams", MODELS["encoder_decoder"]),
-    "length_penalty": (LengthPenalty, "for --beams; higher favors longer texts (default: 1)", BEAM_SEARCH),
+    "length_penalty": (
+        LengthPenalty,
+        "for --beams; higher favors longer texts (default: 1)",
+        BEAM_SEARCH,
+    ),
     "no_stream": (bool, "print a text only when it is complete", *DECODING),
     "json": (bool, "JSON lines: prompt, text, ids, logprobs, finish_reason"),
     "attention_map": (Path, "save all attention weights as .png, .pdf or .svg"),
     "debug": (bool, "show the traceback of an error"),
 }
 METAVARS = {Path: "PATH", str: "NAME", int: "N", float: "X"}
-SETTINGS = {list: {"action": "append", "metavar": "TEXT"}, bool: {"action": "store_true", "default": None}}
+SETTINGS = {
+    list: {"action": "append", "metavar": "TEXT"},
+    bool: {"action": "store_true", "default": None},
+}
 # what other projects call an option
 SYNONYMS = {
     "start": "prompt",
@@ -82,7 +102,11 @@ def make_parser():
 def parse_options(args):
     joined = []
     for arg in args:  # --prompt=-x, since argparse would take -x alone for an option
-        if joined and joined[-1] in ("--prompt", "--source", "--stop") and not re.match(r"--\w", arg):
+        if (
+            joined
+            and joined[-1] in ("--prompt", "--source", "--stop")
+            and not re.match(r"--\w", arg)
+        ):
             joined[-1] += f"={arg}"
         else:
             joined.append(arg)
@@ -90,13 +114,17 @@ def parse_options(args):
         options, unknown = make_parser().parse_known_args(joined)
     except ValueError as error:
         hint = "; write a text that looks like an option as --prompt=--text"
-        raise ValueError(f"{error}{hint if 'expected one argument' in str(error) else ''}") from None
+        raise ValueError(
+            f"{error}{hint if 'expected one argument' in str(error) else ''}"
+        ) from None
     if unknown:
         name = unknown[0].partition("=")[0].strip("-").replace("-", "_")
         near = SYNONYMS.get(name) or next(iter(get_close_matches(name, OPTIONS, 1)), None)
         hint = f"did you mean {flag(near)}?" if near else "see --help"
         if not unknown[0].startswith("-"):
-            hint = f"did you mean --{'run' if Path(unknown[0]).is_dir() else 'prompt'} {unknown[0]!r}?"
+            hint = (
+                f"did you mean --{'run' if Path(unknown[0]).is_dir() else 'prompt'} {unknown[0]!r}?"
+            )
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     for name, value in vars(options).items():
         annotation, *_ = OPTIONS[name]
@@ -136,9 +164,13 @@ def check_options(options, kind, tokenizer, is_seq2seq):
     if path := options.attention_map:
         texts = options.prompt or options.source or []
         if options.interactive or options.file or len(texts) > 1 or options.n > 1:
-            raise ValueError("--attention-map needs one text: a single --prompt or --source, and no --n")
+            raise ValueError(
+                "--attention-map needs one text: a single --prompt or --source, and no --n"
+            )
         if path.suffix not in (".png", ".pdf", ".svg"):
-            raise ValueError(f"--attention-map is {path}; expected a file name with .png, .pdf or .svg")
+            raise ValueError(
+                f"--attention-map is {path}; expected a file name with .png, .pdf or .svg"
+            )
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise ValueError(f"--attention-map {path} cannot be written")
 
@@ -154,9 +186,15 @@ def read_texts(options):
         data = file.read_bytes() if file else sys.stdin.buffer.read()
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror.lower() if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
+        reason = (
+            error.strerror.lower()
+            if isinstance(error, OSError)
+            else f"not UTF-8 at byte {error.start}"
+        )
         raise ValueError(f"{name} cannot be read ({reason})") from None
-    texts = [line for line in text.split("\n") if line.strip()] if file else [text.removesuffix("\n")]
+    texts = (
+        [line for line in text.split("\n") if line.strip()] if file else [text.removesuffix("\n")]
+    )
     if not texts:
         raise ValueError(f"{name} has no prompt; each line is one")
     return texts

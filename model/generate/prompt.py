@@ -17,7 +17,10 @@ TOP_K = 5
 @lru_cache(maxsize=1)
 def marking_tokenizer(tokenizer_json, marks):
     """(a tokenizer that finds these special tokens in a text, or None; {id: its name})."""
-    spec, names = json.loads(tokenizer_json), map(load_hf_tokenizer(tokenizer_json).id_to_token, marks)
+    spec, names = (
+        json.loads(tokenizer_json),
+        map(load_hf_tokenizer(tokenizer_json).id_to_token, marks),
+    )
     names = dict(zip(marks, names, strict=True))
     for token in (tokens := spec.get("added_tokens") or []):
         token["special"] = token["content"] not in names.values() and token["special"]
@@ -34,7 +37,9 @@ def encode_marks(text, tokenizer, marks):
     )
     marks = itertools.islice(itertools.cycle(marks), len(pieces) - 1)
     if library:
-        written = (name + piece for name, piece in zip(map(names.get, marks), pieces[1:], strict=True))
+        written = (
+            name + piece for name, piece in zip(map(names.get, marks), pieces[1:], strict=True)
+        )
         with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
             return library.encode("".join([pieces[0], *written]), add_special_tokens=False).ids
     first, *rest = (tokenizer.encode(piece).tolist() for piece in pieces)
@@ -44,12 +49,16 @@ def encode_marks(text, tokenizer, marks):
 def encode_prompt(text, tokenizer, context_length, slide, template):
     """The ids of a text in its template. [MASK] becomes the mask token, the sentinels of span corruption in
     turn, or, for other models, ordinary text."""
-    if any("\ud800" <= character <= "\udfff" for character in text):  # a byte of argv that is not text
+    if any(
+        "\ud800" <= character <= "\udfff" for character in text
+    ):  # a byte of argv that is not text
         raise ValueError("the prompt is not UTF-8")
     mask, count = tokenizer.specials.get("mask"), text.count(MASK)
     sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
     if mask is None and sentinels and count > len(sentinels):
-        raise ValueError(f"the prompt has {count} {MASK}; this run was trained with up to {len(sentinels)}")
+        raise ValueError(
+            f"the prompt has {count} {MASK}; this run was trained with up to {len(sentinels)}"
+        )
     marks = sentinels[:count] if mask is None else [mask]
     ids = encode_marks(text, tokenizer, marks)
     if not ids:
@@ -58,9 +67,13 @@ def encode_prompt(text, tokenizer, context_length, slide, template):
     room = context_length - len(before) - len(after)
     if len(ids) > room and not (slide and room > 0):
         n = len(ids) + context_length - room
-        raise ValueError(f"the prompt has {n} tokens; the context length is {context_length} (see --slide)")
+        raise ValueError(
+            f"the prompt has {n} tokens; the context length is {context_length} (see --slide)"
+        )
     if lost := sum(i in marks for i in ids[:-room]):
-        raise ValueError(f"--slide keeps the last {room} tokens and loses {lost} {MASK}: shorten the prompt")
+        raise ValueError(
+            f"--slide keeps the last {room} tokens and loses {lost} {MASK}: shorten the prompt"
+        )
     return [*before, *ids[-room:], *after]
 
 

@@ -11,7 +11,9 @@ from configs.registry import Bounds, Count, NonNegative, Positive, check_value
 
 Probability = Annotated[float, Bounds(above=0, most=1)]
 Seed = Annotated[int, Bounds(least=0)]
-MAX_PENALTY = 1e30  # beyond it, or below its inverse, a penalty has the same effect; float32 holds both
+MAX_PENALTY = (
+    1e30  # beyond it, or below its inverse, a penalty has the same effect; float32 holds both
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,19 @@ def at_least_float32(logits_BV):
 def apply_repetition_penalty(logits_BV, seen_BV, penalty):
     """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
     logits_BV = at_least_float32(logits_BV)
-    penalty, largest = min(max(penalty, 1 / MAX_PENALTY), MAX_PENALTY), torch.finfo(logits_BV.dtype).max
+    penalty, largest = (
+        min(max(penalty, 1 / MAX_PENALTY), MAX_PENALTY),
+        torch.finfo(logits_BV.dtype).max,
+    )
     lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(seen_BV, lower_BV.clamp(-largest, largest), logits_BV)
 
 
 def filter_logits(logits_BV, sampling):
     """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped together."""
-    top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p  # a float32 sum may reach 1 early
+    top_p = (
+        math.inf if sampling.top_p in (None, 1) else sampling.top_p
+    )  # a float32 sum may reach 1 early
     if sampling.top_k is not None or top_p < 1:
         ordered = logits_BV.topk(sampling.top_k or logits_BV.shape[-1]).values
         probs = ordered.softmax(-1)
@@ -72,7 +79,9 @@ def sample_next(logits_BV, seen_BV, uniforms, sampling):
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
     logits_BV = at_least_float32(logits_BV)
     limits = torch.finfo(logits_BV.dtype)
-    logits_BV = logits_BV - logits_BV.amax(-1, keepdim=True)  # at most 0, so that no temperature overflows
+    logits_BV = logits_BV - logits_BV.amax(
+        -1, keepdim=True
+    )  # at most 0, so that no temperature overflows
     logits_BV = logits_BV / min(max(sampling.temperature, limits.tiny), limits.max)
     probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64

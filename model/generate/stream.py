@@ -9,7 +9,9 @@ class TextStream:
         self.decode, self.stops = tokenizer.incremental_decoder(prefix), stops
         self.end_ids = tokenizer.end_ids
         # sentinels are shown, since they separate the spans that a model fills in
-        self.names = {i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")}
+        self.names = {
+            i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")
+        }
         self.text, self.buffer, self.ids, self.logprobs = "", "", [], []
         self.finish_reason = None  # eos, stop or length
 
@@ -26,7 +28,9 @@ class TextStream:
         if places := [place for stop in self.stops if (place := self.buffer.find(stop)) >= 0]:
             self.finish_reason = "stop"
             return self.emit(min(places))
-        prefixes = (n for stop in self.stops for n in range(1, len(stop)) if self.buffer.endswith(stop[:n]))
+        prefixes = (
+            n for stop in self.stops for n in range(1, len(stop)) if self.buffer.endswith(stop[:n])
+        )
         return self.emit(len(self.buffer) - max(prefixes, default=0))
 
     def finish(self, reason):

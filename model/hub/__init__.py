@@ -21,7 +21,9 @@ def read_hf_config(folder):
     hf_config = read_json(folder / "config.json")
     name = hf_config.get("model_type")
     if name not in list(FAMILIES):
-        raise HubError(f"config.json: model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
+        raise HubError(
+            f"config.json: model_type is {name!r}; expected one of: {', '.join(FAMILIES)}"
+        )
     family = FAMILIES[name]
     with refuse_invalid(folder):
         return family, config_from_spec(spec_from_hf(family, hf_config), family.init), hf_config
@@ -35,5 +37,7 @@ def best_match(spec, ids, name=None):
     best = min(matches, key=lambda candidate: candidate.distance)
     if best.mismatches:
         more = f" (and {len(best.mismatches) - 1} more)" if len(best.mismatches) > 1 else ""
-        raise HubError(f"no class of transformers fits this model; the nearest: {best.mismatches[0]}{more}")
+        raise HubError(
+            f"no class of transformers fits this model; the nearest: {best.mismatches[0]}{more}"
+        )
     return best

@@ -38,7 +38,9 @@ def import_run(place, folder):
 
 def export_run(run, which, folder, family):
     loaded = load_run(expand_user(run), which)
-    family = export(loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family)
+    family = export(
+        loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family
+    )
     load = f"transformers.{family.auto}.from_pretrained({str(folder)!r})"
     report = f"{folder}: {family.architecture}, for {load}"
     hint = "transformers is not installed; if it is, export also compares the logits with its own"
@@ -48,13 +50,23 @@ def export_run(run, which, folder, family):
 def main(argv):
     parser = ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("import", help="convert a folder in a Hugging Face format to a run")
-    command.add_argument("--from", required=True, metavar="FOLDER", help="or owner/name of a hub model")
-    command.add_argument("--to", required=True, metavar="runs/name", type=Path, help="new run folder")
-    command = commands.add_parser("export", help="convert a run to a folder in a Hugging Face format")
+    command = commands.add_parser(
+        "import", help="convert a folder in a Hugging Face format to a run"
+    )
+    command.add_argument(
+        "--from", required=True, metavar="FOLDER", help="or owner/name of a hub model"
+    )
+    command.add_argument(
+        "--to", required=True, metavar="runs/name", type=Path, help="new run folder"
+    )
+    command = commands.add_parser(
+        "export", help="convert a run to a folder in a Hugging Face format"
+    )
     command.add_argument("--run", required=True, metavar="runs/name", help="run folder")
     command.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="new folder")
-    command.add_argument("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
+    command.add_argument(
+        "--checkpoint", default="latest", help="latest, best or a step (default: latest)"
+    )
     command.add_argument("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
     args = parser.parse_args(argv)
     args.to = expand_user(args.to)

@@ -54,13 +54,17 @@ def init_config(place):
         raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
     if not (folder.exists() or did_you_mean_run(folder)):
         command = f"python -m model.hub import --from {place} --to {Path('runs', folder.name)}"
-        raise CheckpointError(f"no such run: {place}; for a model of the Hub, import it first: {command}")
+        raise CheckpointError(
+            f"no such run: {place}; for a model of the Hub, import it first: {command}"
+        )
     config = read_config(folder)
     build_on_meta(folder, config, 256)
     try:
         check_numbers(flatten(config["tokenizer"], "tokenizer."))
     except ValueError as error:
-        raise CheckpointError(f"{folder / 'config.yaml'} does not describe a run: {error}") from None
+        raise CheckpointError(
+            f"{folder / 'config.yaml'} does not describe a run: {error}"
+        ) from None
     return {"model": config["model"], "tokenizer": config["tokenizer"]}
 
 
@@ -88,10 +92,16 @@ def export(model, tokenizer, config, folder, family=None):
     bos = end if start is None and tokenizer.text is None else start
     ids = {"eos_token_id": eos, "bos_token_id": bos, "pad_token_id": pad}
     if config.kind == "encoder_decoder":
-        ids |= {"decoder_start_token_id": start, "forced_eos_token_id": None, "is_encoder_decoder": True}
+        ids |= {
+            "decoder_start_token_id": start,
+            "forced_eos_token_id": None,
+            "is_encoder_decoder": True,
+        }
     match = best_match(spec_from_config(config, model), ids, family)
     vocab_size, generator = model.embedding.table.num_embeddings, torch.Generator().manual_seed(0)
-    ids = torch.tensor([i for i in range(vocab_size) if i != pad])  # padding has no position in RoBERTa
+    ids = torch.tensor(
+        [i for i in range(vocab_size) if i != pad]
+    )  # padding has no position in RoBERTa
     n_inputs, length = 2 if model.kind == "encoder_decoder" else 1, min(model.context_length, 48)
     inputs = ids[torch.randint(len(ids), (n_inputs, 2, length), generator=generator)]
     with atomic_folder(folder) as draft, torch.inference_mode():
@@ -100,7 +110,9 @@ def export(model, tokenizer, config, folder, family=None):
         for reader, logits in read_logits(draft, match.family, inputs):
             difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
             if not difference <= LOGIT_TOLERANCE:
-                raise HubError(f"read by {reader}, the logits differ by {difference:.1e}; nothing was kept")
+                raise HubError(
+                    f"read by {reader}, the logits differ by {difference:.1e}; nothing was kept"
+                )
     return match.family
 
 
@@ -138,7 +150,9 @@ def write_folder(draft, match, model, tokenizer):
             is_gain = name.endswith(("norm.weight", "query.1.weight"))
             tensors[name] = torch.full(new.shape, float(is_gain))
     resolved = resolve(family.tensors(spec, hf_config), tensors).items()
-    hf_tensors = {hf: rule.to_hf([tensors[n] for n in part]).contiguous() for hf, (rule, part, _) in resolved}
+    hf_tensors = {
+        hf: rule.to_hf([tensors[n] for n in part]).contiguous() for hf, (rule, part, _) in resolved
+    }
     save_file(hf_tensors, draft / "model.safetensors", {"format": "pt"})
     write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}

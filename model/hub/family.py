@@ -67,7 +67,9 @@ class Family(NamedTuple):
     implied: Callable = lambda spec: {}  # keys whose values follow from others
     read: Callable = lambda hf_config, spec: {}  # options of the spec that no single key sets
     write: Callable = lambda spec, ids: {}  # and the keys of config.json for them
-    prefix: str = ""  # of all tensors but those of the head; a file of the model without head lacks it
+    prefix: str = (
+        ""  # of all tensors but those of the head; a file of the model without head lacks it
+    )
     aliases: Mapping = EMPTY  # tensors that a file may hold a second time
     fallback: Mapping = EMPTY  # what to read in place of a missing tensor; None: zeros
     optional: tuple = ()  # patterns of tensors that no logit depends on
@@ -89,7 +91,9 @@ def spec_from_hf(family, hf_config):
         if value is ...:
             raise HubError(f"config.json of a {family.model_type} model has no {key}")
         if isinstance(kind, dict) and value not in list(kind):
-            raise HubError(f"config.json: {key} is {value!r}; expected one of: {str(list(kind))[1:-1]}")
+            raise HubError(
+                f"config.json: {key} is {value!r}; expected one of: {str(list(kind))[1:-1]}"
+            )
         value = kind[value] if isinstance(kind, dict) else check_value(key, value, kind)
         for option in options.split():
             if values.setdefault(option, value) != value and option != "dropout":
@@ -104,11 +108,17 @@ def spec_from_hf(family, hf_config):
     implied = family.implied(spec)
     for key, value in implied.items():
         if hf_config.get(key, value) != value:
-            raise HubError(f"config.json: {key} is {hf_config[key]!r}, but other keys imply {value!r}")
+            raise HubError(
+                f"config.json: {key} is {hf_config[key]!r}, but other keys imply {value!r}"
+            )
     understood = {*IGNORED_KEYS, *family.ignored.split(), *IGNORED_IF}
     understood |= {*family.required, *family.keys, *implied}
-    if unknown := sorted(key for key in hf_config.keys() - understood if hf_config[key] is not None):
-        raise HubError(f"config.json: {unknown[0]} is {hf_config[unknown[0]]!r}; this key is not supported")
+    if unknown := sorted(
+        key for key in hf_config.keys() - understood if hf_config[key] is not None
+    ):
+        raise HubError(
+            f"config.json: {unknown[0]} is {hf_config[unknown[0]]!r}; this key is not supported"
+        )
     return spec
 
 
@@ -143,7 +153,9 @@ def match(family, spec, ids):
     if not changes:
         try:
             changes = diff(spec, spec_from_hf(family, to_hf_config(family, spec, ids)))
-            upgrades = [name for name, change in changes.items() if LOSSLESS_UPGRADES.get(name) == change]
+            upgrades = [
+                name for name, change in changes.items() if LOSSLESS_UPGRADES.get(name) == change
+            ]
             spec = spec | {name: changes[name][1] for name in upgrades}
             hf_config = to_hf_config(family, spec, ids)
             changes = diff(spec, spec_from_hf(family, hf_config))
@@ -164,5 +176,7 @@ def match(family, spec, ids):
 
 def diff(spec, other):
     """{name: (value, other value)}; no logit depends on dropout."""
-    pairs = {name: (spec.get(name), other.get(name)) for name in {**spec, **other} if name != "dropout"}
+    pairs = {
+        name: (spec.get(name), other.get(name)) for name in {**spec, **other} if name != "dropout"
+    }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

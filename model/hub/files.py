@@ -24,10 +24,14 @@ def resolve_folder(place):
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+        return Path(
+            snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.jinja"])
+        )
     except Exception as error:  # of many types, and those of the libraries below it
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise HubError(f"no such folder: {place}, and no such model can be downloaded: {lines[0]}") from None
+        raise HubError(
+            f"no such folder: {place}, and no such model can be downloaded: {lines[0]}"
+        ) from None
 
 
 @contextmanager
@@ -37,9 +41,18 @@ def refuse_invalid(folder):
         yield
     except HubError:
         raise
-    except (ValueError, TypeError, AttributeError, ArithmeticError, KeyError, RuntimeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        KeyError,
+        RuntimeError,
+    ) as error:
         reason = str(error).partition("\n")[0]
-        raise HubError(f"{folder / 'config.json'} does not describe a valid model: {reason}") from None
+        raise HubError(
+            f"{folder / 'config.json'} does not describe a valid model: {reason}"
+        ) from None
 
 
 def read_text(path, max_bytes=MAX_BYTES):
@@ -73,12 +86,16 @@ def files_of(folder):
     index, paths = folder / "model.safetensors.index.json", [folder / "model.safetensors"]
     if index.exists() and not paths[0].exists():
         weight_map = read_json(index).get("weight_map")
-        names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else {""}
+        names = (
+            {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else {""}
+        )
         if not all(re.fullmatch(r"[\w.-]+", name) for name in names):
             raise HubError(f"{index} is not an index of files in its folder")
         paths = [folder / name for name in sorted(names)]
     if missing := [path for path in paths if not path.is_file()]:
-        others = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".h5", ".msgpack"))
+        others = sorted(
+            path.name for path in folder.glob("*") if path.suffix in (".bin", ".h5", ".msgpack")
+        )
         hint = f"; {others[0]} is not supported: save it as safetensors first" if others else ""
         raise HubError(f"{folder} has no {missing[0].name}{hint}")
     files = {}

@@ -12,7 +12,13 @@ SIZES = ("d_model", "n_layers", "n_heads")
 # {name in transformers: kind of feed-forward layer}
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 ACTIVATIONS |= {"relu": "relu", "relu2": "relu2"}
-BIASES = ("attention.bias", "attention.o_bias", "cross_attention.bias", "cross_attention.o_bias", "ffn.bias")
+BIASES = (
+    "attention.bias",
+    "attention.o_bias",
+    "cross_attention.bias",
+    "cross_attention.o_bias",
+    "ffn.bias",
+)
 # (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a copy of the
 # embedding in an untied head, and 0 elsewhere
 LOSSLESS_UPGRADES = dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True))
@@ -33,7 +39,9 @@ BASE |= attention_spec("attention") | {"ffn.bias": True}
 BASE |= {"head.bias": False, "head.scale_by_inv_sqrt_d": False}
 BASE |= {"head.logit_softcap": None, "head.mlm_transform": None}
 POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
-RMSNORM_NO_BIAS = {"norm.kind": "rmsnorm"} | dict.fromkeys(("norm.bias", *BIASES[:2], "ffn.bias"), False)
+RMSNORM_NO_BIAS = {"norm.kind": "rmsnorm"} | dict.fromkeys(
+    ("norm.bias", *BIASES[:2], "ffn.bias"), False
+)
 
 
 def spec_from_config(config, model):
@@ -56,10 +64,18 @@ def spec_from_config(config, model):
 def resolve_attention(node, module):
     if node["kind"] == "mla":
         dims = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
-        return node | {dim: getattr(module, dim) for dim in dims} | {"qk_rope_head_dim": module.rotary_dim}
+        return (
+            node
+            | {dim: getattr(module, dim) for dim in dims}
+            | {"qk_rope_head_dim": module.rotary_dim}
+        )
     scale = None if module.scale == module.head_dim**-0.5 else module.scale
     sizes = {"head_dim": module.head_dim, "v_head_dim": module.v_head_dim}
-    return node | {"kind": "gqa", "queries_per_kv": module.n_heads // module.n_groups, "scale": scale} | sizes
+    return (
+        node
+        | {"kind": "gqa", "queries_per_kv": module.n_heads // module.n_groups, "scale": scale}
+        | sizes
+    )
 
 
 def config_from_spec(spec, init):
@@ -73,5 +89,7 @@ def config_from_spec(spec, init):
             del node["queries_per_kv"]
     nodes["ffn"] |= {"expansion": None, "multiple_of": 1}
     sizes = {size: nodes["encoder"].get(size) for size in SIZES}
-    nodes["encoder"] = EncoderSizes(**{size: None if n == nodes[size] else n for size, n in sizes.items()})
+    nodes["encoder"] = EncoderSizes(
+        **{size: None if n == nodes[size] else n for size, n in sizes.items()}
+    )
     return ModelConfig(**nodes, init=init)

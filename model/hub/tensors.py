@@ -41,7 +41,11 @@ def resolve(table, tensors):
                 layer = match[1] if match.groups() else ""
                 names = [name.replace("*", layer) + suffix for name in rule.names]
                 parts = [torch.empty_like(tensors[name], device="meta") for name in names]
-                resolved[hf_name.replace("*", layer) + suffix] = rule, names, tuple(rule.to_hf(parts).shape)
+                resolved[hf_name.replace("*", layer) + suffix] = (
+                    rule,
+                    names,
+                    tuple(rule.to_hf(parts).shape),
+                )
                 covered |= set(names)
     assert covered == set(tensors), f"no rule for {sorted(set(tensors) - covered)}"
     return resolved
@@ -52,20 +56,28 @@ def read_tensors(family, table, folder, model_tensors):
     files, resolved = files_of(folder), resolve(table, model_tensors)
     # older files lack the prefix, or have gamma and beta
     prefix = "" if any(name.startswith(family.prefix) for name in files) else family.prefix
-    names = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", prefix + n)): n for n in files}
+    names = {
+        re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", prefix + n)): n for n in files
+    }
 
     def load(name):
         with safe_open(files[names[name]], "pt") as file:
             weight = file.get_tensor(names[name])
         if not weight.is_floating_point() or weight.element_size() < 2:
-            raise HubError(f"{folder}: {name} is {weight.dtype}; only float16 and wider are supported")
+            raise HubError(
+                f"{folder}: {name} is {weight.dtype}; only float16 and wider are supported"
+            )
         weight = weight.float()
         if not torch.isfinite(weight).all():
             raise HubError(f"{folder}: {name} has values that are NaN or infinite in float32")
         return weight
 
-    copies = {name: of for name, of in family.aliases.items() if name in names and name not in resolved}
-    fallback = {n: of for n, of in family.fallback.items() if n not in names and of in (None, *names)}
+    copies = {
+        name: of for name, of in family.aliases.items() if name in names and name not in resolved
+    }
+    fallback = {
+        n: of for n, of in family.fallback.items() if n not in names and of in (None, *names)
+    }
     missing = sorted(resolved.keys() - names.keys() - fallback.keys())
     unknown = sorted(names.keys() - resolved.keys() - copies.keys())
     unknown = [name for name in unknown if not any(re.fullmatch(p, name) for p in family.optional)]
@@ -80,8 +92,12 @@ def read_tensors(family, table, folder, model_tensors):
         source = fallback.get(name, name)
         weight = torch.zeros(shape) if source is None else load(source)
         if tuple(weight.shape) != shape:
-            raise HubError(f"{folder}: {name} is {tuple(weight.shape)}; config.json implies {shape}")
-        tensors |= zip(model_names, (part.contiguous() for part in rule.to_ours(weight)), strict=True)
+            raise HubError(
+                f"{folder}: {name} is {tuple(weight.shape)}; config.json implies {shape}"
+            )
+        tensors |= zip(
+            model_names, (part.contiguous() for part in rule.to_ours(weight)), strict=True
+        )
     for name, of in copies.items():
         if not torch.equal(load(name), load(of)):
             raise HubError(f"{folder}: {name} and {of} differ, but config.json ties them")

@@ -43,7 +43,9 @@ def read_tokenizer(folder, hf_config):
         raise HubError(f"{extra} is not supported; copy the model without it")
     try:
         text = read_text(path, MAX_TOKENIZER_BYTES)
-        files = {name: read_text(folder / name) for name in HF_FILES[1:] if (folder / name).is_file()}
+        files = {
+            name: read_text(folder / name) for name in HF_FILES[1:] if (folder / name).is_file()
+        }
         generation, roles, settings = (
             read_json(folder / f"{name}.json") if (folder / f"{name}.json").exists() else {}
             for name in ("generation_config", "special_tokens_map", "tokenizer_config")
@@ -51,7 +53,9 @@ def read_tokenizer(folder, hf_config):
         if name := hf_config.get("tokenizer_class"):  # export writes no such key in config.json
             settings = {"tokenizer_class": name} | settings
             files["tokenizer_config.json"] = json.dumps(settings, indent=2)
-        specials = special_ids(hf_config, generation, roles | settings, load_hf_tokenizer(text), vocab_size)
+        specials = special_ids(
+            hf_config, generation, roles | settings, load_hf_tokenizer(text), vocab_size
+        )
         return from_hf(obey_settings(text, settings, hf_config), specials, vocab_size, files)
     except (OSError, ValueError, KeyError) as error:
         raise HubError(f"{path} cannot be used: {error}") from None
@@ -62,7 +66,9 @@ def obey_settings(text, settings, hf_config):
     name = settings.get("tokenizer_class") or AUTO_TOKENIZERS.get(hf_config.get("model_type"))
     name, spec, before = str(name).removesuffix("Fast"), json.loads(text), json.loads(text)
     if name == "BertTokenizer" and spec["model"].get("type") == "WordPiece":
-        chinese, lower = (settings.get(key, True) for key in ("tokenize_chinese_chars", "do_lower_case"))
+        chinese, lower = (
+            settings.get(key, True) for key in ("tokenize_chinese_chars", "do_lower_case")
+        )
         normalizer = {"strip_accents": settings.get("strip_accents"), "lowercase": lower}
         normalizer |= {"clean_text": True, "handle_chinese_chars": chinese}
         spec["normalizer"] = {"type": "BertNormalizer", **normalizer}
@@ -84,7 +90,11 @@ def drop_template(tokenizer):
     if not any(tokenizer.template):
         return tokenizer
     roles = role_names(to_hf(tokenizer)[1])
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_eos_token": False}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": False,
+        "add_eos_token": False,
+    }
     files = tokenizer.files
     with as_tokenizer_error("the tokenizer's files cannot be used"):
         if tokenizer.text is not None:
@@ -102,7 +112,9 @@ def write_tokenizer(folder, tokenizer, context_length):
     settings = role_names(names) | {"model_max_length": context_length}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
-        settings["split_special_tokens"] = True  # text is always text; masks have to be written in it
+        settings["split_special_tokens"] = (
+            True  # text is always text; masks have to be written in it
+        )
     files = {"tokenizer_config.json": json.dumps(settings, indent=2)} | tokenizer.files
     for name, content in (files | {"tokenizer.json": text}).items():
         (folder / name).write_text(content, encoding="utf-8")
@@ -128,12 +140,20 @@ def special_ids(hf_config, generation_config, roles, library, vocab_size):
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
-    ids = {special: found[0] for special, names in ROLES.items() if (found := valid(candidates(*names)))}
+    ids = {
+        special: found[0]
+        for special, names in ROLES.items()
+        if (found := valid(candidates(*names)))
+    }
     if "end" not in ids:
         raise ValueError("no end-of-text token: add eos_token to tokenizer_config.json")
     for spelling in ("<extra_id_{}>", "<|sentinel_{}|>"):  # T5's and this project's
         sentinels = (added.get(spelling.format(n)) for n in count())
-        ids |= {f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, sentinels))}
+        ids |= {
+            f"sentinel_{n}": i for n, i in enumerate(takewhile(lambda i: i is not None, sentinels))
+        }
     eos = [config.get("eos_token_id") for config in (hf_config, generation_config)]
-    ends = valid(i for several in eos for i in (several if isinstance(several, list) else [several]))
+    ends = valid(
+        i for several in eos for i in (several if isinstance(several, list) else [several])
+    )
     return ids | {f"end_{n}": i for n, i in enumerate(dict.fromkeys([ids["end"], *ends])) if n}

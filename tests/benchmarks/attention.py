@@ -45,7 +45,9 @@ def milliseconds(shape, dtype, training, rounds=9):
 def main():
     rule = model.attend.prefer_math_kernel
     columns = "batch, heads, queries, keys, width"
-    print(f"{columns:>34} {'dtype':>15} {'':>9} {'math ms':>9} {'fused ms':>9}  chosen  fused / math")
+    print(
+        f"{columns:>34} {'dtype':>15} {'':>9} {'math ms':>9} {'fused ms':>9}  chosen  fused / math"
+    )
     for shape in SHAPES:
         for precision, (dtype, matmul_precision) in PRECISIONS.items():
             torch.set_float32_matmul_precision(matmul_precision)

@@ -44,7 +44,11 @@ def build_both(size):
     model = build_model(config, vocab_size).eval()
     match = best_match(spec_from_config(config, model), IDS, "gpt2")
     # without an end token, every text has the full length
-    options = match.hf_config | {"vocab_size": vocab_size, "bos_token_id": None, "eos_token_id": None}
+    options = match.hf_config | {
+        "vocab_size": vocab_size,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     torch.manual_seed(0)
     hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options)).eval()
     copy_weights(model, hf_model, match.family.tensors(match.spec, match.hf_config))
@@ -70,7 +74,10 @@ def decode_hf(model, prompts, new):
 @torch.inference_mode()
 def run_linear_maps(model, prompts, new):
     """Each linear map on its own input of the second token."""
-    calls, maps = [], [module for module in model.modules() if isinstance(module, (nn.Linear, PackedLinear))]
+    calls, maps = (
+        [],
+        [module for module in model.modules() if isinstance(module, (nn.Linear, PackedLinear))],
+    )
     for module in maps:
         module.register_forward_pre_hook(lambda module, args: calls.append((module.forward, *args)))
     list(generate(model, prompts, max_new_tokens=2))
@@ -89,22 +96,36 @@ def measure(side, size, dtype, batch, new):
     model, hf_model = build_both(size)
     move_for_inference(model, torch.device("cpu"), DTYPES[dtype])
     model = hf_model.to(DTYPES[dtype]) if side == "hf" else model
-    prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=torch.Generator().manual_seed(1))
+    prompts = torch.randint(
+        SIZES[size][-1], (batch, PROMPT), generator=torch.Generator().manual_seed(1)
+    )
     SIDES[side](model, prompts.tolist(), 4)  # the first call warms up
     print(json.dumps(SIDES[side](model, prompts.tolist(), new)))
 
 
 def compare(size, dtype, batch, new, rounds):
     """A row of the table."""
-    command = [sys.executable, "-m", "tests.benchmarks.decoding", "--sizes", size, "--dtypes", dtype]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.decoding",
+        "--sizes",
+        size,
+        "--dtypes",
+        dtype,
+    ]
     command += ["--batches", str(batch), "--new", str(new), "--measure"]
     results = {side: [] for side in SIDES}
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else reversed(SIDES):
             results[side].append(json.loads(subprocess.check_output([*command, side])))
-    ours, theirs, linear = ([times[-1] - times[0] for _, times in column] for column in results.values())
+    ours, theirs, linear = (
+        [times[-1] - times[0] for _, times in column] for column in results.values()
+    )
     speeds = [f"{batch * new / median(seconds):.1f}" for seconds in (ours, theirs, linear)]
-    ratios, shares = ([b / a for a, b in zip(ours, other, strict=True)] for other in (theirs, linear))
+    ratios, shares = (
+        [b / a for a, b in zip(ours, other, strict=True)] for other in (theirs, linear)
+    )
     growths = [(t[-1] - t[new // 2]) / (t[new // 2] - t[1]) for _, t in results["ours"]]
     n_equal = sum(map(list.__eq__, results["ours"][0][0], results["hf"][0][0]))
     medians = [f"{median(column):.2f}" for column in (ratios, shares, growths)]
@@ -127,7 +148,10 @@ def main():
     columns = "size dtype batch ours/s hf/s linear/s ours/hf ours/lin growth range same_ids"
     print("  ".join(f"{name:>9}" for name in columns.split()))
     for cell in cells:
-        print("  ".join(f"{value!s:>9}" for value in compare(*cell, args.new, args.rounds)), flush=True)
+        print(
+            "  ".join(f"{value!s:>9}" for value in compare(*cell, args.new, args.rounds)),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

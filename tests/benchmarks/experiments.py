@@ -24,7 +24,9 @@ def measure(name, overrides):
     print(f"{name}: process {process:.1f} s, training {training:.1f} s, {rows[-1]['step']} steps")
     results = [f"{key} {value:.3f}" for key, value in rows[-1].items() if key.startswith("val_")]
     print("   ", "  ".join(results), flush=True)
-    print("".join(f"    {line}\n" for line in out.splitlines() if re.match("gzip|xz", line)), end="")
+    print(
+        "".join(f"    {line}\n" for line in out.splitlines() if re.match("gzip|xz", line)), end=""
+    )
 
 
 def main(args):

@@ -58,7 +58,9 @@ def main(rounds=3):
                     measured.append(pool.apply(measure, (target_rate, autocast, function)))
         for function, measured in results.items():
             total, memory, seconds = map(median, zip(*measured, strict=True))
-            ratios = [own[-1] / other[-1] for own, other in zip(measured, results[plain], strict=True)]
+            ratios = [
+                own[-1] / other[-1] for own, other in zip(measured, results[plain], strict=True)
+            ]
             spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             dtype = "bfloat16" if autocast else "float32"
             row = f"{target_rate:>8.0%} {dtype:>9} {function.__name__:>8}"

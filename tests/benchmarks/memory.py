@@ -54,10 +54,14 @@ def measure(overrides):
 def main(overrides):
     if not overrides:
         for case in CASES:
-            subprocess.run([sys.executable, "-m", "tests.benchmarks.memory", *case.split()], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "tests.benchmarks.memory", *case.split()], check=True
+            )
         return
     expected, measured = (size / 2**20 for size in measure(overrides))
-    sizes = f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured, {expected / measured:.2f}"
+    sizes = (
+        f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured, {expected / measured:.2f}"
+    )
     print(f"{sizes}  {' '.join(overrides)}", flush=True)
 
 

@@ -58,7 +58,9 @@ def row(choice, results, defaults):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("choices", nargs="*", metavar="group, group=option or key=value")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
@@ -66,11 +68,15 @@ def main():
     chosen = [c for c in CHOICES if {c, c.partition("=")[0]} & {*args.choices}]
     overrides = [c for c in args.choices if "=" in c and c not in chosen]
     chosen = [c for c in chosen or CHOICES if compose([*overrides, c]) != compose(overrides)]
-    print("| option | bits per byte | range | step time | memory |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| option | bits per byte | range | step time | memory |\n| --- | --- | --- | --- | --- |"
+    )
     defaults = []
     for choice in [None, *chosen]:
         seeds = range(args.seeds)
-        results = [measure([choice] if choice else [], overrides, args.steps, seed) for seed in seeds]
+        results = [
+            measure([choice] if choice else [], overrides, args.steps, seed) for seed in seeds
+        ]
         defaults = defaults or results
         print(row(choice, results, defaults), flush=True)
 

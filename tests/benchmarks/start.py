@@ -16,7 +16,14 @@ from statistics import median
 from tests.parts import ROOT
 from tests.training.runs import TEXT
 
-HELP = ["train.py", "sample.py", "-m data", "-m model.hub", "-m model.shapes", "-m training.compare"]
+HELP = [
+    "train.py",
+    "sample.py",
+    "-m data",
+    "-m model.hub",
+    "-m model.shapes",
+    "-m training.compare",
+]
 TRAIN = "data=text data.path=book.txt tokenizer=byte train.steps=2 log.every=1"
 COMMANDS = {"import torch": ["-c", "import torch"]}
 COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
@@ -27,7 +34,9 @@ FIRST_STEP = b"step      1  loss"
 
 def measure(command, folder):
     """(seconds, CPU seconds) of a command until its end or, in training, its first step."""
-    arguments = [str(ROOT / argument) if argument.endswith(".py") else argument for argument in command]
+    arguments = [
+        str(ROOT / argument) if argument.endswith(".py") else argument for argument in command
+    ]
     environment, start, output = os.environ | {"PYTHONPATH": str(ROOT)}, time.perf_counter(), b""
     process = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment,
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
@@ -44,7 +53,9 @@ def main(rounds=5):
     times = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "book.txt").write_text(100 * TEXT)
-        subprocess.run([sys.executable, ROOT / "train.py", *TRAIN.split()], cwd=folder, capture_output=True)
+        subprocess.run(
+            [sys.executable, ROOT / "train.py", *TRAIN.split()], cwd=folder, capture_output=True
+        )
         for _ in range(rounds):
             for name, command in COMMANDS.items():
                 times[name].append(measure(command, folder))

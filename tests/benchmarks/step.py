@@ -77,8 +77,17 @@ def hf_model(n_layers, n_heads, width, length, vocab_size):
 def litgpt_model(n_layers, n_heads, width, length, vocab_size):
     from litgpt import GPT, Config
 
-    kinds = {"norm_class_name": "LayerNorm", "mlp_class_name": "GptNeoxMLP", "gelu_approximate": "tanh"}
-    sizes = {"n_layer": n_layers, "n_head": n_heads, "n_embd": width, "intermediate_size": 4 * width}
+    kinds = {
+        "norm_class_name": "LayerNorm",
+        "mlp_class_name": "GptNeoxMLP",
+        "gelu_approximate": "tanh",
+    }
+    sizes = {
+        "n_layer": n_layers,
+        "n_head": n_heads,
+        "n_embd": width,
+        "intermediate_size": 4 * width,
+    }
     sizes |= {"block_size": length, "vocab_size": vocab_size, "padded_vocab_size": vocab_size}
     return GPT(Config(name="gpt2", bias=True, parallel_residual=False, **kinds, **sizes))
 
@@ -115,7 +124,9 @@ def plain_step(module, text, targets, dtype):
 
 def our_step(overrides, sizes, text, targets, compiled=False):
     names = ("n_layers", "n_heads", "d_model", "context_length")
-    config = compose(overrides + [f"model.{name}={size}" for name, size in zip(names, sizes, strict=False)])
+    config = compose(
+        overrides + [f"model.{name}={size}" for name, size in zip(names, sizes, strict=False)]
+    )
     module = LossModule(build_model(config.model, sizes[-1]))
     optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": module.model})
     precision = Precision(torch.device("cpu"), torch.bfloat16, "")
@@ -127,7 +138,9 @@ def our_step(overrides, sizes, text, targets, compiled=False):
 
 def candidates(case, compiled):
     overrides, rows, *sizes = CASES[case]
-    text = torch.randint(sizes[-1], (rows, sizes[-2] + 1), generator=torch.Generator().manual_seed(0))
+    text = torch.randint(
+        sizes[-1], (rows, sizes[-2] + 1), generator=torch.Generator().manual_seed(0)
+    )
     data = text[:, :-1], text[:, 1:].contiguous()
     yield "ours", our_step(overrides, sizes, *data)
     if compiled:
@@ -140,7 +153,10 @@ def candidates(case, compiled):
         for name in filter(find_spec, PEERS):
             yield name, plain_step(PEERS[name](*sizes), *data, "bf16")
             if compiled and name == "litgpt":
-                yield f"{name}, compiled", plain_step(torch.compile(PEERS[name](*sizes)), *data, "bf16")
+                yield (
+                    f"{name}, compiled",
+                    plain_step(torch.compile(PEERS[name](*sizes)), *data, "bf16"),
+                )
 
 
 def main():

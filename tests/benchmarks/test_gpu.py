@@ -30,7 +30,10 @@ sys.meta_path.insert(0, Blocker())
 
 @pytest.mark.parametrize("preset", names("model"))
 def test_configs_are_those_of_hydra(preset):
-    assert model_config(preset, "124m") == compose([f"model={preset}", "size=124m", "model.dropout=0"]).model
+    assert (
+        model_config(preset, "124m")
+        == compose([f"model={preset}", "size=124m", "model.dropout=0"]).model
+    )
 
 
 @pytest.mark.parametrize("name", names("optimizer"))
@@ -67,7 +70,10 @@ def test_steps_of_transformers_are_timed_beside_ours():
 
 def test_targets():
     rows = {"speed": {"ok": True, "compiled_16": {"mfu": 0.4}, "compiled_32": {"mfu": 0.6}}}
-    rows |= {"transformers": {"ok": True, "ratio": 1.1}, "large": {"ok": False, "1.4b_adamw": {"mfu": 0.7}}}
+    rows |= {
+        "transformers": {"ok": True, "ratio": 1.1},
+        "large": {"ok": False, "1.4b_adamw": {"mfu": 0.7}},
+    }
     verdicts = {name: target["verdict"] for name, target in speed.targets(rows).items()}
     assert list(verdicts.values()) == ["met", "missed", "not measured"]
 

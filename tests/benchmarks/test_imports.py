@@ -7,7 +7,9 @@ import pytest
 
 from tests.benchmarks.__main__ import main as list_benchmarks
 
-NAMES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("test_"))
+NAMES = sorted(
+    path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("test_")
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -28,8 +28,12 @@ SPECIALS = ("end",)
 
 
 def ours(folder, text, tokenizer, texts, name="files"):
-    trained = SimpleNamespace(train=lambda texts, specials: tokenizer)  # time reading, encoding and writing
-    prepare(source("text", path=str(text / name)), trained, SPECIALS, cache=folder, val_fraction=0.05)
+    trained = SimpleNamespace(
+        train=lambda texts, specials: tokenizer
+    )  # time reading, encoding and writing
+    prepare(
+        source("text", path=str(text / name)), trained, SPECIALS, cache=folder, val_fraction=0.05
+    )
 
 
 def ours_one_file(folder, text, tokenizer, texts):
@@ -54,7 +58,9 @@ def datasets_map(folder, text, tokenizer, texts):
     out = np.memmap(folder / "map.bin", np.uint16, "w+", shape=(sum(encoded["len"]),))
     start, shards = 0, 16
     for shard in range(shards):
-        ids = np.concatenate(encoded.shard(shards, shard, contiguous=True).with_format("numpy")["ids"])
+        ids = np.concatenate(
+            encoded.shard(shards, shard, contiguous=True).with_format("numpy")["ids"]
+        )
         out[start : start + len(ids)] = ids
         start += len(ids)
     out.flush()

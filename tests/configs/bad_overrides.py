@@ -7,7 +7,10 @@ CONFIG = [
     ("attn=gqa", r"unknown setting attn \(did you mean attention\?\)"),
     ("model.attention.windw=3", r"windw \(did you mean model.attention.sliding_window\?\)"),
     ("attention.sliding_window=3", r"\(did you mean model.attention.sliding_window\?\)"),
-    ("attention.queries_per_kv=2", "did you mean attention=gqa model.attention.queries_per_kv=...?"),
+    (
+        "attention.queries_per_kv=2",
+        "did you mean attention=gqa model.attention.queries_per_kv=...?",
+    ),
     ("size.n_layers=3", r"\(did you mean model.n_layers\?\)"),
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
     ("n_embd=64", r"unknown setting n_embd \(did you mean model.d_model\?\)"),
@@ -15,7 +18,10 @@ CONFIG = [
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
     ("data.pth=x", r"unknown setting data.pth \(did you mean data.path\?\)"),
     ("data.xyz=x", "unknown setting data.xyz; there are data.cache, data.val_fraction, data.kind"),
-    ("model.attention.queries_per_kv=2", "attention=mha has no 'queries_per_kv'; did you mean attention=gqa"),
+    (
+        "model.attention.queries_per_kv=2",
+        "attention=mha has no 'queries_per_kv'; did you mean attention=gqa",
+    ),
     ("data.id=a/b", "did you mean data=hub data.id=...?"),
     ("optimizer@foo=adamw", "unknown setting optimizer@foo"),
     ("wandb=offline", "wandb is a group of settings; set one of them, such as wandb.mode=offline"),
@@ -25,20 +31,41 @@ CONFIG = [
     ("~schedule", "~schedule removes a required setting; schedule=... chooses another option"),
     ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),
     ("attention=gqa,mha", "attention=gqa,mha lists several values; -m runs one training for each"),
-    ("attention=[gqa,mha]", "lists options of attention; -m attention=a,b trains one model for each"),
+    (
+        "attention=[gqa,mha]",
+        "lists options of attention; -m attention=a,b trains one model for each",
+    ),
     ("data=book.txt", "data=... is a kind of data, not a path; use data=text data.path=book.txt"),
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
-    ("config/train_shakespeare_char.py", "unknown setting config/train_shakespeare_char.py; recipes are exp"),
-    ("books/a.txt", "unknown setting books/a.txt; to train on it, use data=text data.path=books/a.txt"),
+    (
+        "config/train_shakespeare_char.py",
+        "unknown setting config/train_shakespeare_char.py; recipes are exp",
+    ),
+    (
+        "books/a.txt",
+        "unknown setting books/a.txt; to train on it, use data=text data.path=books/a.txt",
+    ),
     ("out_dir=x", r"unknown setting out_dir \(did you mean name\?\)"),
-    ("train.steps=1.5", "train.steps is 1.5; expected an integer from 0 to 1,000,000,000,000 or null"),
-    ("train.steps=null", "a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes"),
+    (
+        "train.steps=1.5",
+        "train.steps is 1.5; expected an integer from 0 to 1,000,000,000,000 or null",
+    ),
+    (
+        "train.steps=null",
+        "a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes",
+    ),
     ("train.minutes=0", "train.minutes is 0; expected a number above 0 and at most 10,000,000"),
     ("train.batch_size=0", "train.batch_size is 0; expected an integer from 1 to 1,048,576"),
-    ("train.micro_batch_size=0", "train.micro_batch_size is 0; expected an integer at least 1 or auto"),
+    (
+        "train.micro_batch_size=0",
+        "train.micro_batch_size is 0; expected an integer at least 1 or auto",
+    ),
     ("train.micro_batch_size=3", "expected a divisor of 4"),
     ("train.grad_clip=-1", "train.grad_clip is -1; expected a number at least 0"),
-    ("train.patience=2 eval.every=null", "train.patience counts evaluations and eval.every is null"),
+    (
+        "train.patience=2 eval.every=null",
+        "train.patience counts evaluations and eval.every is null",
+    ),
     ("log.every=0x10", "log.every is '0x10'; expected an integer at least 1"),
     ("seed=-1", "seed is -1; expected an integer from 0 to 18,446,744,073,709,551,615"),
     ("compile=maybe", "compile is 'maybe'; expected true or false or auto"),
@@ -51,14 +78,20 @@ CONFIG = [
     ("data.cache=", "data.cache is empty; give a folder"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
     ("-m resume=true seed=1,2", "resume=true: each run of a sweep is new"),
-    ("-m optimizer.lr=interval(0,1)", r"optimizer.lr=interval\(0,1\) lists no values; write optimizer.lr=a"),
+    (
+        "-m optimizer.lr=interval(0,1)",
+        r"optimizer.lr=interval\(0,1\) lists no values; write optimizer.lr=a",
+    ),
     ("-m seed=range(0,0)", "seed=range.* lists no values"),
     ("-m seed=range(1,2,0)", "seed=range.* lists no values"),
     ("-m model=glob(zz*)", "model=glob.* lists no values"),
     ("-m optimizer.lr=range(0,1,0.0000001)", "more than 1,000 combinations"),
     ("--hydra-help", "unknown option --hydra-help"),
     ("--cfg", "argument --cfg/-c: expected one argument"),
-    ("--lr=3 seed=1", r"unknown option --lr; .* for example optimizer.lr=3 \(see train.py --cfg job\)"),
+    (
+        "--lr=3 seed=1",
+        r"unknown option --lr; .* for example optimizer.lr=3 \(see train.py --cfg job\)",
+    ),
     # what Hydra would take: its own settings, interpolations, other files, code
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings have no effect here"),
     ("+experiment=../../x", "unknown option experiment=../../x"),
@@ -67,14 +100,23 @@ CONFIG = [
     ("+_target_=os.system", "unknown setting _target_"),
     # what a part refuses
     ("optimizer.lr=nan", "optimizer.lr is nan; expected a finite number"),
-    ("optimizer=adamw optimizer.beta1=1.0", "beta1 is 1.0; expected a number at least 0 and below 1"),
+    (
+        "optimizer=adamw optimizer.beta1=1.0",
+        "beta1 is 1.0; expected a number at least 0 and below 1",
+    ),
     ("schedule.warmup=9", "warmup is 9 steps but the run has only 4; lower warmup"),
     ("schedule.min_lr_ratio=2", "min_lr_ratio is 2; expected a number from 0 to 1"),
     ("data.val_fraction=0", "val_fraction is 0; expected a number above 0 and below 1"),
     ("tokenizer=bpe tokenizer.vocab_size=10", "257"),
     ("model.n_heads=3", r"d_model \(64\) must be a multiple of n_heads \(3\)"),
-    ("attention=gqa model.attention.queries_per_kv=3", r"n_heads \(4\) must be a multiple of queries_per_kv"),
-    ("model.n_layers=999999999", "model.n_layers is 999999999; expected an integer from 1 to 10,000"),
+    (
+        "attention=gqa model.attention.queries_per_kv=3",
+        r"n_heads \(4\) must be a multiple of queries_per_kv",
+    ),
+    (
+        "model.n_layers=999999999",
+        "model.n_layers is 999999999; expected an integer from 1 to 10,000",
+    ),
 ]
 TABLE = "data=table data.field=text data.path="
 PARALLEL = "model=bart data=parallel "
@@ -97,4 +139,6 @@ DATA = [
     (PARALLEL + "data.source=gap.txt data.target=three.txt", "gap.txt:2: the source is empty"),
     (PARALLEL + "data.source=three.txt data.target=gap.txt", ":2: the target is empty"),
 ]
-BAD = [(override, 2, part) for override, part in CONFIG] + [(override, 3, part) for override, part in DATA]
+BAD = [(override, 2, part) for override, part in CONFIG] + [
+    (override, 3, part) for override, part in DATA
+]

@@ -49,7 +49,9 @@ def test_an_error_is_one_line_of_limited_length(capsys, debug):
 def test_whatever_prints_uses_this_print(path):
     nodes = list(ast.walk(ast.parse(path.read_text())))
     prints = any(isinstance(node, ast.Name) and node.id == "print" for node in nodes)
-    imported = any(alias.name == "print" for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names)
+    imported = any(
+        alias.name == "print" for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names
+    )
     assert imported == prints or path.parts[-2:] == ("configs", "cli.py")
 
 
@@ -75,7 +77,9 @@ PATHS = [
 def test_a_user_who_does_not_exist(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(*command) == 2
-    assert f"cannot expand {USER} in {USER}" in capsys.readouterr().err and not list(tmp_path.glob("~*"))
+    assert f"cannot expand {USER} in {USER}" in capsys.readouterr().err and not list(
+        tmp_path.glob("~*")
+    )
 
 
 LONG = [
@@ -99,7 +103,12 @@ def test_a_long_name(command, tmp_path, monkeypatch, capsys):
     code, *rest = command
     assert run(*rest) == code
     stderr = capsys.readouterr().err
-    assert stderr.count("\n") == 1 and len(stderr) < 1100 and "Errno" not in stderr and "hydra" not in stderr
+    assert (
+        stderr.count("\n") == 1
+        and len(stderr) < 1100
+        and "Errno" not in stderr
+        and "hydra" not in stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,18 +119,25 @@ def test_wrong_usage_is_one_sentence(command, capsys):
     stderr = capsys.readouterr().err
     assert stderr.startswith("error: ") and stderr.count("\n") == 1 and "usage" not in stderr
     if command in (data.__main__, model.shapes):
-        assert "unknown option --steps; settings are written key=value, for example train.steps=5" in stderr
+        assert (
+            "unknown option --steps; settings are written key=value, for example train.steps=5"
+            in stderr
+        )
 
 
 def test_a_name_may_have_any_letters(capsys):
-    assert run("train", *TEXT, "name=é東", "train.steps=1", "dry_run=true") == 0, capsys.readouterr().err
+    assert run("train", *TEXT, "name=é東", "train.steps=1", "dry_run=true") == 0, (
+        capsys.readouterr().err
+    )
     assert check_override(f"data.path={'x' * 5000}") is None
 
 
 def test_texts_are_utf8_in_any_locale():
     """An ASCII locale leaves bytes that Python could not decode."""
     texts = ["é", "a", "\udcff"]
-    undecoded = [text.encode(errors="surrogateescape").decode("ascii", "surrogateescape") for text in texts]
+    undecoded = [
+        text.encode(errors="surrogateescape").decode("ascii", "surrogateescape") for text in texts
+    ]
     args = [arg for text in undecoded for arg in ("--prompt", text)]
     assert parse_options(args).prompt == texts
 

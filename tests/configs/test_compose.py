@@ -11,7 +11,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from configs import compose as composing
-from configs.compose import VERBATIM, compose, compose_raw, expand_sweep, flatten, resolve, to_config
+from configs.compose import (
+    VERBATIM,
+    compose,
+    compose_raw,
+    expand_sweep,
+    flatten,
+    resolve,
+    to_config,
+)
 from configs.registry import Bounds, Count, Positive, Ratio, describe_type
 from data.sources import SOURCES
 from model.hub.convert import init_config
@@ -21,7 +29,10 @@ from training.resume import unflatten
 from training.sweep import launch
 
 NUMBERS = [key for key, value in flatten(compose_raw(())).items() if type(value) in (int, float)]
-NUMBERS += [f"model.attention.{key}" for key in ("head_dim", "v_head_dim", "sliding_window", "logit_softcap")]
+NUMBERS += [
+    f"model.attention.{key}"
+    for key in ("head_dim", "v_head_dim", "sliding_window", "logit_softcap")
+]
 NUMBERS += ["model.head.logit_softcap", "model.position.rope_theta", "model.ffn.d_ff"]
 
 
@@ -62,13 +73,28 @@ def test_types_are_described_in_plain_english(annotation, description):
 def test_objective_auto_fits_data_and_model(source):
     kind = OmegaConf.load(ROOT / f"configs/data/{source}.yaml").get("kind", "hub")
     text = (ROOT / f"configs/data/{source}.yaml").read_text()
-    required = [f"data.{key}=x" for key in ("path", "id", "source", "target") if f"{key}: ???" in text]
+    required = [
+        f"data.{key}=x" for key in ("path", "id", "source", "target") if f"{key}: ???" in text
+    ]
     for model, of_text in (("modern", "next_token"), ("bert", "masked"), ("t5", "span")):
         config = compose([f"data={source}", f"model={model}", *required])
-        assert config.objective["kind"] == ("pairs" if SOURCES[kind].input_kind == "pairs" else of_text)
+        assert config.objective["kind"] == (
+            "pairs" if SOURCES[kind].input_kind == "pairs" else of_text
+        )
 
 
-PATHS = ["a b (1).txt", "a=b.txt", "a,b", "书.txt", "it's", "end\\", "${x}", r"\${oc.env:HOME}", "[1]", ""]
+PATHS = [
+    "a b (1).txt",
+    "a=b.txt",
+    "a,b",
+    "书.txt",
+    "it's",
+    "end\\",
+    "${x}",
+    r"\${oc.env:HOME}",
+    "[1]",
+    "",
+]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -80,7 +106,9 @@ def test_paths_and_names_are_taken_as_typed(path):
         assert flatten(compose_raw([f"data={kind}", *others, f"{key}={path}"]))[key] == path
 
 
-@pytest.mark.parametrize("name", ["2024_01_02", "1e5", "0x10", "1_000", "true", "007", "null.x", "é"])
+@pytest.mark.parametrize(
+    "name", ["2024_01_02", "1e5", "0x10", "1_000", "true", "007", "null.x", "é"]
+)
 def test_a_name_that_looks_like_a_number_stays_a_name(name):
     assert compose([f"name={name}"]).name == name
     assert expand_sweep([f"name={name},b"]) == [[f"name={name}"], ["name=b"]]
@@ -106,7 +134,9 @@ def test_an_option_of_ones_own_names_its_place(tmp_path, monkeypatch):
     own.write_text("kind: mha\n")
     monkeypatch.setattr(composing, "CONFIGS", tmp_path)
     monkeypatch.setattr(composing, "groups", composing.groups.__wrapped__)
-    with pytest.raises(ValueError, match=f"{own} must begin with the line '# @package model.attention'"):
+    with pytest.raises(
+        ValueError, match=f"{own} must begin with the line '# @package model.attention'"
+    ):
         compose(["attention=a"])
     own.write_text("# @package model.attention\nkind: mha\n")
     composing.check_override("attention=a")
@@ -136,7 +166,9 @@ def test_cfg_job_prints_the_config_of_a_command_line():
 def test_help_lists_groups_and_settings_with_their_comments(capsys):
     assert launch(None, None, ["--help"]) == 0
     text = capsys.readouterr().out
-    for group in (path.name for path in (ROOT / "configs").iterdir() if path.is_dir() and names(path.name)):
+    for group in (
+        path.name for path in (ROOT / "configs").iterdir() if path.is_dir() and names(path.name)
+    ):
         assert f"\n{group}: {', '.join(names(group))}\n" in text
     yaml = (ROOT / "configs/train.yaml").read_text()
     for first, end in (("name", "model"), ("train", "plan")):

@@ -3,10 +3,24 @@
 import json
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from data.tokenizers.huggingface import SAMPLE, from_hf, to_hf
-from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, load_hf_tokenizer, tokenizer_from_state
+from data.tokenizers.tokenizer import (
+    BytePairTokenizer,
+    HubTokenizer,
+    load_hf_tokenizer,
+    tokenizer_from_state,
+)
 from data.tokenizers.train import PATTERN, train_bpe
 from tests.data.test_tokenizer import library as python_text
 from tests.data.test_tokenizer import make
@@ -18,11 +32,15 @@ CL100K = (
 )
 
 
-STORY = "".join(f"def f_{i}(x):\n    return f'{i * i} words, isn\\'t it' + x\n" for i in range(1000))
+STORY = "".join(
+    f"def f_{i}(x):\n    return f'{i * i} words, isn\\'t it' + x\n" for i in range(1000)
+)
 NOT_POSSESSIVE = CL100K.replace("++", "+").replace("?+", "?").replace("}+", "}").replace("*+", "*")
 
 
-def train_hf_bpe(pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None, vocab_size=400):
+def train_hf_bpe(
+    pattern=None, special=("<eos>", "<pad>"), first=False, normalizer=None, vocab_size=400
+):
     """A byte-level BPE such as GPT-2's, trained by the library."""
     tokenizer = Tokenizer(models.BPE())
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
@@ -45,7 +63,14 @@ def others():
     bert.normalizer, bert.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
     bert.decoder = decoders.WordPiece()
     bert.add_special_tokens(["[UNK]", "[SEP]"])
-    words = {"</s>": 0.0, "<unk>": -1.0, "\u2581": -2.0, "\u2581the": -2.0, "\u2581cat": -3.0, "s": -3.0}
+    words = {
+        "</s>": 0.0,
+        "<unk>": -1.0,
+        "\u2581": -2.0,
+        "\u2581the": -2.0,
+        "\u2581cat": -3.0,
+        "s": -3.0,
+    }
     t5 = Tokenizer(models.Unigram(list(words.items()), unk_id=1))
     t5.pre_tokenizer, t5.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     t5.add_special_tokens(["</s>"])
@@ -53,7 +78,9 @@ def others():
 
 
 def known(tokenizer):
-    return TEXT if tokenizer.kind != "char" else "".join(c for c in TEXT if c in tokenizer.characters)
+    return (
+        TEXT if tokenizer.kind != "char" else "".join(c for c in TEXT if c in tokenizer.characters)
+    )
 
 
 @pytest.mark.parametrize("name", ["byte", "char", "bpe"])
@@ -74,7 +101,13 @@ def test_exported_tokenizers_give_the_same_ids(name):
 def test_patterns_are_translated(pattern):
     ours = BytePairTokenizer(pattern, train_bpe(iter([python_text(60_000)]), 500), {"end": 600})
     theirs = load_hf_tokenizer(to_hf(ours)[0])
-    for text in (TEXT, "a  \n\n b 1234567 12345678\n   ", python_text(30_000), "\t \r\n x", "end \n \n"):
+    for text in (
+        TEXT,
+        "a  \n\n b 1234567 12345678\n   ",
+        python_text(30_000),
+        "\t \r\n x",
+        "end \n \n",
+    ):
         assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text).tolist()
 
 
@@ -83,7 +116,9 @@ def test_byte_level_bpe_becomes_native(pattern):
     theirs = train_hf_bpe(pattern)
     ours = from_hf(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
     assert ours.kind == "bpe" and ours.vocab_size == 512
-    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, "as in GPT-2, names may share an id"
+    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, (
+        "as in GPT-2, names may share an id"
+    )
     theirs.encode_special_tokens = True
     assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
     again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
@@ -219,16 +254,29 @@ def test_unsupported_post_processors():
     theirs = train_hf_bpe()
     theirs.post_processor = TEMPLATES["t5"][0]
     whole = json.loads(theirs.to_str())
-    for changes in ({"single": []}, {"special_tokens": {}}, {"single": whole["post_processor"]["pair"]}):
+    for changes in (
+        {"single": []},
+        {"special_tokens": {}},
+        {"single": whole["post_processor"]["pair"]},
+    ):
         changed = whole | {"post_processor": whole["post_processor"] | changes}
-        with pytest.raises(ValueError, match="post-processor (names an unknown token|does not put special)"):
+        with pytest.raises(
+            ValueError, match="post-processor (names an unknown token|does not put special)"
+        ):
             from_hf(json.dumps(changed), {"end": 400}, 512)
 
 
 @pytest.mark.parametrize("decoder", ["metaspace", "bytes"])
 def test_incremental_decoding_continues_a_prompt(decoder):
     """Spaces that belong to a token are kept, and bytes are decoded together."""
-    words = {"<unk>": 0.0, "</s>": 0.0, "\u2581the": -2.0, "\u2581cat": -2.0, "s": -3.0, "\u2581": -4.0}
+    words = {
+        "<unk>": 0.0,
+        "</s>": 0.0,
+        "\u2581the": -2.0,
+        "\u2581cat": -2.0,
+        "s": -3.0,
+        "\u2581": -4.0,
+    }
     words |= {f"<0x{byte:02X}>": -9.0 for byte in range(256)}
     theirs = Tokenizer(models.Unigram(list(words.items()), unk_id=0, byte_fallback=True))
     theirs.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -237,7 +285,11 @@ def test_incremental_decoding_continues_a_prompt(decoder):
     theirs.decoder = by_bytes if decoder == "bytes" else decoders.Metaspace()
     theirs.add_special_tokens(["</s>"])
     ours = from_hf(theirs.to_str(), {"end": 1}, 300)
-    text = "the cats" if decoder == "metaspace" else "the cats \u2603\U0001f642\u2603\U0001f642 the cat"
+    text = (
+        "the cats"
+        if decoder == "metaspace"
+        else "the cats \u2603\U0001f642\u2603\U0001f642 the cat"
+    )
     ids = [*ours.encode(f"{text} the").tolist(), *[1] * 9, *ours.encode("the cat").tolist()]
     for cut in range(len(ids)):
         stream, before = ours.incremental_decoder(ids[:cut]), ours.decode(ids[:cut])

@@ -26,7 +26,9 @@ def pairs(tmp_path_factory):
 
 
 def same(a, b):
-    return all(torch.equal(a.inputs[k], b.inputs[k]) for k in a.inputs) and torch.equal(a.targets, b.targets)
+    return all(torch.equal(a.inputs[k], b.inputs[k]) for k in a.inputs) and torch.equal(
+        a.targets, b.targets
+    )
 
 
 KINDS = [
@@ -87,21 +89,32 @@ def test_count_is_the_number_of_targets(batched):
 def test_evaluation_is_always_the_same(batched):
     first, other = (list(batched(seed, "validation").evaluation()) for seed in (0, 1))
     assert len(first) == len(other) and all(map(same, first, other))
-    shared = [list(batched(0, "validation").evaluation(rank=rank, world_size=3)) for rank in range(3)]
-    assert sum(batch.count for share in shared for batch in share) == sum(batch.count for batch in first)
+    shared = [
+        list(batched(0, "validation").evaluation(rank=rank, world_size=3)) for rank in range(3)
+    ]
+    assert sum(batch.count for share in shared for batch in share) == sum(
+        batch.count for batch in first
+    )
 
 
 def test_every_sequence_once_per_epoch(text):
     loader_ = loader(text.train, text.tokenizer, batch_size=8)
-    rows = torch.cat([loader_.batch(step).inputs["tokens"] for step in range(loader_.n)])  # 8 epochs
+    rows = torch.cat(
+        [loader_.batch(step).inputs["tokens"] for step in range(loader_.n)]
+    )  # 8 epochs
     for epoch in rows.split(loader_.n):
-        assert sorted(epoch.tolist()) == sorted(text.train.tokens[: loader_.n * 16].reshape(-1, 16).tolist())
+        assert sorted(epoch.tolist()) == sorted(
+            text.train.tokens[: loader_.n * 16].reshape(-1, 16).tolist()
+        )
 
 
 def test_masked_sequences_need_no_lookahead(tmp_path):
     made = text_corpus(tmp_path, TEXT[:800], val_fraction=0.2)
     assert made.train.n_tokens == 640
-    assert loader(made.train, made.tokenizer, "masked", context_length=64, architecture="encoder").n == 10
+    assert (
+        loader(made.train, made.tokenizer, "masked", context_length=64, architecture="encoder").n
+        == 10
+    )
     assert loader(made.train, made.tokenizer, context_length=64).n == 9
 
 
@@ -152,7 +165,11 @@ def test_every_pair_once_per_epoch(pairs):
     rows = [row for step in range(steps) for row in loader_.batch(step).inputs["source"].tolist()]
     seen = np.unique([pairs.tokenizer.decode(row) for row in rows], return_counts=True)[1]
     whole, rest = divmod(steps * 8, loader_.n)
-    assert len(seen) == loader_.n and set(seen) == {whole, whole + 1} and (seen == whole + 1).sum() == rest
+    assert (
+        len(seen) == loader_.n
+        and set(seen) == {whole, whole + 1}
+        and (seen == whole + 1).sum() == rest
+    )
 
 
 def test_ranks_pad_to_the_width_of_the_whole_batch(pairs, monkeypatch):
@@ -163,19 +180,27 @@ def test_ranks_pad_to_the_width_of_the_whole_batch(pairs, monkeypatch):
 
 
 def test_pairs_that_are_too_long(pairs):
-    dropped, cut = (pair_loader(pairs, context_length=10, too_long=action) for action in ("drop", "truncate"))
+    dropped, cut = (
+        pair_loader(pairs, context_length=10, too_long=action) for action in ("drop", "truncate")
+    )
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
     assert cut.widths.max() == 10 >= dropped.widths.max()
-    with pytest.raises(DataError, match="too long for a context of 10, the longest .*; raise model.context"):
+    with pytest.raises(
+        DataError, match="too long for a context of 10, the longest .*; raise model.context"
+    ):
         pair_loader(pairs, context_length=10, too_long="error")
-    with pytest.raises(DataError, match="631 of 631 pairs of train are too long for a context of 3"):
+    with pytest.raises(
+        DataError, match="631 of 631 pairs of train are too long for a context of 3"
+    ):
         pair_loader(pairs, context_length=3)
 
 
 def test_prefetched_batches_are_the_same(text):
     loader_ = loader(text.train, text.tokenizer)
     batches = prefetch(loader_.batch, range(3, 9))
-    assert all(same(batch, loader_.batch(step)) for step, batch in zip(range(3, 9), batches, strict=True))
+    assert all(
+        same(batch, loader_.batch(step)) for step, batch in zip(range(3, 9), batches, strict=True)
+    )
     assert list(prefetch(loader_.batch, [])) == []
 
 

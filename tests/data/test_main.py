@@ -39,7 +39,12 @@ def test_counts(run):
     for n in (cut, len(TEXT) - cut):
         assert f"{n:,}" in out
     assert "byte, vocab_size 257" in out and "1.00 bytes per token (train)" in out
-    assert "next_token" in out and "steps per epoch" in out and "cached in" in out and "sequences" in out
+    assert (
+        "next_token" in out
+        and "steps per epoch" in out
+        and "cached in" in out
+        and "sequences" in out
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,10 @@ def test_counts(run):
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
         ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
-        ([*PAIR_TABLE, "model=bart"], ["source      'what is", "tokens      '<start>", "is a number<end>'"]),
+        (
+            [*PAIR_TABLE, "model=bart"],
+            ["source      'what is", "tokens      '<start>", "is a number<end>'"],
+        ),
     ],
 )
 def test_every_objective(run, overrides, seen):
@@ -64,19 +72,47 @@ def test_every_objective(run, overrides, seen):
         (["data=text", "data.path="], 2, "data.path is empty"),
         (["data=text", "data.path=none.txt"], 3, "there is no file or folder none.txt"),
         ([*TEXTS, "model.context_length=100000"], 3, "train has .* tokens, and a window needs"),
-        ([*PAIR_TABLE, "data.source=question"], 3, "has no field 'question'; its fields are: source, target"),
-        ([*PAIR_TABLE, "objective.too_long=error", "model.context_length=8"], 3, "long for a context of 8"),
-        ([*TEXTS, "data.val_fraction=2"], 2, "data.val_fraction is 2; expected a number above 0 and below 1"),
+        (
+            [*PAIR_TABLE, "data.source=question"],
+            3,
+            "has no field 'question'; its fields are: source, target",
+        ),
+        (
+            [*PAIR_TABLE, "objective.too_long=error", "model.context_length=8"],
+            3,
+            "long for a context of 8",
+        ),
+        (
+            [*TEXTS, "data.val_fraction=2"],
+            2,
+            "data.val_fraction is 2; expected a number above 0 and below 1",
+        ),
         ([*TEXTS, "data.val_fraction=abc"], 2, "data.val_fraction is 'abc'; expected a number"),
         ([*TEXTS, "~data.val_fraction"], 2, "data.val_fraction"),
         ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
         ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
-        ([*TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=10"], 2, "vocab_size is 10; it must be at least"),
-        ([*TEXTS, "model=bert", "objective=next_token"], 2, "whose kind is decoder, not encoder; use"),
+        (
+            [*TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=10"],
+            2,
+            "vocab_size is 10; it must be at least",
+        ),
+        (
+            [*TEXTS, "model=bert", "objective=next_token"],
+            2,
+            "whose kind is decoder, not encoder; use",
+        ),
         ([*TEXTS, "objective=masked"], 2, "a model whose kind is encoder, not decoder"),
-        ([*TEXTS, "objective=pairs"], 2, "needs pairs, and data=text gives text; use objective=auto"),
+        (
+            [*TEXTS, "objective=pairs"],
+            2,
+            "needs pairs, and data=text gives text; use objective=auto",
+        ),
         ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
-        ([*TEXTS, "objective=span"], 2, "objective=span needs a model whose kind is encoder_decoder"),
+        (
+            [*TEXTS, "objective=span"],
+            2,
+            "objective=span needs a model whose kind is encoder_decoder",
+        ),
         ([*TEXTS, "objective.mask_prob=0.2"], 2, "did you mean objective=masked"),
     ],
 )

@@ -31,10 +31,14 @@ def rows(length, n=ROWS):
     return np.arange(n * length, dtype=np.int64).reshape(n, length) % FakeTokenizer.n_ordinary
 
 
-@pytest.mark.parametrize(("width", "mask_prob"), [(128, 0.15), (100, 0.15), (7, 0.15), (1, 0.15), (64, 0.5)])
+@pytest.mark.parametrize(
+    ("width", "mask_prob"), [(128, 0.15), (100, 0.15), (7, 0.15), (1, 0.15), (64, 0.5)]
+)
 def test_masked_predicts_an_exact_fraction(width, mask_prob):
     given = rows(width)
-    batch = objective("masked", context_length=width, mask_prob=mask_prob).batch(given, draw, FakeTokenizer)
+    batch = objective("masked", context_length=width, mask_prob=mask_prob).batch(
+        given, draw, FakeTokenizer
+    )
     asked = batch.targets.numpy() != IGNORE_INDEX
     n = max(1, round(mask_prob * width))
     assert (asked.sum(1) == n).all() and batch.count == n * ROWS
@@ -44,7 +48,9 @@ def test_masked_predicts_an_exact_fraction(width, mask_prob):
 
 def test_masked_replaces_by_mask_by_random_token_or_not_at_all():
     given = rows(512, 200)
-    many = objective("masked", context_length=512).batch(given, lambda p, w: draw(p, w, 200), FakeTokenizer)
+    many = objective("masked", context_length=512).batch(
+        given, lambda p, w: draw(p, w, 200), FakeTokenizer
+    )
     asked, tokens = many.targets.numpy() != IGNORE_INDEX, many.inputs["tokens"].numpy()
     masked = (tokens == FakeTokenizer.specials["mask"])[asked].mean()
     kept = (tokens == given)[asked].mean()
@@ -63,17 +69,25 @@ SPANS = [(128, 0.15, 3.0), (512, 0.15, 3.0), (32, 0.5, 4.0), (8, 0.15, 3.0)]
 @pytest.mark.parametrize(("context_length", "noise_density", "mean"), SPANS)
 def test_span_loses_no_token(context_length, noise_density, mean):
     """Replacing each sentinel by its span restores the text."""
-    options = {"noise_density": noise_density, "mean_span_length": mean, "architecture": "encoder_decoder"}
+    options = {
+        "noise_density": noise_density,
+        "mean_span_length": mean,
+        "architecture": "encoder_decoder",
+    }
     span = objective("span", context_length=context_length, **options)
     given = rows(span.seq_len)
     batch = span.batch(given, draw, FakeTokenizer)
     source_, tokens, targets = batch.inputs["source"], batch.inputs["tokens"], batch.targets
-    assert max(source_.shape[1], tokens.shape[1]) <= context_length and tokens.shape == targets.shape
+    assert (
+        max(source_.shape[1], tokens.shape[1]) <= context_length and tokens.shape == targets.shape
+    )
     assert batch.count == targets.numel()
     start, end = FakeTokenizer.specials["start"], FakeTokenizer.specials["end"]
     assert (tokens[:, 0] == start).all() and (targets[:, -1] == end).all()
     assert tokens[:, 1:].equal(targets[:, :-1])
-    for row, source_row, answer in zip(given, source_.tolist(), targets[:, :-1].tolist(), strict=True):
+    for row, source_row, answer in zip(
+        given, source_.tolist(), targets[:, :-1].tolist(), strict=True
+    ):
         spans = {}
         for i in answer:
             spans.setdefault(i, []) if i >= 1004 else spans[max(spans)].append(i)
@@ -93,7 +107,9 @@ def test_span_has_the_sizes_of_t5():
 def test_spans_are_anywhere():
     span = objective("span", context_length=64, architecture="encoder_decoder")
     given = np.tile(np.arange(span.seq_len), (400, 1))
-    source_ = span.batch(given, lambda p, w: draw(p, w, 400), FakeTokenizer).inputs["source"].numpy()
+    source_ = (
+        span.batch(given, lambda p, w: draw(p, w, 400), FakeTokenizer).inputs["source"].numpy()
+    )
     kept = [(source_ == i).any(1).mean() for i in range(1, span.seq_len - 8)]
     assert min(kept) > 0.8 and max(kept) < 1  # a text begins with what is kept and ends with a span
 
@@ -149,7 +165,11 @@ def test_docstrings_need_little_padding(tmp_path):
     ("name", "options", "sentence"),
     [
         ("masked", {"mask_prob": 0.0}, "mask_prob is 0.0; expected a number above 0 and below 1"),
-        ("span", {"mean_span_length": 0.5}, "mean_span_length is 0.5; expected a number at least 1"),
+        (
+            "span",
+            {"mean_span_length": 0.5},
+            "mean_span_length is 0.5; expected a number at least 1",
+        ),
         ("span", {"context_length": 2}, "context_length is 2: too short for a span"),
         ("pairs", {"context_length": 2}, "context_length is 2: too short for a pair"),
         ("pairs", {"too_long": "ask"}, "too_long is 'ask'; expected one of: drop, truncate, error"),
@@ -169,8 +189,12 @@ def test_a_truncated_target_has_no_end_token(tmp_path):
         options = {"architecture": "encoder_decoder", "context_length": 6, "too_long": "truncate"}
         pairs = loader(part, made.tokenizer, "pairs", **options)
         for batch in pairs.evaluation():
-            for row in zip(batch.inputs["source"], batch.inputs["tokens"], batch.targets, strict=True):
-                seen.add(tuple(show([i for i in text.tolist() if i != IGNORE_INDEX]) for text in row))
+            for row in zip(
+                batch.inputs["source"], batch.inputs["tokens"], batch.targets, strict=True
+            ):
+                seen.add(
+                    tuple(show([i for i in text.tolist() if i != IGNORE_INDEX]) for text in row)
+                )
     seen = {tuple(text.replace("<pad>", "") for text in row) for row in seen}
     assert ("aaaaaa", "<start>aaaaa", "aaaaaa") in seen and ("x", "<start>y", "y<end>") in seen
     assert len(seen) == 11

@@ -18,7 +18,10 @@ def texts(found):
 
 def test_numbers_in_csv_stay_text(tmp_path):
     (tmp_path / "sums.csv").write_text("source,target\n007+1,008\n1+1,2\n")
-    assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [("007+1", "008"), ("1+1", "2")]
+    assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [
+        ("007+1", "008"),
+        ("1+1", "2"),
+    ]
 
 
 def test_tsv_has_no_quotes(tmp_path):
@@ -38,7 +41,9 @@ def test_parallel_files(tmp_path):
     found = source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
     assert texts(found) == [("one", "eins"), ("two", "zwei")]
     (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
-    with pytest.raises(DataError, match=r"a\.en has 2 lines and .*a\.de has 3; they must have equally many"):
+    with pytest.raises(
+        DataError, match=r"a\.en has 2 lines and .*a\.de has 3; they must have equally many"
+    ):
         texts(found)
     with pytest.raises(DataError, match="a.*: expected one file and found 2"):
         source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.*")).files()
@@ -46,14 +51,18 @@ def test_parallel_files(tmp_path):
 
 @pytest.mark.parametrize(("row", "role"), [(("  ", "x"), "source"), (("x", ""), "target")])
 def test_an_empty_side_is_an_error(tmp_path, row, role):
-    path = write_table(tmp_path / "pairs.jsonl", [*ROWS[:4], dict(zip(("en", "de"), row, strict=True))])
+    path = write_table(
+        tmp_path / "pairs.jsonl", [*ROWS[:4], dict(zip(("en", "de"), row, strict=True))]
+    )
     with pytest.raises(DataError, match=rf"pairs\.jsonl:5: the {role} is empty"):
         list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
 def test_a_single_pair_is_too_few(tmp_path):
     path = write_table(tmp_path / "pairs.jsonl", ROWS[:1])
-    with pytest.raises(DataError, match="at least two pairs are needed, to train and to validate; found 1"):
+    with pytest.raises(
+        DataError, match="at least two pairs are needed, to train and to validate; found 1"
+    ):
         list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
@@ -82,7 +91,9 @@ def test_synthetic_targets_are_right(task):
     assert len(pairs) == 2500 and all(target == ANSWERS[task](text) for text, target in pairs)
     lengths = {len(text) for text, _ in pairs}
     assert min(lengths) >= 2 and (task == "add" or lengths == {2, 3, 4, 5})
-    assert pairs[:300] == texts(source("synthetic", task=task, size=300, min_length=2, max_length=5))
+    assert pairs[:300] == texts(
+        source("synthetic", task=task, size=300, min_length=2, max_length=5)
+    )
     assert len(set(pairs)) > 2000
 
 

@@ -28,8 +28,12 @@ TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 
 
 def lines(tmp_path, rows, val_fraction=0.2, split_on="line"):
     (tmp_path / "t.txt").write_text("\n".join(rows), encoding="utf-8")
-    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), split_on=split_on), val_fraction))
-    return {split: [c.texts[0] for c in chunks if c.split == split] for split in (TRAIN, VALIDATION)}
+    chunks = list(
+        split_chunks(source("text", path=str(tmp_path / "t.txt"), split_on=split_on), val_fraction)
+    )
+    return {
+        split: [c.texts[0] for c in chunks if c.split == split] for split in (TRAIN, VALIDATION)
+    }
 
 
 ROWS = [f"line {i}" for i in range(2000)]
@@ -79,7 +83,10 @@ def test_a_long_document_ends_once(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"{name} word" * 200)
     chunks = list(split_chunks(source("text", path=str(tmp_path)), 0.5))
-    assert len(chunks) > 10 and sum(chunk.last for chunk in chunks) == sum(chunk.end for chunk in chunks) == 2
+    assert (
+        len(chunks) > 10
+        and sum(chunk.last for chunk in chunks) == sum(chunk.end for chunk in chunks) == 2
+    )
     for name in "ab":
         own = [chunk for chunk in chunks if chunk.name.name == f"{name}.txt"]
         assert len({chunk.split for chunk in own}) == 1 and own[-1].last and own[-1].end
@@ -121,7 +128,11 @@ def test_an_unpaired_surrogate_is_located(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "val_fraction", "sentence"),
     [
-        (["same"] * 9, 0.05, "the train split is empty with .*; lower it, or give texts that differ"),
+        (
+            ["same"] * 9,
+            0.05,
+            "the train split is empty with .*; lower it, or give texts that differ",
+        ),
         (ROWS[:600], 1e-6, "the validation split is empty with data.val_fraction=1e-06; raise it"),
     ],
 )
@@ -136,7 +147,9 @@ def test_pairs_of_one_source_stay_together(tmp_path):
     rows = [{"source": f"s{i % 50}", "target": f"t{i}"} for i in range(400)]
     path = write_table(tmp_path / "t.jsonl", rows)
     chunks = list(split_chunks(source("pairs", path=str(path)), 0.3))
-    sides = {split: {c.texts[0] for c in chunks if c.split == split} for split in (TRAIN, VALIDATION)}
+    sides = {
+        split: {c.texts[0] for c in chunks if c.split == split} for split in (TRAIN, VALIDATION)
+    }
     assert len(chunks) == 400 and all(sides.values()) and not sides[TRAIN] & sides[VALIDATION]
 
 
@@ -150,7 +163,10 @@ def test_tokens_are_those_of_the_text(tmp_path):
         ids = part.tokens.tolist()
         assert ids[-1] == end and ids.count(end) == part.n_items
         ends = [i for i, token in enumerate(ids) if token == end]
-        found = [made.tokenizer.decode(ids[a + 1 : b]) for a, b in zip([-1, *ends[:-1]], ends, strict=True)]
+        found = [
+            made.tokenizer.decode(ids[a + 1 : b])
+            for a, b in zip([-1, *ends[:-1]], ends, strict=True)
+        ]
         assert found == sorted(found), "in the order of the source"
         assert part.n_bytes == sum(map(len, found)) and part.n_tokens == len(ids)
         texts += found
@@ -162,7 +178,9 @@ def test_pairs_are_those_of_the_source(tmp_path):
     made = corpus(tmp_path, found, val_fraction=0.2)
     shown = []
     for part in (made.train, made.validation):
-        texts = [made.tokenizer.decode(text.tolist()) for text in part.texts(np.arange(2 * part.n_items))]
+        texts = [
+            made.tokenizer.decode(text.tolist()) for text in part.texts(np.arange(2 * part.n_items))
+        ]
         shown += zip(texts[::2], texts[1::2], strict=True)
     assert sorted(shown) == sorted((source, target) for _, source, target in found.pairs())
     assert made.train.lengths().sum() == made.train.n_tokens
@@ -176,7 +194,10 @@ def test_a_long_document_is_encoded_as_a_whole(tmp_path, monkeypatch, tokenizer)
     made = text_corpus(tmp_path, text, tokenizer=tokenizer)
     ids = [token for part in (made.train, made.validation) for token in part.tokens.tolist()]
     cut = int(len(text) * 0.95)
-    assert ids == [*made.tokenizer.encode(text[:cut]).tolist(), *made.tokenizer.encode(text[cut:]).tolist()]
+    assert ids == [
+        *made.tokenizer.encode(text[:cut]).tolist(),
+        *made.tokenizer.encode(text[cut:]).tolist(),
+    ]
 
 
 @pytest.mark.parametrize(("n_characters", "dtype"), [(1000, "uint16"), (70_000, "uint32")])
@@ -184,7 +205,10 @@ def test_the_dtype_follows_from_the_vocabulary(tmp_path, n_characters, dtype):
     text = "".join(map(chr, range(0x10000, 0x10000 + n_characters)))
     made = text_corpus(tmp_path, text, tokenizer="char")
     assert made.train.tokens.dtype == dtype
-    assert made.tokenizer.decode(made.train.tokens[-5:].tolist()) == text[: int(n_characters * 0.95)][-5:]
+    assert (
+        made.tokenizer.decode(made.train.tokens[-5:].tolist())
+        == text[: int(n_characters * 0.95)][-5:]
+    )
 
 
 def test_a_cached_corpus_is_reused(tmp_path):
@@ -205,7 +229,12 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
     def folder(changes=None, **options):
         return corpus(tmp_path, source("text", path=str(path), **changes or {}), **options).folder
 
-    folders = [folder(), folder({"split_on": "line"}), folder(val_fraction=0.2), folder(tokenizer="char")]
+    folders = [
+        folder(),
+        folder({"split_on": "line"}),
+        folder(val_fraction=0.2),
+        folder(tokenizer="char"),
+    ]
     folders.append(folder(specials=("end",)))
     stat = path.stat()
     path.write_text(TEXT.replace("12", "13"))
@@ -249,7 +278,13 @@ def refused(tmp_path, name):
 def test_damage_is_reported(tmp_path, name):
     path = pair_corpus(tmp_path).folder / name
     whole, other = path.read_bytes(), path.parent / FILES[FILES.index(name) - 1]
-    for damaged in (whole[:-1], bytes([whole[0] ^ 1]) + whole[1:], b"", whole + b"x", other.read_bytes()):
+    for damaged in (
+        whole[:-1],
+        bytes([whole[0] ^ 1]) + whole[1:],
+        b"",
+        whole + b"x",
+        other.read_bytes(),
+    ):
         path.write_bytes(damaged)
         refused(tmp_path, name)
     path.unlink()
@@ -373,7 +408,9 @@ def test_char_reads_no_more_than_max_tokens(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "JOB_CHARS", 100)
     monkeypatch.setattr(prepare, "CHUNK_CHARS", 100)
     (tmp_path / "set").mkdir()
-    write_table(tmp_path / "set/train.jsonl", [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)])
+    write_table(
+        tmp_path / "set/train.jsonl", [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)]
+    )
     found = source("hub", id=str(tmp_path / "set"), max_tokens=2000)
     made = corpus(tmp_path, found, tokenizer="char")
     assert made.train.n_tokens == 2000 and len(made.tokenizer.characters) < 70
@@ -545,8 +582,19 @@ def test_damaged_baselines_are_computed_again(tmp_path):
     splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
     loaders, notes = Loaders(made.tokenizer, *splits), made.folder / "bits_per_byte.json"
     bits = compress(loaders)
-    damaged = [notes.read_text()[:-1], "", "null", "{}", "[]", '{"this model": 0.001}', '{"xz -9": {}}']
-    damaged += [f'{{"gzip -9": {value}}}' for value in ("NaN", "1e999", "1" + "0" * 400, "true", '"x"', "-1")]
+    damaged = [
+        notes.read_text()[:-1],
+        "",
+        "null",
+        "{}",
+        "[]",
+        '{"this model": 0.001}',
+        '{"xz -9": {}}',
+    ]
+    damaged += [
+        f'{{"gzip -9": {value}}}'
+        for value in ("NaN", "1e999", "1" + "0" * 400, "true", '"x"', "-1")
+    ]
     for content in damaged:
         notes.write_text(content)
         assert compress(loaders) == bits == json.loads(notes.read_text())

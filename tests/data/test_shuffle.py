@@ -73,11 +73,16 @@ def test_draws_depend_on_their_row_alone():
 def test_draws_are_uniform():
     words = random_words(hash_seed("uniform"), np.arange(400), 500)
     for shift in (0, 30, 60):
-        counts = np.bincount(((words >> np.uint64(shift)) & np.uint64(15)).ravel().astype(int), minlength=16)
+        counts = np.bincount(
+            ((words >> np.uint64(shift)) & np.uint64(15)).ravel().astype(int), minlength=16
+        )
         expected = words.size / 16
         assert ((counts - expected) ** 2 / expected).sum() < 45  # 15 degrees of freedom
     assert len(np.unique(words)) == words.size
 
 
 def test_seeds_depend_on_order_and_type():
-    assert len({hash_seed(1, 2), hash_seed(2, 1), hash_seed("1", 2), hash_seed(12), hash_seed((1, 2))}) == 5
+    assert (
+        len({hash_seed(1, 2), hash_seed(2, 1), hash_seed("1", 2), hash_seed(12), hash_seed((1, 2))})
+        == 5
+    )

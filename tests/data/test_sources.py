@@ -44,17 +44,32 @@ def test_a_file_a_folder_a_glob(tmp_path):
     assert read(text(tmp_path / "b.txt")) == ["text of b.txt"]
     assert read(text(tmp_path)) == ["text of a/c.txt", "text of a/d.md", "text of b.txt"]
     assert read(text(tmp_path / "**/*.txt")) == ["text of a/c.txt", "text of b.txt"]
-    assert read(text(tmp_path / ".hidden/e.txt")) == ["text of .hidden/e.txt"], "hidden files only by name"
+    assert read(text(tmp_path / ".hidden/e.txt")) == ["text of .hidden/e.txt"], (
+        "hidden files only by name"
+    )
 
 
 def test_lines_and_paragraphs(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"one\r\ntwo\n\n\nthree\nfour\n  \nfive")
-    assert read(text(path, split_on="line")) == ["one", "two", "", "", "three", "four", "  ", "five"]
+    assert read(text(path, split_on="line")) == [
+        "one",
+        "two",
+        "",
+        "",
+        "three",
+        "four",
+        "  ",
+        "five",
+    ]
     paragraphs = text(path, split_on="paragraph")
     assert read(paragraphs) == ["one\ntwo", "three\nfour", "five"]
-    assert [document.name for document in paragraphs.documents()] == [f"{path}:{n}" for n in (1, 5, 8)]
-    with pytest.raises(ValueError, match="split_on is 'word'; expected one of: file, line, paragraph"):
+    assert [document.name for document in paragraphs.documents()] == [
+        f"{path}:{n}" for n in (1, 5, 8)
+    ]
+    with pytest.raises(
+        ValueError, match="split_on is 'word'; expected one of: file, line, paragraph"
+    ):
         text(path, split_on="word")
 
 
@@ -84,7 +99,9 @@ def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
     assert max(map(len, pieces)) <= 100
     for before, after in pairwise(pieces):
         assert before[-1].isalnum() and after[0].isspace()
-    assert [len(piece) for piece in rechunk(iter(["x" * 490]))] == [100] * 4 + [90], "without a boundary"
+    assert [len(piece) for piece in rechunk(iter(["x" * 490]))] == [100] * 4 + [90], (
+        "without a boundary"
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,12 +133,18 @@ def test_what_is_not_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")
     for path in (tmp_path / "pipe", tmp_path / "link", "/dev/zero"):
-        for found in (text(path), source("table", path=str(path)), source("parallel", source=str(path))):
+        for found in (
+            text(path),
+            source("table", path=str(path)),
+            source("parallel", source=str(path)),
+        ):
             with pytest.raises(DataError, match=f"^{path} is neither a file nor a folder$"):
                 found.files()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file that opens and cannot be read")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/mem"), reason="no file that opens and cannot be read"
+)
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     for use in (lambda found: digest(found, tmp_path), read):
         with pytest.raises(DataError, match="cannot read /proc/self/mem: input/output error"):
@@ -164,7 +187,9 @@ def table(request, tmp_path):
 
 
 def test_tables_of_all_formats(table):
-    assert read(source("table", path=str(table))) == (TEXTS[:3] if table.suffix == ".tsv" else TEXTS)
+    assert read(source("table", path=str(table))) == (
+        TEXTS[:3] if table.suffix == ".tsv" else TEXTS
+    )
 
 
 def test_several_tables_in_order(tmp_path):
@@ -183,7 +208,10 @@ def test_a_missing_field_lists_the_fields(table):
     [
         ('{"text": "a"}\n{"text": "b}\n', r"rows\.jsonl:2: not JSON: "),
         ('{"text": "a"}\n\n["b"]\n', r"rows\.jsonl:3: expected an object"),
-        ('{"text": "a"}\n{"body": "b"}\n', r"rows\.jsonl has no field 'text'; its fields are: body"),
+        (
+            '{"text": "a"}\n{"body": "b"}\n',
+            r"rows\.jsonl has no field 'text'; its fields are: body",
+        ),
         ("[" * 100_000, r"rows\.jsonl.*: not JSON"),
         ('{"text": null}\n', r"rows\.jsonl:1: text is null; expected text"),
         ('{"text": "a"}\n{"text": 5}\n', r"rows\.jsonl:2: text is 5; expected text"),
@@ -280,28 +308,38 @@ def test_a_dataset_saved_to_disk(tmp_path, streaming):
     assert read(source("hub", id=str(tmp_path / "one"), streaming=streaming)) == TEXTS
     with pytest.raises(DataError, match="has no split 'test'; its splits are: train"):
         read(source("hub", id=str(tmp_path / "one"), split="test"))
-    with pytest.raises(DataError, match="was saved to disk: data.name and data.revision do not apply"):
+    with pytest.raises(
+        DataError, match="was saved to disk: data.name and data.revision do not apply"
+    ):
         read(source("hub", id=str(tmp_path / "one"), name="en"))
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(tmp_path / "parts")
-    assert read(source("hub", id=str(tmp_path / "parts"), split="test", streaming=streaming)) == ["007"]
+    assert read(source("hub", id=str(tmp_path / "parts"), split="test", streaming=streaming)) == [
+        "007"
+    ]
     with pytest.raises(DataError, match="has no split 'dev'; its splits are: train, test"):
         read(source("hub", id=str(tmp_path / "parts"), split="dev"))
 
 
 def test_the_hub_offline(tmp_path):
     found = source("tinystories")
-    with pytest.raises(DataError, match="cannot get roneneldan/TinyStories from the Hugging Face Hub"):
+    with pytest.raises(
+        DataError, match="cannot get roneneldan/TinyStories from the Hugging Face Hub"
+    ):
         digest(found, tmp_path)
     hashes = HashCache(tmp_path / "notes.json")
     hashes.put("hub:roneneldan/TinyStories@None", "abc123")
-    assert digest(source("hub", id="roneneldan/TinyStories"), tmp_path) == "abc123", "the last that is known"
+    assert digest(source("hub", id="roneneldan/TinyStories"), tmp_path) == "abc123", (
+        "the last that is known"
+    )
 
 
 def test_shakespeare_offline(tmp_path, monkeypatch):
     for proxy in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     found = source("shakespeare", cache=tmp_path)
-    with pytest.raises(DataError, match="cannot download https://.*; put a copy of that file at .*txt"):
+    with pytest.raises(
+        DataError, match="cannot download https://.*; put a copy of that file at .*txt"
+    ):
         found.files()
     (tmp_path / "tinyshakespeare.txt").write_bytes(b"x" * SHAKESPEARE_BYTES)
     with pytest.raises(DataError, match="is not the expected file; remove it"):

@@ -56,7 +56,9 @@ def test_special_tokens_are_not_text(tokenizer):
     assert sorted(special) == sorted(SPECIALS) and min(special.values()) >= tokenizer.n_ordinary
     assert tokenizer.vocab_size == max(special.values()) + 1
     mixed = [special["mask"], *tokenizer.encode("if")[:2].tolist(), special["end"]]
-    assert tokenizer.decode(mixed) == "if" and tokenizer.decode_with_specials(mixed) == "<mask>if<end>"
+    assert (
+        tokenizer.decode(mixed) == "if" and tokenizer.decode_with_specials(mixed) == "<mask>if<end>"
+    )
 
 
 def test_incremental_decoding_never_splits_a_character(tokenizer):
@@ -97,7 +99,9 @@ def test_bpe_has_the_requested_size():
     assert tokenizer.vocab_size == 300 and tokenizer.n_ordinary == 297
     with pytest.raises(ValueError, match="tokenizer.vocab_size is 200; it must be at least 259"):
         trainer("bpe", vocab_size=200).train(None, SPECIALS)
-    with pytest.raises(ValueError, match="vocab_size is 1.*; expected an integer at most 1,000,000"):
+    with pytest.raises(
+        ValueError, match="vocab_size is 1.*; expected an integer at most 1,000,000"
+    ):
         trainer("bpe", vocab_size=10**23)
     with pytest.raises(ValueError, match="train_mb is 0; expected an integer at least 1"):
         trainer("bpe", train_mb=0)
@@ -108,7 +112,9 @@ def test_bpe_training_is_deterministic():
     assert train_bpe(iter([text]), 400) == train_bpe(iter([text]), 400)
 
 
-@pytest.mark.parametrize("text", ["a" * 100_000, " " * 100_000, "a" * 5000 + "!" * 5000 + "1" * 5000])
+@pytest.mark.parametrize(
+    "text", ["a" * 100_000, " " * 100_000, "a" * 5000 + "!" * 5000 + "1" * 5000]
+)
 def test_a_word_without_end_does_not_train_for_ever(text):
     """A token is merged from the parts of a word, so its length tells that of the words."""
     tokens = train_bpe(iter([text]), 400)
@@ -180,7 +186,10 @@ TEMPLATES = [[0]], [[0], [300]], [[-1], []], [[True], []], [["0"], []], [0, 1], 
         BPE | {"pattern": "("},
         BPE | {"vocab_size": 256},
         *(BPE | {"template": template} for template in TEMPLATES),
-        *(BPE | {"files": files} for files in ({"../x": ""}, {"tokenizer.json": 1}, ["tokenizer.json"])),
+        *(
+            BPE | {"files": files}
+            for files in ({"../x": ""}, {"tokenizer.json": 1}, ["tokenizer.json"])
+        ),
         {"kind": "byte", "specials": {"end": 256}, "template": [[], []]},
         BPE | {"ranks": [*BPE["ranks"], "YQ=="]},
         BPE | {"ranks": [*BPE["ranks"], ""]},

@@ -41,7 +41,12 @@ def home():
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "book.txt").write_text(TEXT)
-    data = ["tokenizer=byte", "data=text", f"data.path={folder}/book.txt", f"data.cache={folder}/cache"]
+    data = [
+        "tokenizer=byte",
+        "data=text",
+        f"data.path={folder}/book.txt",
+        f"data.cache={folder}/cache",
+    ]
     before = Path.cwd()
     os.chdir(folder)
     for more in ([], ["resume=true"]):
@@ -69,7 +74,9 @@ def overridden(*overrides):
 def fork():
     sys.stdout.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # newer Pythons warn of forks beside threads
         return os.fork()
 
 
@@ -144,7 +151,9 @@ def untimed_rows(path):
 def settings(folder):
     """config.yaml, but for the name of the run and the order of its overrides."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    overrides = {override for override in config.pop("overrides") if not override.startswith("name=")}
+    overrides = {
+        override for override in config.pop("overrides") if not override.startswith("name=")
+    }
     return overrides, json.dumps(config | {"name": None})
 
 
@@ -153,7 +162,9 @@ def equal(folder, other=None):
     other = other or reference()
     last = (other / "checkpoints/latest").read_text()
     for name in ("latest", "best"):
-        assert (folder / "checkpoints" / name).read_text() == (other / "checkpoints" / name).read_text()
+        assert (folder / "checkpoints" / name).read_text() == (
+            other / "checkpoints" / name
+        ).read_text()
     for name in FILES:
         path = Path("checkpoints", last.strip(), name)
         assert (folder / path).read_bytes() == (other / path).read_bytes(), name

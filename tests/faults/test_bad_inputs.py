@@ -23,7 +23,9 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "code", "sentence"), BAD, ids=[overrides for overrides, _, _ in BAD])
+@pytest.mark.parametrize(
+    ("overrides", "code", "sentence"), BAD, ids=[overrides for overrides, _, _ in BAD]
+)
 def test_refused_in_one_sentence(start, overrides, code, sentence):
     for name, data in FILES.items():
         Path(name).write_bytes(data)
@@ -37,7 +39,11 @@ def test_refused_in_one_sentence(start, overrides, code, sentence):
 @pytest.mark.parametrize("place", ["none", "book.txt", "."])
 def test_init_from_something_that_is_not_a_run(start, place):
     code, _, stderr = start.plainly(f"init_from={place}")
-    sentence = "no such run: none" if place == "none" else "is not the folder of a run: it has no config.yaml"
+    sentence = (
+        "no such run: none"
+        if place == "none"
+        else "is not the folder of a run: it has no config.yaml"
+    )
     assert code == 4 and sentence in stderr
 
 

@@ -64,12 +64,20 @@ def test_a_pipe_is_refused(folder, compare, name):
 def test_values_are_shown_as_they_stand(folder, compare, monkeypatch):
     """No variable of the environment, nothing that a terminal would act on, no row or column of their own."""
     monkeypatch.setenv("SECRET", "hunter2")
-    values = ["${oc.env:SECRET}", "\x1b]0;title\x07\x1b[31m\x9b\u202e\r", "a\nb", "c | d", "e" * 5000]
+    values = [
+        "${oc.env:SECRET}",
+        "\x1b]0;title\x07\x1b[31m\x9b\u202e\r",
+        "a\nb",
+        "c | d",
+        "e" * 5000,
+    ]
     names = [folder, *(Path("runs", f"run{n}\x1b[2J") for n, _ in enumerate(values))]
     for name, value in zip(names[1:], values, strict=True):
         shutil.copytree(folder, name)
         text = (name / "config.yaml").read_text()
-        (name / "config.yaml").write_text(text.replace("device: auto", f"device: {json.dumps(value)}"))
+        (name / "config.yaml").write_text(
+            text.replace("device: auto", f"device: {json.dumps(value)}")
+        )
     code, stdout, stderr = compare(*names)
     assert code == 0 and not stderr
     for text in (stdout, Path("comparison.md").read_text()):
@@ -79,7 +87,9 @@ def test_values_are_shown_as_they_stand(folder, compare, monkeypatch):
         assert "${oc.env:SECRET}" in text and "\\x1b]0;title\\x07" in text and "a\\nb" in text
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e308", "1e308", "9" * 4000, "[[]]", "true", "null"])
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-1e308", "1e308", "9" * 4000, "[[]]", "true", "null"]
+)
 def test_any_metric_can_be_shown(folder, compare, value):
     other = Path(shutil.copytree(folder, "runs/other"))
     names = ("val_loss", "tokens", "seconds", "loss", "val_accuracy")
@@ -102,7 +112,13 @@ def test_a_run_whose_loss_is_not_a_number_is_last(folder, compare):
 
 def test_runs_that_differ_only_in_their_seed_are_one_row(folder, compare):
     """The mean, the standard deviation with n - 1, and best first by the mean; a copy is not another seed."""
-    runs = [("a", 1, 3.0, 2), ("b", 1, 2.9, 1), ("c", 2, 3.4, 1), ("d", 3, 3.8, 1), ("e", 3, 3.9, 1)]
+    runs = [
+        ("a", 1, 3.0, 2),
+        ("b", 1, 2.9, 1),
+        ("c", 2, 3.4, 1),
+        ("d", 3, 3.8, 1),
+        ("e", 3, 3.9, 1),
+    ]
     for name, seed, loss, every in runs:
         shutil.copytree(folder, f"runs/{name}")
         text = Path(folder, "config.yaml").read_text().replace("seed: 0", f"seed: {seed}")
@@ -111,7 +127,10 @@ def test_runs_that_differ_only_in_their_seed_are_one_row(folder, compare):
         )
         with open(f"runs/{name}/metrics.jsonl", "a") as file:
             file.write(
-                json.dumps({"step": 5, "val_loss": loss} | ({"val_bpb": 1.5} if name == "d" else {})) + "\n"
+                json.dumps(
+                    {"step": 5, "val_loss": loss} | ({"val_bpb": 1.5} if name == "d" else {})
+                )
+                + "\n"
             )
     code, stdout, _ = compare(*(f"runs/{name}" for name, *_ in runs))
     lines = [line for line in stdout.splitlines() if line.startswith("| ")]
@@ -138,7 +157,10 @@ def test_the_comparison_replaces_links(folder, compare):
         Path(target).write_text("kept")
         Path(name).symlink_to(target)
     assert compare(folder)[0] == 0
-    assert not any(Path(name).is_symlink() for name in kept) and Path("comparison.png").stat().st_size > 1000
+    assert (
+        not any(Path(name).is_symlink() for name in kept)
+        and Path("comparison.png").stat().st_size > 1000
+    )
     assert [Path(target).read_text() for target in kept.values()] == ["kept", "kept"]
 
 

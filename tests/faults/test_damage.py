@@ -119,7 +119,9 @@ def test_no_checkpoint_is_undamaged(folder, resume):
 
 def test_weights_that_are_nan_are_refused(folder, resume):
     checkpoint = folder / "checkpoints" / NEWEST
-    edit_tensors(checkpoint, "model.safetensors", lambda named: {n: t * torch.nan for n, t in named.items()})
+    edit_tensors(
+        checkpoint, "model.safetensors", lambda named: {n: t * torch.nan for n, t in named.items()}
+    )
     code, output = resume()
     assert code == 4 and "has values that are NaN or infinite" in output
 
@@ -132,7 +134,9 @@ def once_saved(spoil):
 
         def hidden(model, *args, **rest):
             x = real(model, *args, **rest)
-            return spoil(x) if model.training and Path("runs/run/checkpoints/latest").exists() else x
+            return (
+                spoil(x) if model.training and Path("runs/run/checkpoints/latest").exists() else x
+            )
 
         Decoder.hidden = hidden
 
@@ -156,7 +160,10 @@ def test_one_writer(tmp_path):
         took = time.perf_counter() - began
         owner = json.loads((folder / "owner.json").read_text())
         assert code == 8 and owner["pid"] == pid and took < 5, output
-        assert f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}" in output
+        assert (
+            f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}"
+            in output
+        )
         assert (folder / "metrics.jsonl").read_bytes() == before
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -181,7 +188,9 @@ def test_out_of_memory_is_one_sentence(tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     code, output = train(tmp_path, overridden("eval.every=null"), once_saved(exhaust))
-    assert code == 6 and output.count("error: ") == 1 and "lower train.micro_batch_size" in output, output
+    assert (
+        code == 6 and output.count("error: ") == 1 and "lower train.micro_batch_size" in output
+    ), output
     assert verified_steps(tmp_path / "runs/run")
 
 

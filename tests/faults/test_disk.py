@@ -87,7 +87,9 @@ def test_a_folder_that_disappears(tmp_path):
 
     act = Shim(1, move, below="runs/run/", always=True)
     code, output = train(tmp_path, overridden("train.steps=12", *NO_EVAL), act)
-    assert code == 6 and output.count("error: 3 checkpoints in a row could not be saved") == 1, output
+    assert code == 6 and output.count("error: 3 checkpoints in a row could not be saved") == 1, (
+        output
+    )
     assert output.count("warning: a checkpoint could not be saved") == 1
     assert output.count("metrics.jsonl cannot be written") == 1
     assert not (tmp_path / "runs/run").exists() and verified_steps(tmp_path / "elsewhere") == [1]
@@ -106,14 +108,20 @@ def test_another_run_takes_the_name(tmp_path, moment):
     run, other = tmp_path / "runs/run", Path(shutil.copytree(reference(), tmp_path / "other"))
 
     def take(name, real, args):
-        if (name, Path(args[0]).name) == moment and (run / "checkpoints").exists() and other.exists():
+        if (
+            (name, Path(args[0]).name) == moment
+            and (run / "checkpoints").exists()
+            and other.exists()
+        ):
             run.rename(tmp_path / "removed")
             other.rename(run)
 
     overrides = overridden("train.steps=12", "seed=1")
     code, output = train(tmp_path, overrides, Shim(1, take, below="runs/run/", always=True))
     assert code == 8 and output.count("error: ") == 1 and "Traceback" not in output, output
-    assert re.search("error: runs/run was deleted and is now used by process .*; this run has ended", output)
+    assert re.search(
+        "error: runs/run was deleted and is now used by process .*; this run has ended", output
+    )
     assert files_in(run) == files_in(reference())
 
 
@@ -128,7 +136,9 @@ def test_a_folder_that_is_emptied(tmp_path, moment):
             run.rename(removed)
             run.mkdir()
 
-    code, output = train(tmp_path, overridden(*NO_EVAL), Shim(1, empty, below="runs/run/", always=True))
+    code, output = train(
+        tmp_path, overridden(*NO_EVAL), Shim(1, empty, below="runs/run/", always=True)
+    )
     assert code == 0 and "Traceback" not in output, output
     assert load_run(run).step == STEPS
     assert train(tmp_path, ["name=run", "resume=true", "train.steps=5"])[0] == 0
@@ -140,7 +150,10 @@ def plain_files(checkpoints):
         (checkpoints / step_dir(step)).touch()
 
 
-UNDELETABLE = [plain_files, lambda checkpoints: (checkpoints / "best").write_text("../../elsewhere")]
+UNDELETABLE = [
+    plain_files,
+    lambda checkpoints: (checkpoints / "best").write_text("../../elsewhere"),
+]
 
 
 @pytest.mark.parametrize("spoil", UNDELETABLE, ids=["files", "best"])
@@ -154,7 +167,9 @@ def test_an_old_checkpoint_that_cannot_be_deleted(tmp_path, capsys, spoil):
     saver.poll(wait=True)
     saver.close()
     errors = capsys.readouterr().err
-    assert errors.count("warning: ") == errors.count("an old checkpoint could not be deleted (") == 1, errors
+    assert (
+        errors.count("warning: ") == errors.count("an old checkpoint could not be deleted (") == 1
+    ), errors
     assert saver.failures == 0 and whole_steps(tmp_path / "checkpoints")[0] == 8
 
 
@@ -196,7 +211,9 @@ def test_a_disk_without_locks(tmp_path):
         run_folder.lock_descriptor = fail
 
     code, output = train(tmp_path, overridden(), act)
-    assert code == 0 and output.count("warning: runs/run cannot be locked (No locks available)") == 1, output
+    assert (
+        code == 0 and output.count("warning: runs/run cannot be locked (No locks available)") == 1
+    ), output
     equal(tmp_path / "runs/run")
 
 
@@ -244,7 +261,9 @@ def test_a_row_that_is_cut_off_is_written_again(tmp_path, monkeypatch):
         log.add({"step": 3})
         assert path.read_bytes() == b'{"step": 1}\n'
     log.add({"step": 4})
-    assert [row["step"] for row in read_rows(path)] == [1, 2, 3, 4] and path.read_text().count("\n") == 4
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 3, 4] and path.read_text().count(
+        "\n"
+    ) == 4
 
 
 def test_no_checkpoint_appears_before_the_rows_of_its_steps(tmp_path):
@@ -267,7 +286,9 @@ def test_free_space_is_checked_before_the_first_step(tmp_path):
 
     code, output = train(tmp_path, overridden(), act)
     assert code == 6 and not (tmp_path / "runs").exists()
-    assert re.search(r"error: the checkpoints .* need \d+ KiB and .* has 1000 bytes left", output), output
+    assert re.search(
+        r"error: the checkpoints .* need \d+ KiB and .* has 1000 bytes left", output
+    ), output
 
 
 def save_small(checkpoints, step):
@@ -285,7 +306,9 @@ def test_old_checkpoints_are_deleted_after_the_new_one_is_complete(tmp_path, mon
     for step in range(1, 6):
         save_small(tmp_path / "checkpoints", step)
         prune(tmp_path / "checkpoints", 2, step)
-    assert seen and all(len([step for step in steps if step > deleted]) >= 2 for deleted, steps in seen)
+    assert seen and all(
+        len([step for step in steps if step > deleted]) >= 2 for deleted, steps in seen
+    )
 
 
 def test_checkpoints_of_others_do_not_displace_those_of_the_run(tmp_path):
@@ -340,4 +363,6 @@ def test_undamaged_checkpoints_newest_first(tmp_path, damaged):
         (tmp_path / step_dir(step) / "state.json").write_text("{}")
     errors = []
     steps = [step_of(path) for path in whole_checkpoints(tmp_path, errors)]
-    assert steps == [step for step in (3, 2, 1) if step not in damaged] and len(errors) == len(damaged)
+    assert steps == [step for step in (3, 2, 1) if step not in damaged] and len(errors) == len(
+        damaged
+    )

@@ -14,7 +14,15 @@ import torch
 
 import training.optimizer
 from model.transformer import Decoder
-from tests.faults.harness import child, equal, exit_code, home, overridden, run_trials, verified_steps
+from tests.faults.harness import (
+    child,
+    equal,
+    exit_code,
+    home,
+    overridden,
+    run_trials,
+    verified_steps,
+)
 from tests.faults.shim import Shim, full, kill
 from tests.training.runs import torchrun_environment
 
@@ -100,7 +108,9 @@ def ends(item, cwd):
         where = (training.optimizer, "newton_schulz") if "updates" in kind else (Decoder, "hidden")
         watch(*where, cwd / "alive", n, lambda output: happens(kind, output))
         acts = {"full disk": full, "disk full once": full_once, "SIGKILL while it writes": kill}
-        acts["slow disk"] = lambda *_: threading.Event().wait(1.5 * TIMEOUT)  # longer than the timeout
+        acts["slow disk"] = lambda *_: threading.Event().wait(
+            1.5 * TIMEOUT
+        )  # longer than the timeout
         if hit and kind in acts:
             Shim(number, acts[kind], below="runs/run/checkpoints", always=kind == "full disk")()
 
@@ -128,11 +138,17 @@ def ends(item, cwd):
     with open(cwd.parent / "seconds.txt", "a") as file:
         file.write(f"{seconds:.2f} {kind}\n")
     first = 0 if "disk" in kind else victim
-    assert (codes[first], codes[1 - first]) == CODES[kind] and seconds < LIMIT, (codes, seconds, *outputs)
+    assert (codes[first], codes[1 - first]) == CODES[kind] and seconds < LIMIT, (
+        codes,
+        seconds,
+        *outputs,
+    )
     assert ("Traceback" in "".join(outputs)) == (kind == "error"), outputs
     failed = kind == "disk full once" and (cwd / "failed").read_text()
     if failed and failed != "mkdir" and victim == 1:  # a folder of a checkpoint may exist already
-        assert re.search(r"warning: a checkpoint .* \(.*no space left on device\)", outputs[0]), outputs
+        assert re.search(r"warning: a checkpoint .* \(.*no space left on device\)", outputs[0]), (
+            outputs
+        )
     if codes[other] == 7:
         said = "ddp_timeout" if kind == "SIGSTOP" else "another process of this run has ended"
         assert said in outputs[other], outputs
@@ -141,7 +157,9 @@ def ends(item, cwd):
         [step] = re.findall(r"stopped by SIG\w+ after step (\d+) \(saved\)", "".join(outputs))
         assert int(step) in verified_steps(cwd / "runs/run"), outputs
     pids, _store = start_two(cwd, [*overrides, "resume=auto"])
-    assert [*map(exit_code, pids)] == [0, 0], [(cwd / f"output-{rank}.txt").read_text() for rank in (0, 1)]
+    assert [*map(exit_code, pids)] == [0, 0], [
+        (cwd / f"output-{rank}.txt").read_text() for rank in (0, 1)
+    ]
     equal(cwd / "runs/run", whole_run(parallel))
 
 
@@ -152,7 +170,12 @@ def endings(n, seed, kinds, parallel):
     for number in range(n):
         kind = kinds[number % len(kinds)]
         victim, moments = draw.randrange(2), OPERATIONS if kind in DISK else CALLS
-        yield parallel, kind, victim * (moments is CALLS or parallel == "fsdp"), draw.choice(moments)
+        yield (
+            parallel,
+            kind,
+            victim * (moments is CALLS or parallel == "fsdp"),
+            draw.choice(moments),
+        )
 
 
 def test_two_processes_end(tmp_path):

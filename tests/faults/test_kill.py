@@ -73,7 +73,9 @@ def killed_while_tokenizing(operation, cwd):
     """An incomplete cache is not used: the text is tokenized again, to the same tokens."""
     own = overridden(f"data.cache={cwd}/tokens")
     assert start_and_kill(cwd, own, Shim(operation, kill, below=f"{cwd}/tokens"))
-    assert not [path for path in (cwd / "tokens").glob("text-*") if path.is_dir() and not path.suffix]
+    assert not [
+        path for path in (cwd / "tokens").glob("text-*") if path.is_dir() and not path.suffix
+    ]
     assert train(cwd, [*own, "resume=auto"])[0] == 0
     last = "checkpoints/step-00000004/model.safetensors"
     assert (cwd / "runs/run" / last).read_bytes() == (reference() / last).read_bytes()

@@ -25,7 +25,11 @@ FOLDERS = ["checkpoints", f"checkpoints/{NEWEST}", f"checkpoints/{NEWEST}.trash"
 def contents(folder):
     """{path: contents or link target} of everything below the folder."""
     return {
-        path: os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        path: os.readlink(path)
+        if path.is_symlink()
+        else path.read_bytes()
+        if path.is_file()
+        else None
         for path in folder.rglob("*")
     }
 
@@ -55,7 +59,10 @@ def replace(path, target, cwd):
 def test_links_and_pipes_are_refused(tmp_path, folder, resume, name, target):
     before = replace(folder / name, target, tmp_path)
     code, output = resume("train.steps=6")
-    assert code == 4 and output == f"error: runs/run/{name} is a link or not a regular file; remove it\n"
+    assert (
+        code == 4
+        and output == f"error: runs/run/{name} is a link or not a regular file; remove it\n"
+    )
     assert contents(tmp_path) == before, "nothing was written, inside or outside"
     with pytest.raises(CheckpointError, match=f"{name} is a link or not a regular file"):
         load_run(folder)
@@ -124,7 +131,9 @@ def swap(name, cwd):
             code, _ = attempt(command)
             assert code in (0, 4), (kind, command)
             shutil.rmtree("exported", ignore_errors=True)
-        after = {path: data for path, data in contents(Path("runs")).items() if path.name not in OWN}
+        after = {
+            path: data for path, data in contents(Path("runs")).items() if path.name not in OWN
+        }
         assert after == {path: data for path, data in before.items() if path.name not in OWN}
         assert contents(OUTSIDE) == {OUTSIDE / "file": b"precious"}, kind
         shutil.rmtree("runs")
@@ -158,11 +167,20 @@ def test_a_file_that_is_swapped_after_the_check(folder, monkeypatch):
 def test_a_bad_best_pointer(folder, resume, pointer):
     (folder / "checkpoints/best").write_bytes(pointer)
     code, output = resume("train.steps=6")
-    assert code == 4 and output.startswith("error: ") and "checkpoints/best" in output and len(output) < 300
+    assert (
+        code == 4
+        and output.startswith("error: ")
+        and "checkpoints/best" in output
+        and len(output) < 300
+    )
 
 
 BAD_ROWS = [b"[" * 200_000, b'{"step": 1, "loss": "x", "seconds": "y", "tokens": []}', b"\xff\0"]
-BAD_ROWS += [b'{"step": 1, "loss": 2}', b'{"step": 1, "seconds": ' + b"9" * 4000 + b"}", b'{"step": 2, "lo']
+BAD_ROWS += [
+    b'{"step": 1, "loss": 2}',
+    b'{"step": 1, "seconds": ' + b"9" * 4000 + b"}",
+    b'{"step": 2, "lo',
+]
 
 
 def test_bad_rows_are_ignored(folder, resume):

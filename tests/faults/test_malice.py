@@ -82,7 +82,9 @@ def test_names_that_lead_outside(folder, checkpoint):
     refused(folder, "does not list the files of a checkpoint")
 
 
-@pytest.mark.parametrize("pointer", ["../../elsewhere", "/etc", "step-1", "", "step-00000004/..", "x" * 9999])
+@pytest.mark.parametrize(
+    "pointer", ["../../elsewhere", "/etc", "step-1", "", "step-00000004/..", "x" * 9999]
+)
 def test_pointers_that_lead_outside(folder, pointer):
     (folder / "checkpoints/latest").write_text(pointer)
     refused(folder, "latest is '.*, not the name of a checkpoint; remove it")
@@ -143,7 +145,9 @@ def test_a_damaged_checkpoint_names_the_undamaged_ones(folder, checkpoint):
     refused(folder, "; no other is undamaged$")
 
 
-HEADER = json.dumps({"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}).encode()
+HEADER = json.dumps(
+    {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}
+).encode()
 LENGTH = struct.pack("<Q", len(HEADER))
 TOO_LONG = struct.pack("<Q", 1 << 62) + HEADER
 HEADERS = [LENGTH + HEADER, LENGTH + HEADER + bytes(64), TOO_LONG, b"", b"\xff" * 7]
@@ -169,7 +173,9 @@ def test_a_model_larger_than_its_file(folder, resume, width):
 
 
 EDITS = {
-    "a dimension more": lambda tensors: {n: t.expand(2, *t.shape).clone() for n, t in tensors.items()},
+    "a dimension more": lambda tensors: {
+        n: t.expand(2, *t.shape).clone() for n, t in tensors.items()
+    },
     "no dimension": lambda tensors: {n: t.sum() for n, t in tensors.items()},
     "float64": lambda tensors: {n: t.double() for n, t in tensors.items()},
     "other names": lambda tensors: {f"_orig_mod.{n}": t for n, t in tensors.items()},
@@ -190,7 +196,17 @@ def test_tensors_must_fit(checkpoint, resume, owner, edit):
     assert re.search(sentence, output), output
 
 
-NAMES = ["float64", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "uint8", "bool", "complex64"]
+NAMES = [
+    "float64",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "int64",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+]
 
 
 @pytest.mark.parametrize("dtype", NAMES)
@@ -200,7 +216,9 @@ def test_other_dtypes(folder, checkpoint, dtype):
     for owner in ("optimizer", "model"):
         path = checkpoint / f"{owner}.safetensors"
         expected = load_file(path)
-        edit_tensors(checkpoint, path.name, lambda tensors: {n: t.to(kind) for n, t in tensors.items()})
+        edit_tensors(
+            checkpoint, path.name, lambda tensors: {n: t.to(kind) for n, t in tensors.items()}
+        )
         with pytest.raises(CheckpointError, match=f" is .* and the {owner} of config.yaml has F32"):
             check_specs(path, expected, owner)
     refused(folder, "and the model of config.yaml has F32")
@@ -208,7 +226,11 @@ def test_other_dtypes(folder, checkpoint, dtype):
 
 SCALER = torch.amp.GradScaler("cpu").state_dict()
 STATES = [
-    ("format", 9, "has format 9 and this version reads 2; continue the run with the version that wrote it"),
+    (
+        "format",
+        9,
+        "has format 9 and this version reads 2; continue the run with the version that wrote it",
+    ),
     ("format", "2", "has format '2'"),
     ("format", 1, "has format 1 and this version reads 2"),
     ("step", 9, "is of step 9; it belongs to another checkpoint"),
@@ -243,7 +265,9 @@ def test_bad_states(checkpoint, key, value, sentence):
         read_state(checkpoint)
 
 
-LEVELS = [f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
+LEVELS = [
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")
+]
 CONFIGS = {
     "empty": b"",
     "a list": b"- a\n- b\n",
@@ -269,7 +293,9 @@ def test_bad_configs(folder, resume, what):
     assert code == 4 and "Traceback" not in output and output.count("error: ") == 1
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e308", "1" + "0" * 400, "true"])
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "1e308", "1" + "0" * 400, "true"]
+)
 def test_any_time_may_be_logged(folder, resume, value):
     with open(folder / "metrics.jsonl", "a") as file:
         file.write(f'{{"step": 3, "loss": 1.0, "seconds": {value}}}\n')
@@ -374,9 +400,28 @@ def walk(node, path=()):
 
 DELETED = object()
 SETTINGS = [DELETED, None, {}, [], "x", "a\0b", "../../x", -1, 10**30, math.nan, ["x"], {"x": "y"}]
-TEXTS = [b"", b"null", b"{}", b"[]", b'"x"', b"-1", b"1" * 30, b"1" * 5000, b"NaN", b"[" * 9999, b"\xff\0"]
+TEXTS = [
+    b"",
+    b"null",
+    b"{}",
+    b"[]",
+    b'"x"',
+    b"-1",
+    b"1" * 30,
+    b"1" * 5000,
+    b"NaN",
+    b"[" * 9999,
+    b"\xff\0",
+]
 TEXTS += [b'{"a":' * 9999, b'{"step": 1e999}', b"x" * (1 << 21)]
-TEXT_FILES = ["tokenizer.json", "metrics.jsonl", "samples.jsonl", "owner.json", "environment.txt", "lock"]
+TEXT_FILES = [
+    "tokenizer.json",
+    "metrics.jsonl",
+    "samples.jsonl",
+    "owner.json",
+    "environment.txt",
+    "lock",
+]
 TEXT_FILES += [
     "checkpoints/latest",
     "checkpoints/best",
@@ -401,7 +446,9 @@ def fuzz_settings(paths, cwd):
     config, state = yaml.safe_load((folder / "config.yaml").read_text()), checkpoint / "state.json"
     for path in paths:
         for value in SETTINGS:
-            (folder / "config.yaml").write_text(yaml.safe_dump(changed(config, path, value), sort_keys=False))
+            (folder / "config.yaml").write_text(
+                yaml.safe_dump(changed(config, path, value), sort_keys=False)
+            )
             for command in READERS:
                 code, error = attempt(command)
                 assert code in (0, 3, 4) or path[0] in ("device", "train") or value == {}, (

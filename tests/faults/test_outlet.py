@@ -44,9 +44,14 @@ def test_a_run_continues_without_output(tmp_path, place, numbers):
 
     code, output = train(tmp_path, overridden(), act)
     assert code == 0, output
-    assert output.count("warning: cannot print any more") == (numbers == (1,)) and "Traceback" not in output
+    assert (
+        output.count("warning: cannot print any more") == (numbers == (1,))
+        and "Traceback" not in output
+    )
     if 1 not in numbers:
-        assert re.search(r"\n4 checkpoints; training blocked for \d+\.\d\d s \(\d\d?\.\d%\)\n", output)
+        assert re.search(
+            r"\n4 checkpoints; training blocked for \d+\.\d\d s \(\d\d?\.\d%\)\n", output
+        )
     equal(tmp_path / "runs/run")
 
 
@@ -63,7 +68,11 @@ def train_all(*overrides):
 EXPORT = ["export", "--run", "runs/run", "--to", "hf"]
 SAMPLE = partial(start, sample, "--run", "runs/run", "--max-new-tokens", "2")
 COMMANDS = {  # name: (command, exit code, a file that it makes)
-    "train": (partial(train_all, "name=new"), 0, "runs/new/checkpoints/step-00000004/model.safetensors"),
+    "train": (
+        partial(train_all, "name=new"),
+        0,
+        "runs/new/checkpoints/step-00000004/model.safetensors",
+    ),
     "sweep": (partial(train_all, "-m", "seed=1"), 0, "runs/sweep-*/comparison.md"),
     "help": (partial(train_all, "--help"), 0, None),
     "sample": (partial(SAMPLE, "--prompt", "a", "--attention-map", "map.png"), 0, "map.png"),
@@ -99,7 +108,9 @@ def test_closed_streams(tmp_path, command):
             os.close(number)
             setattr(sys, name, None)
         code = run()
-        in_place = all(os.path.samestat(os.fstat(number), os.stat(os.devnull)) for number in range(3))
+        in_place = all(
+            os.path.samestat(os.fstat(number), os.stat(os.devnull)) for number in range(3)
+        )
         return code if in_place else 98
 
     assert in_child(tmp_path, without_streams) == expected

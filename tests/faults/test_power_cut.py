@@ -97,7 +97,11 @@ class Disk:
 
     def do(self, name, path, data=None):
         """An operation of a log; one that failed changes nothing."""
-        node, folder, base = self.find(path), self.find(os.path.dirname(path)), os.path.basename(path)
+        node, folder, base = (
+            self.find(path),
+            self.find(os.path.dirname(path)),
+            os.path.basename(path),
+        )
         if node is None:
             if folder and (name in ("open", "mkdir") or (data and name == "fsync")):
                 folder.change(None, {base: Folder() if name == "mkdir" else File()})
@@ -181,7 +185,13 @@ def test_checkpoints_are_whole_and_their_rows_are_there(which, request, tmp_path
     check(request.getfixturevalue(which), tmp_path / "state", random.Random(0))
 
 
-SYNCS = [r"metrics\.jsonl", r"samples\.jsonl", r"\w+\.safetensors", r"manifest\.json", r"step-\d+\.draft"]
+SYNCS = [
+    r"metrics\.jsonl",
+    r"samples\.jsonl",
+    r"\w+\.safetensors",
+    r"manifest\.json",
+    r"step-\d+\.draft",
+]
 SYNCS += ["checkpoints", "run", "runs", "root"]
 
 
@@ -230,7 +240,9 @@ def test_tokens_are_complete_or_absent(tmp_path):
         path.mkdir()
     log = operations(root, overridden(f"data.cache={root}/cache", "dry_run=true"), below=str(root))
     seen = set()
-    for _ in states(Recorded(root, before, log), folder, [random.Random(seed) for seed in range(8)]):
+    for _ in states(
+        Recorded(root, before, log), folder, [random.Random(seed) for seed in range(8)]
+    ):
         corpora = [path for path in (folder / "cache").glob("text-*") if not path.suffix]
         for path in corpora:
             Corpus(path, HashCache(tmp_path / "hashes.json"))

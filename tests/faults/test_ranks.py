@@ -16,7 +16,13 @@ from tests.parts import ROOT
 from tests.training.runs import TEXT, USUAL
 
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-LONG = ["train.steps=100000", "checkpoint.every=5", "eval.every=null", "sample.every=null", "name=two"]
+LONG = [
+    "train.steps=100000",
+    "checkpoint.every=5",
+    "eval.every=null",
+    "sample.every=null",
+    "name=two",
+]
 
 
 @pytest.fixture
@@ -46,12 +52,16 @@ def test_a_folder_that_disappears(two, tmp_path):
     process, folder = two
     shutil.move(folder, tmp_path / "gone")
     output = without_torchrun(process.communicate(timeout=60)[1])
-    assert process.returncode and output.count("3 checkpoints in a row could not be saved") == 1, output
+    assert process.returncode and output.count("3 checkpoints in a row could not be saved") == 1, (
+        output
+    )
     assert "Traceback" not in output and "another process of this run has ended" in output, output
 
 
 def children(process):
-    return list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+    return list(
+        map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    )
 
 
 SENT = [("SIGTERM", "all"), ("SIGUSR2", "one"), ("SIGINT", "torchrun")]

@@ -48,12 +48,18 @@ def at_call(number, *kinds):
 def stops_and_resumes(item, cwd):
     number, kind = item
     code, output = train(cwd, overridden(), at_call(number, kind))
-    assert code in (0, 75, -kind, 130), output  # before the first step, a signal has its default effect
+    assert code in (0, 75, -kind, 130), (
+        output
+    )  # before the first step, a signal has its default effect
     folder = cwd / "runs/run"
     if code == 75:
-        assert re.search(rf"stopped by {kind.name} (after step|before the first step)", output), output
+        assert re.search(rf"stopped by {kind.name} (after step|before the first step)", output), (
+            output
+        )
         done = max((step for step, _ in rows(folder, "step", "loss")), default=0)
-        assert max(verified_steps(folder), default=0) == done, "the checkpoint is of the last finished step"
+        assert max(verified_steps(folder), default=0) == done, (
+            "the checkpoint is of the last finished step"
+        )
         with open(cwd.parent / "stopped.txt", "a") as file:
             file.write(f"{kind.name}\n")
     assert train(cwd, overridden("resume=auto"))[0] == 0

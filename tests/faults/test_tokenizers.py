@@ -20,7 +20,12 @@ from configs.cli import run_command
 from configs.errors import CheckpointError, TokenizerError
 from data.tokenizers.huggingface import template_of
 from data.tokenizers.limits import as_tokenizer_error
-from data.tokenizers.tokenizer import BytePairTokenizer, HubTokenizer, load_hf_tokenizer, tokenizer_from_state
+from data.tokenizers.tokenizer import (
+    BytePairTokenizer,
+    HubTokenizer,
+    load_hf_tokenizer,
+    tokenizer_from_state,
+)
 from model.checkpoint.files import read_tokenizer
 from model.hub.__main__ import main as hub
 from tests.faults.harness import exit_code, fork
@@ -36,7 +41,9 @@ def charsmap(replacements=b"a\0", value=0, first=0x61, offset=2, n_units=256, si
     units[0] = 1 << 10
     units[1 ^ first] = offset << 10 | 1 << 8 | first
     units[1 ^ first ^ 2] = 1 << 31 | value
-    return struct.pack(f"<I{n_units}I", 4 * n_units if size is None else size, *units) + replacements
+    return (
+        struct.pack(f"<I{n_units}I", 4 * n_units if size is None else size, *units) + replacements
+    )
 
 
 def precompiled(**options):
@@ -53,31 +60,71 @@ def replace(content, pattern="."):
     return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
 
-VOCAB = {token: i for i, token in enumerate(["[UNK]", *"abcdefghi #\u2581\u0120\u00e9", "##a", "ca"])}
+VOCAB = {
+    token: i for i, token in enumerate(["[UNK]", *"abcdefghi #\u2581\u0120\u00e9", "##a", "ca"])
+}
 MODELS = [
     models.BPE(VOCAB, [("c", "a")], unk_token="[UNK]", byte_fallback=True),
     models.BPE(VOCAB, [("c", "##a")], continuing_subword_prefix="##", end_of_word_suffix="i"),
     models.WordPiece(VOCAB, unk_token="[UNK]"),
     models.WordLevel(VOCAB, unk_token="[UNK]"),
-    models.Unigram([(token, -float(i)) for token, i in VOCAB.items()], unk_id=0, byte_fallback=True),
+    models.Unigram(
+        [(token, -float(i)) for token, i in VOCAB.items()], unk_id=0, byte_fallback=True
+    ),
 ]
 NORMALIZERS = [
-    *(normalizers.BertNormalizer(), normalizers.ByteLevel(), normalizers.Lowercase(), normalizers.NFC()),
-    *(normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Nmt(), normalizers.Strip()),
-    *(normalizers.StripAccents(), normalizers.Prepend("\u2581"), normalizers.Precompiled(charsmap())),
+    *(
+        normalizers.BertNormalizer(),
+        normalizers.ByteLevel(),
+        normalizers.Lowercase(),
+        normalizers.NFC(),
+    ),
+    *(
+        normalizers.NFD(),
+        normalizers.NFKC(),
+        normalizers.NFKD(),
+        normalizers.Nmt(),
+        normalizers.Strip(),
+    ),
+    *(
+        normalizers.StripAccents(),
+        normalizers.Prepend("\u2581"),
+        normalizers.Precompiled(charsmap()),
+    ),
     *(normalizers.Replace(Regex(" {2,}"), "\u2581"), normalizers.Replace(" ", "\u2581")),
 ]
 PRE_TOKENIZERS = [
-    *(pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(), pre_tokenizers.CharDelimiterSplit("a")),
+    *(
+        pre_tokenizers.BertPreTokenizer(),
+        pre_tokenizers.ByteLevel(),
+        pre_tokenizers.CharDelimiterSplit("a"),
+    ),
     *(pre_tokenizers.Digits(True), pre_tokenizers.FixedLength(5), pre_tokenizers.Metaspace()),
     *(pre_tokenizers.Punctuation(), pre_tokenizers.Split(Regex(r"\s+"), "isolated")),
-    *(pre_tokenizers.UnicodeScripts(), pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit()),
+    *(
+        pre_tokenizers.UnicodeScripts(),
+        pre_tokenizers.Whitespace(),
+        pre_tokenizers.WhitespaceSplit(),
+    ),
 ]
 DECODERS = [
-    *(decoders.BPEDecoder(), decoders.ByteFallback(), decoders.ByteLevel(), decoders.CTC(), decoders.Fuse()),
-    *(decoders.Metaspace(), decoders.Replace("\u2581", " "), decoders.Strip(" ", 1, 0), decoders.WordPiece()),
+    *(
+        decoders.BPEDecoder(),
+        decoders.ByteFallback(),
+        decoders.ByteLevel(),
+        decoders.CTC(),
+        decoders.Fuse(),
+    ),
+    *(
+        decoders.Metaspace(),
+        decoders.Replace("\u2581", " "),
+        decoders.Strip(" ", 1, 0),
+        decoders.WordPiece(),
+    ),
 ]
-TEMPLATE = processors.TemplateProcessing(single="[UNK] $A", pair="$A $B", special_tokens=[("[UNK]", 0)])
+TEMPLATE = processors.TemplateProcessing(
+    single="[UNK] $A", pair="$A $B", special_tokens=[("[UNK]", 0)]
+)
 PROCESSORS = [TEMPLATE, processors.ByteLevel(), processors.BertProcessing(("a", 1), ("b", 2))]
 
 
@@ -183,11 +230,14 @@ def test_published_kinds_are_accepted(name):
     text = theirs.to_str()
     theirs, ours = Tokenizer.from_str(text), load_hf_tokenizer(text)
     ids = theirs.encode("cat", add_special_tokens=False).ids
-    assert len(ids) >= 3 and ours.encode("cat").ids == ids and ours.decode(ids) == theirs.decode(ids)
+    assert (
+        len(ids) >= 3 and ours.encode("cat").ids == ids and ours.decode(ids) == theirs.decode(ids)
+    )
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "x*", "x*|.", "(?=l)", "(?!)", "[^é]", "(", pytest.param("." * 10**6, id="long")]
+    "pattern",
+    ["", "x*", "x*|.", "(?=l)", "(?!)", "[^é]", "(", pytest.param("." * 10**6, id="long")],
 )
 def test_patterns_that_do_not_split_every_text(pattern, capfd):
     """tiktoken would panic at an empty match, and drop what is not matched."""
@@ -223,7 +273,9 @@ def test_a_run_and_a_hub_folder(folder, tmp_path, capsys):
     bomb = chain(4, replace("a" * 100))
     state = {"kind": "hub", "specials": {"end": 0}, "vocab_size": 64, "text": with_parts(bomb)}
     (folder / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(CheckpointError, match="run/tokenizer.json cannot be read: .* times as long"):
+    with pytest.raises(
+        CheckpointError, match="run/tokenizer.json cannot be read: .* times as long"
+    ):
         read_tokenizer(folder)
     save(build_hf("bert"), tmp_path / "hf")
     path = tmp_path / "hf/tokenizer.json"
@@ -246,7 +298,9 @@ def draw_spec(draw):
     """A tokenizer.json with some of the parts above."""
     tokenizer = Tokenizer(draw.choice(MODELS))
     tokenizer.normalizer = normalizers.Sequence(draw.sample(NORMALIZERS, draw.randrange(4)))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(draw.sample(PRE_TOKENIZERS, draw.randrange(4)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        draw.sample(PRE_TOKENIZERS, draw.randrange(4))
+    )
     tokenizer.decoder = decoders.Sequence(draw.sample(DECODERS, draw.randrange(4)))
     tokenizer.post_processor = draw.choice(PROCESSORS)
     tokenizer.add_special_tokens(["[UNK]"])

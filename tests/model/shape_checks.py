@@ -6,7 +6,13 @@ from model.attention import MultiHeadLatentAttention
 from model.embedding import Embedding
 
 # the attribute in which a module keeps the size of an axis
-AXIS_ATTRS = {"H": "n_heads", "G": "n_groups", "D": "head_dim", "E": "v_head_dim", "R": "rotary_dim"}
+AXIS_ATTRS = {
+    "H": "n_heads",
+    "G": "n_groups",
+    "D": "head_dim",
+    "E": "v_head_dim",
+    "R": "rotary_dim",
+}
 AXIS_ATTRS |= {"P": "qk_nope_head_dim", "L": "kv_lora_rank", "F": "d_ff"}
 
 
@@ -25,7 +31,9 @@ def axis_sizes(model, **given):
             for axis, size in {"K": cached, "G": 1, "D": cached, "E": module.kv_lora_rank}.items():
                 sizes[axis].add(size)
     sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
-    sizes["J"] = {T * heads // groups for T in sizes["T"] for heads in sizes["H"] for groups in sizes["G"]}
+    sizes["J"] = {
+        T * heads // groups for T in sizes["T"] for heads in sizes["H"] for groups in sizes["G"]
+    }
     return sizes
 
 
@@ -37,7 +45,9 @@ def violations(records, sizes):
         for axis, size in zip(record.axes, record.shape, strict=False):
             if axis == "B" and size == 1:
                 continue
-            holds &= size in sizes[axis] and sizes_in_call[record.call].setdefault(axis, size) == size
+            holds &= (
+                size in sizes[axis] and sizes_in_call[record.call].setdefault(axis, size) == size
+            )
         if not holds:
             messages.append(f"{record.file}:{record.line} {record.name} is {record.shape}")
     return messages

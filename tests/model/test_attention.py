@@ -80,7 +80,9 @@ def test_grouped_heads_equal_repeated_heads(group):
     grouped, x = MultiHeadAttention(24, 4, queries_per_kv=group).double(), randn(B, T, 24)
     full, weights = MultiHeadAttention(24, 4).double(), grouped.state_dict()
     for name in ("key.weight", "value.weight"):
-        weights[name] = weights[name].unflatten(0, (-1, 6)).repeat_interleave(group or 4, 0).flatten(0, 1)
+        weights[name] = (
+            weights[name].unflatten(0, (-1, 6)).repeat_interleave(group or 4, 0).flatten(0, 1)
+        )
     full.load_state_dict(weights)
     assert_same(grouped(x, mask=Mask(causal=True)), full(x, mask=Mask(causal=True)))
     assert grouped.key.out_features == 24 // (group or 4)
@@ -88,7 +90,9 @@ def test_grouped_heads_equal_repeated_heads(group):
 
 def test_all_widths_are_independent():
     """Written out head by head."""
-    attention = MultiHeadAttention(24, 4, (10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3).double()
+    attention = MultiHeadAttention(
+        24, 4, (10, 14), queries_per_kv=2, head_dim=5, v_head_dim=3
+    ).double()
     x, keys, values = randn(B, T, 24), randn(B, S, 10, seed=1), randn(B, S, 14, seed=2)
     assert MultiHeadAttention(24, 4, head_dim=5).v_head_dim == 5
     heads = []
@@ -97,7 +101,9 @@ def test_all_widths_are_independent():
         k = keys @ attention.key.weight[shared * 5 : shared * 5 + 5].T
         v = values @ attention.value.weight[shared * 3 : shared * 3 + 3].T
         heads.append((q @ k.mT / 5**0.5).softmax(-1) @ v)
-    assert_same(attention(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ attention.out.weight.T)
+    assert_same(
+        attention(x, keys, values, mask=Mask()), torch.cat(heads, -1) @ attention.out.weight.T
+    )
 
 
 def test_qk_norm_per_head_and_over_all_heads():

@@ -20,7 +20,9 @@ def check_weights(maps):
     for layer in maps:
         assert layer.weights_HTS.shape[1:] == (len(layer.queries), len(layer.keys))
         assert (layer.weights_HTS >= 0).all()
-        torch.testing.assert_close(layer.weights_HTS.sum(-1), torch.ones_like(layer.weights_HTS[..., 0]))
+        torch.testing.assert_close(
+            layer.weights_HTS.sum(-1), torch.ones_like(layer.weights_HTS[..., 0])
+        )
 
 
 @torch.no_grad()
@@ -34,8 +36,13 @@ def test_decoder(attention, position, monkeypatch):
     hook = net.register_forward_hook(lambda module, inputs, logits: outputs.append(logits))
     maps = attention_maps(net, {"tokens": text[0].tolist()})
     hook.remove()
-    assert torch.equal(outputs[0], expected) and torch.equal(net(text), expected), "maps changed the logits"
-    assert [(layer.name, len(layer.weights_HTS)) for layer in maps] == [("layer 1", 4), ("layer 2", 4)]
+    assert torch.equal(outputs[0], expected) and torch.equal(net(text), expected), (
+        "maps changed the logits"
+    )
+    assert [(layer.name, len(layer.weights_HTS)) for layer in maps] == [
+        ("layer 1", 4),
+        ("layer 2", 4),
+    ]
     check_weights(maps)
     assert all((layer.weights_HTS.triu(1) == 0).all() for layer in maps)
 

@@ -34,14 +34,26 @@ PAIR = {"kind": "encoder_decoder"}
 SCALED = {"embedding": {"scale_by_sqrt_d": True}, "embedding_norm": True}
 ERRORS = [
     ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_"),
-    ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, mqa, mla"),
+    (
+        {"attention": {"kind": "mhaa"}},
+        "model.attention.kind is 'mhaa'; choose one of: mha, gqa, mqa, mla",
+    ),
     ({"attention": {"kind": ["mha"]}}, "model.attention.kind is .'mha'.; choose one of: mha, gqa"),
-    ({"attention": {"kind": {"a": 1}}}, "model.attention.kind is {'a': 1}; choose one of: mha, gqa"),
+    (
+        {"attention": {"kind": {"a": 1}}},
+        "model.attention.kind is {'a': 1}; choose one of: mha, gqa",
+    ),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
-    (attention("mla", sliding_window=4), r"model.attention \(mla\) has no option 'sliding_window'; its opt"),
+    (
+        attention("mla", sliding_window=4),
+        r"model.attention \(mla\) has no option 'sliding_window'; its opt",
+    ),
     (attention("mha", queries_per_kv=2), r"model.attention \(mha\) has no option 'queries_per_kv'"),
     (attention(queries_per_kv=3), r"model.attention \(gqa\): n_heads \(4\) must be a multiple of"),
-    (attention(sliding_window="far"), "sliding_window is 'far'; expected an integer at least 1 or null"),
+    (
+        attention(sliding_window="far"),
+        "sliding_window is 'far'; expected an integer at least 1 or null",
+    ),
     (attention(sliding_window=True), "sliding_window is True; expected an integer"),
     (attention(sliding_window=0), "sliding_window is 0; expected an integer at least 1 or null"),
     (attention(head_dim=0), "head_dim is 0; expected an integer at least 1"),
@@ -51,7 +63,10 @@ ERRORS = [
     (attention("mha", qk_norm="heads"), "qk_norm is 'heads'; expected one of: none, head, full"),
     (swap("norm", "rmsnorm", eps=math.nan), "eps is nan; expected a number above 0"),
     # not under the name of the attention, which uses the norm, too
-    (swap("norm", "rmsnorm", eps=0.0) | attention("mha_qknorm"), r"^model.norm \(rmsnorm\): eps is 0.0"),
+    (
+        swap("norm", "rmsnorm", eps=0.0) | attention("mha_qknorm"),
+        r"^model.norm \(rmsnorm\): eps is 0.0",
+    ),
     (swap("block", "pre", final=True), "has no option 'final'; its options are: none"),
     (ffn(activation="gelu"), "has no option 'activation'"),
     (ffn(gated=False), "has no option 'gated'"),
@@ -61,18 +76,36 @@ ERRORS = [
     (ffn(expansion=None, d_ff=7), r"d_ff \(7\) must be a multiple of multiple_of \(32\)"),
     ({"head": {"shared": True}}, "model.head has no option 'shared'; its options are: tie_weights"),
     ({"head": {"mlm_transform": ""}}, "model.head: mlm_transform is ''; expected one of: relu"),
-    ({"embedding": {"scale_by_sqrt_d": 1}}, "embedding: scale_by_sqrt_d is 1; expected true or false"),
+    (
+        {"embedding": {"scale_by_sqrt_d": 1}},
+        "embedding: scale_by_sqrt_d is 1; expected true or false",
+    ),
     ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"n_layers": 0}, "model.n_layers is 0; expected an integer from 1"),
     ({"context_length": -1}, "model.context_length is -1; expected an integer from 1"),
     ({"dropout": 1.0}, "model.dropout is 1.0; expected a number at least 0 and below 1"),
     ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
     ({"cross_attention": part("attention", "mha")}, "a decoder has no encoder output"),
-    ({"kind": "encoder", "cross_attention": part("attention", "mha")}, "an encoder has no encoder output"),
-    ({"encoder": EncoderSizes(None, 3, None)}, "model.encoder sets the encoder of an encoder_decoder"),
-    ({"embedding": {"type_vocab_size": 2}}, "type_vocab_size is for encoders; model.kind is decoder"),
-    ({"kind": "encoder", "embedding": {"type_vocab_size": -3}}, "type_vocab_size is -3; expected an integer"),
-    ({"d_model": 20} | rope(), r"rotary_fraction \(1.0\) of 5 is 5 channels; rope needs an even number"),
+    (
+        {"kind": "encoder", "cross_attention": part("attention", "mha")},
+        "an encoder has no encoder output",
+    ),
+    (
+        {"encoder": EncoderSizes(None, 3, None)},
+        "model.encoder sets the encoder of an encoder_decoder",
+    ),
+    (
+        {"embedding": {"type_vocab_size": 2}},
+        "type_vocab_size is for encoders; model.kind is decoder",
+    ),
+    (
+        {"kind": "encoder", "embedding": {"type_vocab_size": -3}},
+        "type_vocab_size is -3; expected an integer",
+    ),
+    (
+        {"d_model": 20} | rope(),
+        r"rotary_fraction \(1.0\) of 5 is 5 channels; rope needs an even number",
+    ),
     (rope(rotary_fraction=0.4), r"rotary_fraction \(0.4\) of 8 is 3 channels"),
     (rope(rotary_fraction=0.1), r"rotary_fraction \(0.1\) of 8 is 0 channels"),
     (rope(rotary_fraction=1.5), "rotary_fraction is 1.5; expected a number"),
@@ -80,21 +113,42 @@ ERRORS = [
     (scaled_rope("yarn", beta_slow=32.0), r"beta_slow \(32.0\) must be below beta_fast \(32.0\)"),
     (scaled_rope("yarn", factor=0.5), "factor is 0.5; expected a number at least 1"),
     (scaled_rope("linear", factor=-1.0), "factor is -1.0; expected a number at least 1"),
-    (scaled_rope("linear", kind="ntk"), "scaling.kind is 'ntk'; choose one of: none, linear, llama3, yarn"),
+    (
+        scaled_rope("linear", kind="ntk"),
+        "scaling.kind is 'ntk'; choose one of: none, linear, llama3, yarn",
+    ),
     (rope(scaling={"kind": "linear"}), r"scaling \(linear\) needs a value for factor"),
-    (scaled_rope("llama3", low_freq_factor=4.0), r"low_freq_factor must be below high_freq_factor \(4.0\)"),
+    (
+        scaled_rope("llama3", low_freq_factor=4.0),
+        r"low_freq_factor must be below high_freq_factor \(4.0\)",
+    ),
     ({"d_model": 7, "n_heads": 1} | swap("position", "sinusoidal"), "an even d_model, not 7"),
     (swap("position", "sinusoidal", base=0.5), "base is 0.5; expected a number above 1"),
     (swap("position", "relative", num_buckets=2), "num_buckets is 2; expected an integer at"),
-    (swap("position", "relative", num_buckets=5), r"num_buckets \(5\) must be even and < max_distance"),
+    (
+        swap("position", "relative", num_buckets=5),
+        r"num_buckets \(5\) must be even and < max_distance",
+    ),
     (swap("position", "relative", max_distance=32), r"must be even and < max_distance \(32\)"),
     (SCALED | rope(), "model.embedding_norm undoes model.embedding.scale_by_sqrt_d"),
     (PAIR | {"cross_attention": None}, "an encoder_decoder needs cross-attention"),
     (PAIR | {"cross_attention": part("attention", "mla")}, "cross_attention.*'mla'.*mha, gqa, mqa"),
-    (PAIR | {"cross_attention": part("attention", "mha", sliding_window=4)}, "sliding_window does not apply"),
-    (PAIR | {"encoder": EncoderSizes(None, None, 0)}, "model.encoder.n_heads is 0; expected an integer"),
-    (PAIR | {"encoder": EncoderSizes(None, -1, None)}, "model.encoder.n_layers is -1; expected an integer"),
-    (PAIR | {"encoder": EncoderSizes(50, 1, 3)}, r"model.encoder: .* d_model \(50\) must be a multiple of"),
+    (
+        PAIR | {"cross_attention": part("attention", "mha", sliding_window=4)},
+        "sliding_window does not apply",
+    ),
+    (
+        PAIR | {"encoder": EncoderSizes(None, None, 0)},
+        "model.encoder.n_heads is 0; expected an integer",
+    ),
+    (
+        PAIR | {"encoder": EncoderSizes(None, -1, None)},
+        "model.encoder.n_layers is -1; expected an integer",
+    ),
+    (
+        PAIR | {"encoder": EncoderSizes(50, 1, 3)},
+        r"model.encoder: .* d_model \(50\) must be a multiple of",
+    ),
 ]
 
 
@@ -119,13 +173,18 @@ def test_errors_of_the_arguments(arguments, message):
 
 
 def test_valid_configs_that_resemble_invalid_ones():
-    build_model(tiny(**SCALED), 23)  # learned positions are added to the scaled embeddings, before the norm
+    build_model(
+        tiny(**SCALED), 23
+    )  # learned positions are added to the scaled embeddings, before the norm
     build_model(tiny(**attention(logit_softcap=30)), 23)  # an integer is a number
 
 
 def test_a_memory_is_required_exactly_with_cross_attention():
     net = alive(tiny("encoder_decoder"))
-    memory, message = net.encode(tokens(1, 6)), "pass a memory if, and only if, the stack has cross-attention"
+    memory, message = (
+        net.encode(tokens(1, 6)),
+        "pass a memory if, and only if, the stack has cross-attention",
+    )
     with pytest.raises(ValueError, match=message):
         net.decode(tokens(1, 4), None)
     with pytest.raises(ValueError, match=message):
@@ -173,8 +232,14 @@ def test_cross_attention_projects_its_memory_once():
 
 
 def test_visible_must_cover_every_position():
-    for visible in (torch.ones(1, 5, dtype=torch.bool), torch.ones(7, dtype=torch.bool), torch.ones(1, 7)):
-        with pytest.raises(ValueError, match=r"visible must be torch.bool of \(1, 7\), .* not torch.* of \("):
+    for visible in (
+        torch.ones(1, 5, dtype=torch.bool),
+        torch.ones(7, dtype=torch.bool),
+        torch.ones(1, 7),
+    ):
+        with pytest.raises(
+            ValueError, match=r"visible must be torch.bool of \(1, 7\), .* not torch.* of \("
+        ):
             alive(tiny())(tokens(1, 7), visible=visible)
 
 

@@ -16,7 +16,9 @@ from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, names, part, 
 
 VARIANTS = [{"sliding_window": 3}, {"logit_softcap": 2.0}, {"head_dim": 6, "v_head_dim": 10}]
 VARIANTS += [{"qk_norm": "full"}, {"scale": 1.0}]
-OTHER_FILES = [(g, name) for g in ("attention", "position") for name in names(g) if name not in PARTS[g]]
+OTHER_FILES = [
+    (g, name) for g in ("attention", "position") for name in names(g) if name not in PARTS[g]
+]
 LENGTH, SOURCE = 7, 9
 
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -43,7 +45,11 @@ def test_attention_and_block(attention, block, architecture):
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: next(iter(variant)))
 def test_options_of_attention(variant, position, architecture):
     check(
-        tiny(architecture, attention=part("attention", "gqa", **variant), position=part("position", position))
+        tiny(
+            architecture,
+            attention=part("attention", "gqa", **variant),
+            position=part("position", position),
+        )
     )
 
 
@@ -76,7 +82,9 @@ class SplitAfterRotation(MultiHeadAttention):
 
     def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
         pairs = zip(q_BHTD.chunk(2, -1), k_BGSD.chunk(2, -1), strict=True)
-        first, second = (super(SplitAfterRotation, self).attend(q, k, v_BGSE, mask) for q, k in pairs)
+        first, second = (
+            super(SplitAfterRotation, self).attend(q, k, v_BGSE, mask) for q, k in pairs
+        )
         return first - 0.5 * second
 
 
@@ -129,8 +137,12 @@ def depends_exactly_on(embedding, stack, *, behind, ahead):
     """The gradient of output t by input s is nonzero exactly for t - behind <= s <= t + ahead."""
     x = embedding(tokens(1, LENGTH)).detach().requires_grad_()
     y = stack(x)[0]
-    weights = torch.linspace(1, 2, y.shape[-1], dtype=y.dtype)  # a sum has no gradient through a layernorm
-    rows = [torch.autograd.grad(row @ weights, x, retain_graph=True)[0][0].norm(dim=-1) for row in y]
+    weights = torch.linspace(
+        1, 2, y.shape[-1], dtype=y.dtype
+    )  # a sum has no gradient through a layernorm
+    rows = [
+        torch.autograd.grad(row @ weights, x, retain_graph=True)[0][0].norm(dim=-1) for row in y
+    ]
     expected = torch.ones_like(torch.stack(rows)).tril(ahead).triu(-behind)
     torch.testing.assert_close(torch.stack(rows).sign(), expected, rtol=0, atol=0)
 
@@ -152,7 +164,9 @@ def rows_are_independent(hidden, new_caches):
     """Rows of unequal length, padded on the left, in one batch and then continued with one cache."""
     texts = [tokens(1, length + 2, seed=length) for length in (LENGTH, 2, 5)]
     padding = [LENGTH + 2 - text.shape[1] for text in texts]
-    batch = torch.cat([torch.cat([tokens(1, n, seed=9), t], 1) for n, t in zip(padding, texts, strict=True)])
+    batch = torch.cat(
+        [torch.cat([tokens(1, n, seed=9), t], 1) for n, t in zip(padding, texts, strict=True)]
+    )
     visible = torch.arange(LENGTH + 2) >= torch.tensor(padding)[:, None]
     caches, outputs, start = new_caches(LENGTH + 2), [], 0
     for end in (LENGTH, LENGTH + 1, LENGTH + 2):

@@ -35,10 +35,15 @@ def test_cross_attention_counts_as_a_residual_write():
 
 @pytest.mark.parametrize("scale", [None, 1.0])
 def test_initial_scores_do_not_depend_on_the_scale(scale):
-    net = build_model(tiny(**WIDE, init="t5", attention=part("attention", "mha_nobias", scale=scale)), 500)
+    net = build_model(
+        tiny(**WIDE, init="t5", attention=part("attention", "mha_nobias", scale=scale)), 500
+    )
     attention = net.stack.blocks[0].attention
     x = torch.randn(1, 64, 256, generator=torch.Generator().manual_seed(0))
-    q, k = (linear(x).unflatten(-1, (4, 64)).transpose(1, 2) for linear in (attention.query, attention.key))
+    q, k = (
+        linear(x).unflatten(-1, (4, 64)).transpose(1, 2)
+        for linear in (attention.query, attention.key)
+    )
     assert std(q @ k.mT * attention.scale) == pytest.approx(1.0, rel=0.1)
 
 
@@ -59,9 +64,15 @@ def test_the_table(scheme, embedding, tied, hidden, out, head):
     """With a separate head, a tied head, and a tied head that scales its input."""
     separate, shared, scaled = (
         build_model(tiny(**WIDE, init=scheme, head=options), 500)
-        for options in ({}, {"tie_weights": True}, {"tie_weights": True, "scale_by_inv_sqrt_d": True})
+        for options in (
+            {},
+            {"tie_weights": True},
+            {"tie_weights": True, "scale_by_inv_sqrt_d": True},
+        )
     )
-    assert std(separate.embedding.table.weight) == embedding and std(separate.head.map.weight) == head
+    assert (
+        std(separate.embedding.table.weight) == embedding and std(separate.head.map.weight) == head
+    )
     block = separate.stack.blocks[1]
     assert std(block.attention.key.weight) == hidden
     assert std(block.attention.out.weight) == out
@@ -70,7 +81,9 @@ def test_the_table(scheme, embedding, tied, hidden, out, head):
 
 
 def test_only_the_tied_embedding_counts_as_tied():
-    net = build_model(tiny("encoder_decoder", **WIDE, init="modern", head={"tie_weights": True}), 500)
+    net = build_model(
+        tiny("encoder_decoder", **WIDE, init="modern", head={"tie_weights": True}), 500
+    )
     assert std(net.embedding.table.weight) == 0.02 and std(net.source_embedding.table.weight) == 1.0
 
 
@@ -104,4 +117,6 @@ def test_meta_device_gives_sizes_without_memory():
     with torch.device("meta"):
         net = build_model(tiny(), 23)
     assert all(p.is_meta for p in net.parameters())
-    assert [p.shape for p in net.parameters()] == [p.shape for p in build_model(tiny(), 23).parameters()]
+    assert [p.shape for p in net.parameters()] == [
+        p.shape for p in build_model(tiny(), 23).parameters()
+    ]

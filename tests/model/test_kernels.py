@@ -18,9 +18,14 @@ def value_and_grad(function, x):
 def test_a_compiled_gelu_tanh_equals_torch():
     compiled = torch.compile(gelu_tanh, backend="eager", fullgraph=True)
     for x in (torch.linspace(-12, 12, 1001, dtype=torch.float64), torch.tensor([-1e30, 1e30])):
-        results = value_and_grad(compiled, x), value_and_grad(lambda x: F.gelu(x, approximate="tanh"), x)
+        results = (
+            value_and_grad(compiled, x),
+            value_and_grad(lambda x: F.gelu(x, approximate="tanh"), x),
+        )
         for ours, torchs in zip(*results, strict=True):
-            torch.testing.assert_close(ours[x.abs() < 1e9], torchs[x.abs() < 1e9], rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                ours[x.abs() < 1e9], torchs[x.abs() < 1e9], rtol=0, atol=1e-12
+            )
         torch.testing.assert_close(results[0][0], results[1][0])
 
 

@@ -84,12 +84,17 @@ def test_absorbed_equals_expanded(q_lora_rank, monkeypatch):
     x, outcomes = randn(B, T, 24, seed=99), []
     for absorb in (True, False):
         monkeypatch.setattr(attention, "absorbing_is_cheaper", lambda *_, absorb=absorb: absorb)
-        outcomes.append(attention(x, mask=Mask(causal=True), rotate=Rope(4).rotary(x, torch.arange(T)[None])))
+        outcomes.append(
+            attention(x, mask=Mask(causal=True), rotate=Rope(4).rotary(x, torch.arange(T)[None]))
+        )
     torch.testing.assert_close(*outcomes, rtol=0, atol=1e-10)
 
 
 def test_decoding_uses_the_absorbed_form(monkeypatch):
-    net, forms = alive(tiny(attention=part("attention", "mla"), position=part("position", "rope"))), []
+    net, forms = (
+        alive(tiny(attention=part("attention", "mla"), position=part("position", "rope"))),
+        [],
+    )
 
     def spy(form, method, *args):
         forms.append(form)
@@ -106,7 +111,9 @@ def test_decoding_uses_the_absorbed_form(monkeypatch):
 
 def cached_bytes(kind, **changes):
     """Bytes per token and layer in float32 at the size of GPT-2."""
-    net = build_model(tiny(d_model=768, n_heads=12, attention=part("attention", kind, **changes)), 23)
+    net = build_model(
+        tiny(d_model=768, n_heads=12, attention=part("attention", kind, **changes)), 23
+    )
     caches = net.new_caches(8)
     net.hidden(tokens(1, 8), caches=caches)
     return sum(buffer.nbytes for buffer in caches[0].self_attn.buffers) / 8

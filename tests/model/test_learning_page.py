@@ -17,7 +17,9 @@ from tests.parts import ROOT, loaded, names
 from tests.test_readme import execute, small
 
 PAGE = (ROOT / "model/README.md").read_text()
-SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)).split("$ python -m model.shapes ")[1:]
+SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)).split(
+    "$ python -m model.shapes "
+)[1:]
 TRAIN = re.findall(r"`(python train\.py .*?)`", PAGE)
 
 
@@ -45,7 +47,9 @@ def test_training_commands_run(command, tmp_path, monkeypatch):
 def test_the_worked_example():
     """The numbers that Python would print."""
     assert ">>> " in PAGE
-    tests = doctest.DocTestParser().get_doctest(PAGE.replace("```", "\n"), {}, "model/README.md", None, 0)
+    tests = doctest.DocTestParser().get_doctest(
+        PAGE.replace("```", "\n"), {}, "model/README.md", None, 0
+    )
     assert doctest.DocTestRunner().run(tests).failed == 0
 
 
@@ -69,7 +73,9 @@ def test_cached_numbers_per_token():
     numbers = re.findall(r"\b(m\w\w|gqa) ([\d,]+)\b", PAGE)
     assert [kind for kind, _ in numbers] == ["mha", "gqa", "mqa", "mla"]
     for kind, number in numbers:
-        config = compose(["model=llama", "size=124m", "model.n_layers=1", f"attention={kind}"]).model
+        config = compose(
+            ["model=llama", "size=124m", "model.n_layers=1", f"attention={kind}"]
+        ).model
         net = build_model(config, 9)
         caches = net.new_caches(2)
         net.hidden(torch.arange(2)[None], caches=caches)

@@ -87,7 +87,9 @@ def test_a_bfloat16_head_keeps_the_precision_of_the_sum_and_of_its_gradients():
     hidden, head, targets = case(10 * CHUNK, 1.0)
     exact_grad = torch.autograd.grad(reference(hidden, head, targets), head.map.weight)[0]
     hidden, head = hidden.detach().bfloat16(), head.bfloat16()
-    exact = F.cross_entropy(head(hidden).double().flatten(0, 1), targets.flatten(), reduction="sum").item()
+    exact = F.cross_entropy(
+        head(hidden).double().flatten(0, 1), targets.flatten(), reduction="sum"
+    ).item()
     total, _ = loss(hidden, head, targets)
     total.backward()
     with torch.no_grad():
@@ -126,7 +128,9 @@ def test_whole_model_with_gradient_accumulation(tie_weights):
         return [p.grad.clone() for p in net.parameters()]
 
     logits = net(inputs).flatten(0, 1)
-    expected = torch.autograd.grad(F.cross_entropy(logits, targets.flatten()), list(net.parameters()))
+    expected = torch.autograd.grad(
+        F.cross_entropy(logits, targets.flatten()), list(net.parameters())
+    )
     for parts in ([slice(None)], [slice(0, 3), slice(3, 67), slice(67, None)]):
         torch.testing.assert_close(gradients(parts), list(expected), rtol=0, atol=1e-12)
 

@@ -73,9 +73,14 @@ def test_a_step_compiles_to_one_graph(preset):
 
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     for i in range(5):
-        targets = torch.where(torch.arange(7) < 6 - i, text, IGNORE_INDEX) if preset == "bert" else text
+        targets = (
+            torch.where(torch.arange(7) < 6 - i, text, IGNORE_INDEX) if preset == "bert" else text
+        )
         inputs = {"tokens": text} | ({"source": tokens(2, 9 + i)} if preset == "t5" else {})
-        totals = [step(inputs, targets, int((targets != IGNORE_INDEX).sum())) for step in (compiled, module)]
+        totals = [
+            step(inputs, targets, int((targets != IGNORE_INDEX).sum()))
+            for step in (compiled, module)
+        ]
         grads = [torch.autograd.grad(total, list(net.parameters())) for total in totals]
         torch.testing.assert_close(*grads, rtol=0, atol=1e-4)
     assert len(graphs) <= (2 if preset in ("bert", "t5") else 1)

@@ -16,14 +16,24 @@ ROUGH = 1e-5  # transformers computes angles, or norms, in float32
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
 LATENT = "model=deepseek model.attention.kv_lora_rank=16 model.attention.qk_rope_head_dim=4 "
-LATENT += "model.attention.qk_nope_head_dim=10 model.attention.v_head_dim=6 model.attention.q_lora_rank="
+LATENT += (
+    "model.attention.qk_nope_head_dim=10 model.attention.v_head_dim=6 model.attention.q_lora_rank="
+)
 RELATIVE = "model.position.num_buckets=16 model.position.max_distance=40"
 PRESETS = [  # overrides, the family, and the tolerance
     ("model=gpt2", "gpt2", 1e-10),
     ("model=llama", "llama", ROUGH),
-    ("model=llama position=rope_llama3 model.position.scaling.original_max_position=32", "llama", ROUGH),
+    (
+        "model=llama position=rope_llama3 model.position.scaling.original_max_position=32",
+        "llama",
+        ROUGH,
+    ),
     ("model=llama position=rope_linear", "llama", ROUGH),
-    ("model=llama position=rope_yarn model.position.scaling.original_max_position=16", "llama", ROUGH),
+    (
+        "model=llama position=rope_yarn model.position.scaling.original_max_position=16",
+        "llama",
+        ROUGH,
+    ),
     ("model=llama model.attention.sliding_window=5", "mistral", ROUGH),
     ("model=llama model.attention.qk_norm=head", "qwen3", ROUGH),
     ("model=modern", "nanochat", ROUGH),

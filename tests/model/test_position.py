@@ -10,10 +10,24 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.position import POSITIONS, Alibi, LearnedPosition, Relative, Rope, Sinusoidal, inv_frequencies
+from model.position import (
+    POSITIONS,
+    Alibi,
+    LearnedPosition,
+    Relative,
+    Rope,
+    Sinusoidal,
+    inv_frequencies,
+)
 from tests.parts import alive, names, part, tiny, tokens
 
-YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 512, "beta_fast": 32.0, "beta_slow": 1.0}
+YARN = {
+    "kind": "yarn",
+    "factor": 4.0,
+    "original_max_position": 512,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
 POS = torch.arange(12)[None]
 
 
@@ -64,13 +78,21 @@ def test_rope_equals_llama():
         YARN | {"original_max_position": 4},  # the ramp ends before pair 0,
         YARN | {"original_max_position": 40, "beta_slow": 16.0},  # and at it,
         YARN | {"original_max_position": 10**12},  # or begins after the last pair
-        YARN | {"factor": 40.0, "original_max_position": 4096, "beta_fast": 16.0, "attention_factor": 1.1},
+        YARN
+        | {
+            "factor": 40.0,
+            "original_max_position": 4096,
+            "beta_fast": 16.0,
+            "attention_factor": 1.1,
+        },
     ],
     ids=lambda scaling: scaling["kind"],
 )
 def test_rope_scaling_equals_transformers(scaling, base):
     names = {"kind": "rope_type", "original_max_position": "original_max_position_embeddings"}
-    options = {names.get(name, name): value for name, value in scaling.items()} | {"rope_theta": base}
+    options = {names.get(name, name): value for name, value in scaling.items()} | {
+        "rope_theta": base
+    }
     sizes = {"hidden_size": 64, "num_attention_heads": 1, "max_position_embeddings": 16384}
     config = LlamaConfig(**sizes, rope_parameters=options)
     expected, mscale = ROPE_INIT_FUNCTIONS[scaling["kind"]](config, "cpu")
@@ -100,7 +122,9 @@ def test_sinusoidal_equals_its_formula():
 
 @pytest.mark.parametrize("n_heads", [1, 4, 6, 8, 12, 25])
 def test_alibi_equals_bloom(n_heads):
-    expected = build_alibi_tensor(torch.ones(1, 12), n_heads, torch.float32)[:, 0]  # slope * key position
+    expected = build_alibi_tensor(torch.ones(1, 12), n_heads, torch.float32)[
+        :, 0
+    ]  # slope * key position
     bias = Alibi(n_heads).bias(POS[:, -1:], POS)[0, :, 0]
     torch.testing.assert_close(bias - bias[:, :1], expected, rtol=1e-5, atol=1e-6)
     square = Alibi(n_heads).bias(POS, POS)
@@ -162,4 +186,6 @@ def test_only_learned_positions_are_limited():
 def test_learned_positions_start_at_row_0():
     learned, x = LearnedPosition(16, 8).double(), randn(1, 12, 8)
     torch.testing.assert_close(learned.embed(x, POS), x + learned.table.weight[:12])
-    torch.testing.assert_close(learned.embed(x[:, :3], POS[:, :3] - 2), x[:, :3] + learned.table.weight[:1])
+    torch.testing.assert_close(
+        learned.embed(x[:, :3], POS[:, :3] - 2), x[:, :3] + learned.table.weight[:1]
+    )

@@ -18,7 +18,9 @@ from model.transformer import build_model
 from tests.parts import CONFIGS, PARTS, loaded, names, part, tokens
 
 every_preset = pytest.mark.parametrize("preset", names("model"))
-every_part = pytest.mark.parametrize(("group", "name"), [(group, n) for group in PARTS for n in names(group)])
+every_part = pytest.mark.parametrize(
+    ("group", "name"), [(group, n) for group in PARTS for n in names(group)]
+)
 
 
 @cache
@@ -38,7 +40,9 @@ def package(group, name):
 def test_a_part_sets_only_its_own_node(group, name):
     assert package(group, name) == f"# @package model.{group}"
     for base in loaded(group, name).get("defaults", []):
-        assert base == "_self_" or base.endswith("@_here_"), "an inherited file goes into the same node"
+        assert base == "_self_" or base.endswith("@_here_"), (
+            "an inherited file goes into the same node"
+        )
 
 
 @every_preset
@@ -49,7 +53,12 @@ def test_a_preset_chooses_parts_and_sets_none_of_their_options(preset):
     inherited = ["modern", "_self_"] if preset.startswith("modern_") else []
     assert [name for name in file["defaults"] if isinstance(name, str)] == inherited
     choices = [*(loaded("model", "modern")["defaults"] if inherited else ()), *file["defaults"]]
-    chosen = {group: name for choice in choices if isinstance(choice, dict) for group, name in choice.items()}
+    chosen = {
+        group: name
+        for choice in choices
+        if isinstance(choice, dict)
+        for group, name in choice.items()
+    }
     assert {f"override /{group}" for group in PARTS} <= set(chosen)
     others = {"override /attention@model.cross_attention", "override /optimizer"}
     assert {group.removeprefix("override /") for group in set(chosen) - others} == set(PARTS)
@@ -104,7 +113,9 @@ def test_any_cross_attention(name):
     if "memory" in signature(ATTENTIONS[kind]):
         assert run(build_model(config, 23)).shape == (2, 5, 23)
         return
-    with pytest.raises(ValueError, match=f"cross_attention.kind is '{kind}'.*one of: mha, gqa, mqa"):
+    with pytest.raises(
+        ValueError, match=f"cross_attention.kind is '{kind}'.*one of: mha, gqa, mqa"
+    ):
         build_model(config, 23)
 
 
@@ -118,7 +129,12 @@ def test_the_initial_loss_is_near_uniform(preset):
     assert abs(loss.item() - math.log(1000)) < 0.7
 
 
-LLAMA_7B = {"d_model": 4096, "n_layers": 32, "n_heads": 32, "attention": part("attention", "mha_nobias")}
+LLAMA_7B = {
+    "d_model": 4096,
+    "n_layers": 32,
+    "n_heads": 32,
+    "attention": part("attention", "mha_nobias"),
+}
 LLAMA_7B["ffn"] = part("ffn", "swiglu", d_ff=11008, expansion=None)
 PUBLISHED = [
     ("gpt2", "124m", {}, 50257, 124_439_808),

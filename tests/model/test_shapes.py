@@ -19,7 +19,13 @@ from model.transformer import build_model
 from tests.model.shape_checks import axis_sizes, violations
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
-WIDTHS = {"head_dim": 8, "v_head_dim": 9, "qk_nope_head_dim": 10, "qk_rope_head_dim": 4, "kv_lora_rank": 22}
+WIDTHS = {
+    "head_dim": 8,
+    "v_head_dim": 9,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 4,
+    "kv_lora_rank": 22,
+}
 
 
 def config_of(kind, attention, position):
@@ -55,7 +61,15 @@ def forward(net, kind):
 def test_every_attention_and_position(attention, position, kind):
     net = alive(config_of(kind, attention, position))
     seen = trace(net, forward(net, kind), T=[7, 9], S=[7, 9])
-    assert seen >= {"q_BHTD", "scores_BHTS", "weights_BHTS", "merged_BTW", "h_BTF", "logits_BTV", "x"}
+    assert seen >= {
+        "q_BHTD",
+        "scores_BHTS",
+        "weights_BHTS",
+        "merged_BTW",
+        "h_BTF",
+        "logits_BTV",
+        "x",
+    }
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
@@ -66,9 +80,13 @@ def test_fewer_queries_than_keys(attention, position, kind):
     net = alive(config_of(kind, attention, position))
     caches, text = net.new_caches(12), tokens(2, 12)
     visible = torch.arange(12)[None] >= torch.tensor([[0], [3]])
-    step = net.hidden if kind == "decoder" else partial(net.decode, memory=net.encode(tokens(2, 11)))
+    step = (
+        net.hidden if kind == "decoder" else partial(net.decode, memory=net.encode(tokens(2, 11)))
+    )
     step(text[:, :7], visible=visible[:, :7], caches=caches)
-    seen = trace(net, lambda: step(text[:, 7:], visible=visible, caches=caches), T=[5], S=[5, 11, 12])
+    seen = trace(
+        net, lambda: step(text[:, 7:], visible=visible, caches=caches), T=[5], S=[5, 11, 12]
+    )
     assert seen >= {"q_BHTD", "behind_B1TS", "allowed_B1TS", "scores_BHTS", "merged_BTW"}
 
 
@@ -103,11 +121,15 @@ def test_a_wrong_name_is_found(monkeypatch):
         net(tokens(2, 7))
     given = {"B": [2], "T": [7], "S": [7]}
     messages = violations(records, axis_sizes(net, **given))
-    assert any("attention.py" in message and "q_BHTD is (2, 7, 4, 8)" in message for message in messages)
+    assert any(
+        "attention.py" in message and "q_BHTD is (2, 7, 4, 8)" in message for message in messages
+    )
     record = next(record for record in records if record.axes == "BTC")
     longer = record._replace(tensor=torch.empty(2, 9, 32))
     assert len(violations([record, longer], axis_sizes(net, **given | {"T": [7, 9]}))) == 1
-    assert len(violations([record._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
+    assert (
+        len(violations([record._replace(tensor=torch.empty(2, 7))], axis_sizes(net, **given))) == 1
+    )
 
 
 def test_the_axes_in_a_name():
@@ -155,7 +177,9 @@ def test_the_command(capsys):
 def test_the_legend_has_sizes_and_says_which_are_equal(overrides, sizes, equal, capsys):
     assert run_command(main, overrides) == 0
     _, _, legend = capsys.readouterr().out.partition("identical.\n")
-    assert {axis: re.search(rf"^{axis}  (.*?)  ", legend, re.MULTILINE)[1] for axis in sizes} == sizes
+    assert {
+        axis: re.search(rf"^{axis}  (.*?)  ", legend, re.MULTILINE)[1] for axis in sizes
+    } == sizes
     assert legend.partition("Here ")[2] == (f"{equal}.\n" if equal else "")
 
 
@@ -185,6 +209,10 @@ def test_masks(capsys):
         "decoder.blocks.0.attention": causal,
         "decoder.blocks.0.cross": ["######..."] * 6,
     }
-    one = drawn(capsys, "model=bert", "--padding=1", "model.n_layers=1")  # settings on both sides of a flag
+    one = drawn(
+        capsys, "model=bert", "--padding=1", "model.n_layers=1"
+    )  # settings on both sides of a flag
     assert one == {layer: ["#####."] * 5 + ["######"]}
-    assert run_command(main, ["--padding", "6"]) == 2 and "invalid choice" in capsys.readouterr().err
+    assert (
+        run_command(main, ["--padding", "6"]) == 2 and "invalid choice" in capsys.readouterr().err
+    )

@@ -74,12 +74,20 @@ GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": gelu_tanh}
 def test_feedforward(kind):
     x, ffn = randn(2, 3, 8), randomize(FFNS[kind](8, expansion=3.0, bias=True))
     up = x @ ffn.up.weight.T + ffn.up.bias
-    inside = PLAIN[kind](up) if kind in PLAIN else GATED[kind](x @ ffn.gate.weight.T + ffn.gate.bias) * up
+    inside = (
+        PLAIN[kind](up)
+        if kind in PLAIN
+        else GATED[kind](x @ ffn.gate.weight.T + ffn.gate.bias) * up
+    )
     assert_same(ffn(x), inside @ ffn.out.weight.T + ffn.out.bias)
 
 
 def test_feedforward_width():
-    for d_model, d_ff in ((96, 256), (100, 256), (128, 352)):  # 256, 266.7 and 341.3 before rounding
+    for d_model, d_ff in (
+        (96, 256),
+        (100, 256),
+        (128, 352),
+    ):  # 256, 266.7 and 341.3 before rounding
         assert FFNS["swiglu"](d_model, expansion=8 / 3, multiple_of=32).d_ff == d_ff
     assert FFNS["swiglu"](4096, d_ff=11008).d_ff == 11008
 
@@ -136,7 +144,9 @@ def test_dropout_on_the_output_of_each_sub_layer():
         block.drop.p = 1.0
         x = randn(2, 3, 8)
         y = block.train()(x, AttentionContext(mask=None, memory=x))
-        assert_same(y, block.ffn_norm(block.cross_norm(block.attention_norm(x))) if kind == "post" else x)
+        assert_same(
+            y, block.ffn_norm(block.cross_norm(block.attention_norm(x))) if kind == "post" else x
+        )
 
 
 def test_dropout_on_the_embedding():

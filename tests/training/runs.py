@@ -18,7 +18,11 @@ def torchrun_environment(rank, port, n=2):
     """What torchrun gives to one of n processes; their store, a TCPStore, is in another one."""
     environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "TORCHELASTIC_RESTART_COUNT": 0,
                    "OMP_NUM_THREADS": 1}  # fmt: skip
-    environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    environment |= {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
     return {name: str(value) for name, value in environment.items()}
 
 
@@ -47,6 +51,7 @@ def start_processes(n, overrides):
     ranks = [os.environ | torchrun_environment(rank, store.port, n) for rank in range(n)]
     environment = {"OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(command, env=rank | environment, stdout=subprocess.DEVNULL) for rank in ranks
+        subprocess.Popen(command, env=rank | environment, stdout=subprocess.DEVNULL)
+        for rank in ranks
     ]
     return [process.wait(timeout=300) for process in processes]

@@ -32,7 +32,9 @@ def test_what_is_divided_among_the_processes():
 def test_the_estimate(start):
     plan = ["dry_run=plan", "model=llama", "train.batch_size=128"]
     code, output, _ = start(*plan, "world=64", "size=7b", "tokenizer=gpt2")
-    rows = dict(re.findall(r"parallel=(\w+ train.recompute=\w+) train.micro_batch_size=\d+ +(\S.*)", output))
+    rows = dict(
+        re.findall(r"parallel=(\w+ train.recompute=\w+) train.micro_batch_size=\d+ +(\S.*)", output)
+    )
     assert code == 0 and "steps of 128 rows" in output
     assert {way: "not" in fits for way, fits in rows.items()} == {
         "ddp train.recompute=none": True, "fsdp train.recompute=none": False,
@@ -45,9 +47,16 @@ def test_the_estimate(start):
     )
     assert twice == pytest.approx(2 * cost, rel=0.1)
     assert "none of these fits" in start(*plan, "size=7b", "gpu=T4")[1]
-    for wrong in ("gpu=H1000", "world=3", "world=2 parallel=none", "train.steps=null train.minutes=60"):
+    for wrong in (
+        "gpu=H1000",
+        "world=3",
+        "world=2 parallel=none",
+        "train.steps=null train.minutes=60",
+    ):
         assert start("dry_run=plan", *wrong.split())[0] == 2, wrong
-    assert " 16 steps " in start("dry_run=plan", "train.tokens=2048", "train.steps=99", "gpu=h100")[1]
+    assert (
+        " 16 steps " in start("dry_run=plan", "train.tokens=2048", "train.steps=99", "gpu=h100")[1]
+    )
 
 
 def test_the_preview(start):
@@ -58,7 +67,9 @@ def test_the_preview(start):
     parameters = {re.search(r"([\d,]+) parameters", text)[1] for text in (first, plan)}
     assert " at vocab 257:" in first and "vocab 257," in plan
     assert code == 0 and len(parameters) == 1 and 4 * row == pytest.approx(step, rel=0.01)
-    assert start("dry_run=true", "data.path=nowhere")[1].startswith("estimate"), "before any text is read"
+    assert start("dry_run=true", "data.path=nowhere")[1].startswith("estimate"), (
+        "before any text is read"
+    )
 
 
 def test_a_plan_reads_no_text(start):

@@ -33,7 +33,10 @@ class DeviceCrossings(TorchDispatchMode):
         output = operation(*args, **(kwargs or {}))
         inputs = {x.device.type for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         outputs = {x.device.type for x in tree_leaves(output) if isinstance(x, torch.Tensor)}
-        if operation is torch.ops.aten._to_copy.default and (inputs, outputs) == ({"cpu"}, {"meta"}):
+        if operation is torch.ops.aten._to_copy.default and (inputs, outputs) == (
+            {"cpu"},
+            {"meta"},
+        ):
             self.copies += 1
         elif len(inputs | outputs) > 1:
             self.others.add(str(operation))
@@ -44,7 +47,9 @@ def host_batch(kind):
     """Rows with different numbers of targets."""
     tokens = torch.zeros(ROWS, LENGTH, dtype=torch.long)
     inputs = {"tokens": tokens} | ({"source": tokens} if kind == "encoder_decoder" else {})
-    targets = tokens.masked_fill(torch.arange(LENGTH) >= torch.arange(5, 5 + ROWS)[:, None], IGNORE_INDEX)
+    targets = tokens.masked_fill(
+        torch.arange(LENGTH) >= torch.arange(5, 5 + ROWS)[:, None], IGNORE_INDEX
+    )
     return Batch(inputs, targets, int((targets != IGNORE_INDEX).sum()))
 
 
@@ -56,8 +61,13 @@ def test_a_step_stays_on_its_device(preset, optimizer, micro_batch_size):
     with torch.device("meta"):
         model = build_model(config.model, 256)
     optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    precision, batch = Precision(torch.device("meta"), torch.float32, "for a test"), host_batch(model.kind)
-    step = TrainStep(LossModule(model), optimizer, precision, Dist(), micro_batch_size, max_grad_norm=1.0)
+    precision, batch = (
+        Precision(torch.device("meta"), torch.float32, "for a test"),
+        host_batch(model.kind),
+    )
+    step = TrainStep(
+        LossModule(model), optimizer, precision, Dist(), micro_batch_size, max_grad_norm=1.0
+    )
     with DeviceCrossings() as crossings:
         step.backward(batch, batch.count)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

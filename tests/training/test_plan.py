@@ -28,7 +28,9 @@ def prepare(room):
     return prepare
 
 
-@pytest.mark.parametrize("overrides", ["model=modern", "model=t5 model.dropout=0.1", "precision=fp16"])
+@pytest.mark.parametrize(
+    "overrides", ["model=modern", "model=t5 model.dropout=0.1", "precision=fp16"]
+)
 def test_trial_steps_change_nothing(prepare, overrides):
     """The first step is the same, bit for bit, for a model that made no trial steps."""
     run = prepare(*overrides.split())
@@ -43,7 +45,9 @@ def test_trial_steps_change_nothing(prepare, overrides):
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-@pytest.mark.parametrize("context_length", [32, 600])  # beyond 512 targets the loss is computed in chunks
+@pytest.mark.parametrize(
+    "context_length", [32, 600]
+)  # beyond 512 targets the loss is computed in chunks
 def test_flops_are_those_of_the_formula(prepare, context_length):
     """6 FLOPs per token and weight for forward and backward pass, and the attention products."""
     run = prepare("model=gpt2", f"model.context_length={context_length}", "train.batch_size=6")
@@ -62,7 +66,9 @@ def test_activations_grow_with_the_batch(prepare):
 
 
 def test_recomputed_blocks_are_counted_on_fake_tensors(prepare):
-    whole, recomputed = (prepare("model=gpt2", f"train.recompute={how}").cost for how in ("none", "block"))
+    whole, recomputed = (
+        prepare("model=gpt2", f"train.recompute={how}").cost for how in ("none", "block")
+    )
     assert recomputed.flops == whole.flops, "recomputing is no work of the model"
     assert 0 < recomputed.activation_bytes < whole.activation_bytes / 2
 
@@ -112,7 +118,12 @@ def test_the_plan(prepare):
 
 
 def test_clock():
-    assert [clock(seconds) for seconds in (0.4, 62, 3599.7, 3725)] == ["0:00", "1:02", "1:00:00", "1:02:05"]
+    assert [clock(seconds) for seconds in (0.4, 62, 3599.7, 3725)] == [
+        "0:00",
+        "1:02",
+        "1:00:00",
+        "1:02:05",
+    ]
 
 
 def test_a_batch_splits_evenly():
@@ -122,7 +133,9 @@ def test_a_batch_splits_evenly():
         ValueError, match="train.batch_size is 6; .* multiple of the 4 processes, such as 4 or 8"
     ):
         check_batch_size(train, 4)
-    with pytest.raises(ValueError, match="train.batch_size is 6; .* of the 8 processes, such as 8$"):
+    with pytest.raises(
+        ValueError, match="train.batch_size is 6; .* of the 8 processes, such as 8$"
+    ):
         check_batch_size(train, 8)
     with pytest.raises(
         ValueError, match="train.micro_batch_size is 2; expected a divisor of 3 .*, such as 1$"
@@ -132,7 +145,14 @@ def test_a_batch_splits_evenly():
 
 @pytest.mark.parametrize(
     ("fixed", "per_row", "limit", "expected"),
-    [(10, 1, 22, 12), (10, 1, 13, 4), (10, 1, 100, 24), (10, 100, 50, 1), (10, 1, 17.9, 8), (10, 0, 10, 24)],
+    [
+        (10, 1, 22, 12),
+        (10, 1, 13, 4),
+        (10, 1, 100, 24),
+        (10, 100, 50, 1),
+        (10, 1, 17.9, 8),
+        (10, 0, 10, 24),
+    ],
 )
 def test_the_largest_micro_batch_that_fits(fixed, per_row, limit, expected):
     sizes, tried = [24, 12, 8, 6, 4, 3, 2, 1], []

@@ -18,7 +18,9 @@ def test_the_curve_of_a_run(tmp_path, monkeypatch):
     metrics.write_text("".join(json.dumps({"step": 1, **row}) + "\n" for row in logged))
     figures, save = [], Figure.savefig
     monkeypatch.setattr(
-        Figure, "savefig", lambda self, *a, **options: [figures.append(self), save(self, *a, **options)]
+        Figure,
+        "savefig",
+        lambda self, *a, **options: [figures.append(self), save(self, *a, **options)],
     )
     draw_run(metrics, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 10_000

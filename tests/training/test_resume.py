@@ -46,7 +46,11 @@ def test_from_every_step_to_the_same_bytes(run, start, overrides):
     for step in (1, 2, 3, 4):
         part = stopped_after(step, full)
         code, stdout, stderr = start.plainly("name=part", "resume=true")
-        message = f"resuming runs/part from step {step}" if step < 4 else "is finished, all 4 steps are done"
+        message = (
+            f"resuming runs/part from step {step}"
+            if step < 4
+            else "is finished, all 4 steps are done"
+        )
         assert code == 0 and message in stdout, stderr
         equal(part, full)
     state = json.loads((full / "checkpoints/step-00000004/state.json").read_text())
@@ -72,21 +76,42 @@ def test_rows_beyond_the_step_are_removed(run, start):
 
 
 def test_every_setting_has_a_policy():
-    for overrides in ([], ["model=bart", "data=pairs", "data.path=x", "data.source=a", "data.target=b"]):
+    for overrides in (
+        [],
+        ["model=bart", "data=pairs", "data.path=x", "data.source=a", "data.target=b"],
+    ):
         assert all(change_policy(key) for key in flatten(compose_raw(overrides)))
 
 
 BAD_CHANGES = [
-    ("seed", 1, "seed was 0 in this run and is now 1; it cannot change in a resumed run: remove it, or"),
-    ("optimizer.kind", "adamw", "optimizer.kind was muon in this run and is now adamw; it cannot change"),
+    (
+        "seed",
+        1,
+        "seed was 0 in this run and is now 1; it cannot change in a resumed run: remove it, or",
+    ),
+    (
+        "optimizer.kind",
+        "adamw",
+        "optimizer.kind was muon in this run and is now adamw; it cannot change",
+    ),
     ("train.batch_size", 2, "; it cannot change"),
-    ("optimizer.lr", 0.01, r"optimizer.lr was 0.02 .* add resume_allow=\[optimizer.lr\] if you mean it"),
+    (
+        "optimizer.lr",
+        0.01,
+        r"optimizer.lr was 0.02 .* add resume_allow=\[optimizer.lr\] if you mean it",
+    ),
     ("train.micro_batch_size", 2, r"was auto .* resume_allow=\[train.micro_batch_size\]"),
-    ("compile", False, r"compile was auto in this run and is now false; .* resume_allow=\[compile\]"),
+    (
+        "compile",
+        False,
+        r"compile was auto in this run and is now false; .* resume_allow=\[compile\]",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "sentence"), BAD_CHANGES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"), BAD_CHANGES, ids=lambda value: str(value)[:30]
+)
 def test_settings_that_may_not_change(key, value, sentence):
     before = flatten(compose_raw(()))
     with pytest.raises(ValueError, match=sentence):
@@ -128,14 +153,19 @@ def test_overrides_change_the_config_of_a_run(resume):
     for same in ("data=text", "objective=auto", "optimizer=muon", "model=modern", "size=tiny"):
         assert resume(same)[0] == before, same
     config, more = resume("optimizer.lr=0.01", "resume_allow=[optimizer.lr]")
-    changed = {key: v for key, v in flatten(asdict(config)).items() if v != flatten(asdict(before))[key]}
+    changed = {
+        key: v for key, v in flatten(asdict(config)).items() if v != flatten(asdict(before))[key]
+    }
     assert changed == {"optimizer.lr": 0.01, "resume_allow": ["optimizer.lr"]}
     assert more == [*overrides, "optimizer.lr=0.01"]
 
 
 def test_overrides_that_a_run_cannot_take(resume):
     for override, sentence in (
-        ("attention=gqa", "model.attention.kind was mha in this run and is now gqa; it cannot change"),
+        (
+            "attention=gqa",
+            "model.attention.kind was mha in this run and is now gqa; it cannot change",
+        ),
         ("schedule=cosine", r"schedule.\w+ was .* add resume_allow=\[schedule\]"),
         ("experiment=reverse", "it cannot change in a resumed run"),
         ("+train.steps=3", "keeps its set of settings"),
@@ -155,7 +185,9 @@ def edited(change):
 
 def test_another_option_of_a_group_is_taken_whole(resume):
     config, overrides = resume("optimizer=muon_modern", "resume_allow=[optimizer]")
-    muon, muon_modern = (compose([f"optimizer={option}"]).optimizer for option in ("muon", "muon_modern"))
+    muon, muon_modern = (
+        compose([f"optimizer={option}"]).optimizer for option in ("muon", "muon_modern")
+    )
     assert config.optimizer == muon_modern != muon
     # with what is typed after it, without settings typed for the other option or its former defaults
     edited(lambda c: c["overrides"].append("optimizer.weight_decay=0.5"))
@@ -173,7 +205,9 @@ def test_other_data_is_taken_whole(resume):
     assert config.data == compose(["data=tinystories"]).data
     with pytest.raises(ValueError, match="data.path is required"):
         resume("data=table", "resume_allow=[data]")
-    with pytest.raises(ValueError, match="objective.kind was next_token in this run and is now pairs"):
+    with pytest.raises(
+        ValueError, match="objective.kind was next_token in this run and is now pairs"
+    ):
         resume("data=synthetic", "resume_allow=[data,objective]")
 
 
@@ -181,15 +215,27 @@ def test_defaults_that_have_changed_since_do_not_change_a_run(resume):
     """As if the defaults had been others when the run began."""
 
     def old_defaults(config):
-        config["optimizer"]["lr"], config["eval"]["every"], config["schedule"]["warmup"] = 0.5, 77, 3
+        config["optimizer"]["lr"], config["eval"]["every"], config["schedule"]["warmup"] = (
+            0.5,
+            77,
+            3,
+        )
 
     edited(old_defaults)
     for overrides in ([], ["log.every=3"], ["optimizer=muon"], ["train.steps=9"]):
         config, _ = resume(*overrides)
-        assert (config.optimizer["lr"], config.eval.every, config.schedule["warmup"]) == (0.5, 77, 3)
+        assert (config.optimizer["lr"], config.eval.every, config.schedule["warmup"]) == (
+            0.5,
+            77,
+            3,
+        )
     usual = compose()
-    config, _ = resume(f"eval.every={usual.eval.every}", "optimizer.lr=0.02", "resume_allow=[optimizer.lr]")
-    assert config.eval.every == usual.eval.every, "a typed value is taken, though it is now the default"
+    config, _ = resume(
+        f"eval.every={usual.eval.every}", "optimizer.lr=0.02", "resume_allow=[optimizer.lr]"
+    )
+    assert config.eval.every == usual.eval.every, (
+        "a typed value is taken, though it is now the default"
+    )
     assert config.optimizer["lr"] == usual.optimizer["lr"] == 0.02
     with pytest.raises(ValueError, match="optimizer.lr was 0.5 in this run and is now 0.02"):
         resume("optimizer.lr=0.02")
@@ -219,7 +265,9 @@ BAD_OVERRIDES = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "sentence"), BAD_OVERRIDES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("overrides", "sentence"), BAD_OVERRIDES, ids=lambda value: str(value)[:30]
+)
 def test_stored_overrides_are_untrusted(resume, start, overrides, sentence):
     edited(lambda config: config.update(overrides=overrides))
     with pytest.raises(CheckpointError, match=sentence) as error:
@@ -233,7 +281,9 @@ def test_stored_overrides_are_untrusted(resume, start, overrides, sentence):
 def test_stored_overrides_that_disagree_with_the_config(resume):
     """The config decides; a path is never interpolated."""
     before, _ = resume()
-    edited(lambda c: c["overrides"].extend(["optimizer.lr=9", "seed=5", r"data.path=\${oc.env:HOME}"]))
+    edited(
+        lambda c: c["overrides"].extend(["optimizer.lr=9", "seed=5", r"data.path=\${oc.env:HOME}"])
+    )
     assert resume()[0] == before and resume("log.every=10")[0] == before
     with pytest.raises(ValueError, match="optimizer.lr was 0.02 in this run and is now 9"):
         resume("optimizer.lr=9")
@@ -283,8 +333,14 @@ def test_tokens_go_to_no_place_that_only_the_config_of_a_run_names(resume, room)
 def test_weights_come_from_no_place_that_only_the_config_of_a_run_names(resume):
     for place in ("outside", "openai-community/gpt2"):
         overrides = [f"init_from={place}", "data=text", "data.path=book.txt"]
-        edited(lambda c, place=place, overrides=overrides: c.update(init_from=place, overrides=overrides))
-        with pytest.raises(CheckpointError, match=f"has no checkpoint, .*; add init_from={place} to start"):
+        edited(
+            lambda c, place=place, overrides=overrides: c.update(
+                init_from=place, overrides=overrides
+            )
+        )
+        with pytest.raises(
+            CheckpointError, match=f"has no checkpoint, .*; add init_from={place} to start"
+        ):
             resume()
         assert resume(f"init_from={place}")[0].init_from == place
     Path("runs/mine/checkpoints/step-00000001").mkdir(parents=True)
@@ -312,7 +368,9 @@ def test_a_run_ends_where_its_settings_say(run, start, typed):
 
 
 def test_measured_minutes_are_kept(run, start):
-    folder = run("name=timed", "train.steps=9", "train.minutes=9", "checkpoint.every=1", "checkpoint.keep=9")
+    folder = run(
+        "name=timed", "train.steps=9", "train.minutes=9", "checkpoint.every=1", "checkpoint.keep=9"
+    )
     folder = stopped_after(2, folder)
     checkpoint = folder / "checkpoints/step-00000002"
     state = json.loads((checkpoint / "state.json").read_text())
@@ -326,7 +384,10 @@ def test_a_run_of_an_older_version_is_refused(resume, start):
     edited(lambda config: config.pop("overrides"))
     for args in (["name=mine", "resume=true"], ["init_from=runs/mine"]):
         code, _, stderr = start.plainly(*args)
-        assert code == 4 and "config.yaml is of an older format; use this run with the version" in stderr
+        assert (
+            code == 4
+            and "config.yaml is of an older format; use this run with the version" in stderr
+        )
 
 
 def test_a_run_is_resumed_by_its_name(resume, start):
@@ -355,7 +416,9 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert code == 0 and "runs/mine is finished, all 1 steps are done; raise train.steps" in stdout
     Path("book.txt").write_text("another text\n" * 500)
     code, _, stderr = start(*args)
-    changed = "the text has changed since runs/mine was trained on it, or is that of another data.path"
+    changed = (
+        "the text has changed since runs/mine was trained on it, or is that of another data.path"
+    )
     assert code == 3 and changed in stderr
     assert start(*args, "resume_allow=[data]")[0] == 0
     shutil.rmtree("runs/mine/checkpoints")
@@ -369,7 +432,12 @@ def test_the_best_stays_the_best(run, start, every):
     keeps it."""
     folder = run("name=mine", "train.steps=3", f"eval.every={every}", "checkpoint.keep=1")
     assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
-    worse = ["train.steps=6", "optimizer.lr=9", "optimizer.adamw_lr_ratio=9", "resume_allow=[optimizer]"]
+    worse = [
+        "train.steps=6",
+        "optimizer.lr=9",
+        "optimizer.adamw_lr_ratio=9",
+        "resume_allow=[optimizer]",
+    ]
     code, _, stderr = start.plainly("name=mine", "resume=true", *worse)
     losses = {step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step}
     assert code == 0 and min(losses, key=losses.get) == 3 < max(losses), stderr

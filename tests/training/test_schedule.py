@@ -14,7 +14,9 @@ def schedule(name, steps=100, **changes):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_warmup_is_linear_up_to_the_peak(name):
     lr_factor = schedule(name, warmup=10)
-    assert [lr_factor(step) for step in range(10)] == pytest.approx([(i + 1) / 10 for i in range(10)])
+    assert [lr_factor(step) for step in range(10)] == pytest.approx(
+        [(i + 1) / 10 for i in range(10)]
+    )
     assert max(map(lr_factor, range(100))) <= 1 and lr_factor(10) > 0.9
     assert min(map(lr_factor, range(100))) >= 0
 

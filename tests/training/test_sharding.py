@@ -22,7 +22,13 @@ from training.optimizer import OPTIMIZERS
 from training.sharding import shard, whole, write_parts
 from training.step import LossModule
 
-RUN = ["train.batch_size=8", "model.dropout=0", "log.every=1", "checkpoint.every=10", "sample.every=10"]
+RUN = [
+    "train.batch_size=8",
+    "model.dropout=0",
+    "log.every=1",
+    "checkpoint.every=10",
+    "sample.every=10",
+]
 MODELS = {  # uneven numbers of targets in bert and t5; Muon amplifies rounding, as with DDP
     "model=gpt2 optimizer=adamw train.micro_batch_size=1": 1e-5,
     "model=bert optimizer=adamw train.micro_batch_size=2": 1e-5,
@@ -33,13 +39,22 @@ MODELS = {  # uneven numbers of targets in bert and t5; Muon amplifies rounding,
 
 
 def numbers(folder):
-    names = ("loss", "grad_norm", "val_loss", "val_accuracy", "val_exact_match", "val_loss_shuffled_source")
+    names = (
+        "loss",
+        "grad_norm",
+        "val_loss",
+        "val_accuracy",
+        "val_exact_match",
+        "val_loss_shuffled_source",
+    )
     return [value for name in names for value in rows(folder, "step", name)]
 
 
 def tensors(folder, step=20):
     checkpoint = folder / f"checkpoints/step-{step:08}"
-    return load_file(checkpoint / "model.safetensors") | load_file(checkpoint / "optimizer.safetensors")
+    return load_file(checkpoint / "model.safetensors") | load_file(
+        checkpoint / "optimizer.safetensors"
+    )
 
 
 @pytest.mark.faults
@@ -88,20 +103,32 @@ def check_states(rank, port, n, name, folder):
     gradients = {name: p.grad for name, p in model.named_parameters()}
     for torch_optimizer in optimizer.optimizers:
         torch_optimizer.step()
-    parts = {"model": model_tensors(model), "gradients": gradients, "optimizer": optimizer.tensors()}
+    parts = {
+        "model": model_tensors(model),
+        "gradients": gradients,
+        "optimizer": optimizer.tensors(),
+    }
     for part, tensors in parts.items():
         sharded = [tensor for tensor in tensors.values() if isinstance(tensor, DTensor)]
-        kept = {t.to_local().untyped_storage().data_ptr(): t.to_local().untyped_storage() for t in sharded}
+        kept = {
+            t.to_local().untyped_storage().data_ptr(): t.to_local().untyped_storage()
+            for t in sharded
+        }
         size = sum(tensor.nbytes for tensor in sharded)
         share = n * sum(storage.nbytes() for storage in kept.values()) / size
-        assert 0.9 < share < 1.1 and size > 0.99 * sum(t.nbytes for t in tensors.values()), (part, share)
+        assert 0.9 < share < 1.1 and size > 0.99 * sum(t.nbytes for t in tensors.values()), (
+            part,
+            share,
+        )
         write_parts(folder / part, tensors, *dist.share)
         expected = {name: whole(tensor.detach()) for name, tensor in tensors.items()}
         torch.distributed.barrier()
         assert (folder / part).read_bytes() == safetensors_of(expected, {"format": "pt"})
 
 
-@pytest.mark.parametrize(("n", "name"), [(2, "muon"), pytest.param(4, "adamw", marks=pytest.mark.faults)])
+@pytest.mark.parametrize(
+    ("n", "name"), [(2, "muon"), pytest.param(4, "adamw", marks=pytest.mark.faults)]
+)
 def test_each_process_keeps_and_writes_its_part_of_all_states(tmp_path, n, name):
     """Of a tensor of two rows, two of four processes have none. Processes are not forked: threads of earlier
     tests may hold locks."""

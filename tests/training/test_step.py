@@ -21,7 +21,10 @@ KINDS = ["decoder", "encoder", "encoder_decoder"]
 
 def make_batch(kind="decoder", rows=6, length=9, seed=0):
     """Rows with different numbers of targets."""
-    inputs, targets = {"tokens": tokens(rows, length, seed=seed)}, tokens(rows, length, seed=seed + 1)
+    inputs, targets = (
+        {"tokens": tokens(rows, length, seed=seed)},
+        tokens(rows, length, seed=seed + 1),
+    )
     targets[torch.arange(length) >= torch.arange(2, 2 + rows)[:, None]] = IGNORE_INDEX
     if kind == "encoder_decoder":
         inputs["source"] = tokens(rows, 5, seed=seed + 2)
@@ -38,7 +41,9 @@ def make_optimizer(name, model, **changes):
 
 def make_step(model, optimizer, dtype=torch.float32, micro_batch_size=6, max_grad_norm=0.0):
     precision = Precision(torch.device("cpu"), dtype, "for a test")
-    return TrainStep(LossModule(model), optimizer, precision, Dist(), micro_batch_size, max_grad_norm)
+    return TrainStep(
+        LossModule(model), optimizer, precision, Dist(), micro_batch_size, max_grad_norm
+    )
 
 
 def copy_of(tensors):
@@ -59,7 +64,9 @@ def test_micro_batches_accumulate_the_gradient_of_the_batch(kind, micro_batch_si
     def loss_and_gradients(size):
         model.zero_grad()
         total = make_step(model, None, micro_batch_size=size).backward(batch, batch.count)
-        return total / batch.count, [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        return total / batch.count, [
+            p.grad.clone() for p in model.parameters() if p.grad is not None
+        ]
 
     loss, gradients = loss_and_gradients(6)
     accumulated_loss, accumulated = loss_and_gradients(micro_batch_size)
@@ -107,14 +114,18 @@ def test_adamw_follows_its_formula():
     for name, parameter in model.named_parameters():
         decay = 0.1 if parameter.ndim >= 2 else 0.0
         expected = before[name] * (1 - 0.005 * decay)
-        expected -= 0.005 * gradients[name] / (gradients[name].abs() + 1e-8)  # the first step of Adam
+        expected -= (
+            0.005 * gradients[name] / (gradients[name].abs() + 1e-8)
+        )  # the first step of Adam
         assert torch.allclose(parameter, expected, atol=1e-6), name
 
 
 def test_muon_updates_hidden_matrices_and_adamw_the_rest():
     model = make_model("encoder_decoder")
     optimizer = make_optimizer("muon", model)
-    muon, adamw = ({id(p) for g in o.param_groups for p in g["params"]} for o in optimizer.optimizers)
+    muon, adamw = (
+        {id(p) for g in o.param_groups for p in g["params"]} for o in optimizer.optimizers
+    )
     for name, parameter in model.named_parameters():
         in_stack = name.split(".")[0] in ("encoder", "decoder")
         expected = in_stack and parameter.ndim == 2 and "table" not in name
@@ -123,8 +134,13 @@ def test_muon_updates_hidden_matrices_and_adamw_the_rest():
 
 def test_batched_muon_agrees_with_torch():
     """In the update, the momentum and the weight decay."""
-    shapes, generator = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)], torch.Generator().manual_seed(0)
-    batched, single = ([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes] for _ in range(2))
+    shapes, generator = (
+        [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)],
+        torch.Generator().manual_seed(0),
+    )
+    batched, single = (
+        [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes] for _ in range(2)
+    )
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     optimizers = BatchedMuon(batched, **options), torch.optim.Muon(single, **options)
     for _ in range(3):
@@ -143,7 +159,9 @@ def test_muon_learns_the_same_at_any_scale_of_the_scores():
     """T5's scores are unscaled and its queries are smaller, which alone changes nothing."""
     losses = []
     for scale in (None, 1.0):  # 1 / sqrt(16) is a power of 2, so that even the rounding is the same
-        model = make_model(n_heads=2, init="t5", attention=part("attention", "mha_nobias", scale=scale))
+        model = make_model(
+            n_heads=2, init="t5", attention=part("attention", "mha_nobias", scale=scale)
+        )
         step = make_step(model, make_optimizer("muon", model))
         losses.append([step(make_batch(seed=i), 1.0).loss for i in range(4)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -168,7 +186,10 @@ def test_embeddings_have_a_learning_rate_of_their_own(tied):
     before = copy_of(model.state_dict())
     optimizer = make_optimizer("muon", model, lr=0.02, adamw_lr_ratio=0.1, embedding_lr_ratio=0.5)
     make_step(model, optimizer)(batch, 1.0)
-    moved = {name: (tensor - before[name]).abs().max().item() for name, tensor in model.state_dict().items()}
+    moved = {
+        name: (tensor - before[name]).abs().max().item()
+        for name, tensor in model.state_dict().items()
+    }
     assert moved["embedding.table.weight"] == pytest.approx(0.01, rel=1e-3)
     assert moved["head.map.weight"] == pytest.approx(0.01 if tied else 0.002, rel=1e-3)
     assert moved["stack.final_norm.weight"] == pytest.approx(0.002, rel=1e-3)
@@ -200,15 +221,25 @@ def test_a_nan_never_reaches_the_weights(what):
     with pytest.raises(NonFiniteError, match=f"the {what} is not finite"):
         step(batch, 1.0)
     after = {**model.state_dict(), **optimizer.tensors()}
-    assert_equal(*({name: t.nan_to_num(7) for name, t in tensors.items()} for tensors in (after, before)))
+    assert_equal(
+        *({name: t.nan_to_num(7) for name, t in tensors.items()} for tensors in (after, before))
+    )
 
 
 def test_a_float16_overflow_skips_all_optimizers():
     model = make_model()
-    optimizer, before, overflows = make_optimizer("muon", model), copy_of(model.state_dict()), [True]
+    optimizer, before, overflows = (
+        make_optimizer("muon", model),
+        copy_of(model.state_dict()),
+        [True],
+    )
     step = make_step(model, optimizer, torch.float16)
-    optimizer.groups[0]["params"][0].register_hook(lambda grad: grad * math.inf if overflows else grad)
-    assert step(make_batch(), 1.0).skipped and step.scaler.get_scale() == 2.0**15, "half of the default"
+    optimizer.groups[0]["params"][0].register_hook(
+        lambda grad: grad * math.inf if overflows else grad
+    )
+    assert step(make_batch(), 1.0).skipped and step.scaler.get_scale() == 2.0**15, (
+        "half of the default"
+    )
     assert_equal(model.state_dict(), before)
     assert not optimizer.tensors()
     overflows.clear()
@@ -228,7 +259,9 @@ def test_the_optimizer_state_is_saved_and_loaded(name):
     loaded.load(copy_of(optimizer.tensors()).items())
     step(make_batch(seed=5), 1.0)
     make_step(other, loaded)(make_batch(seed=5), 1.0)
-    assert_equal({**other.state_dict(), **loaded.tensors()}, {**model.state_dict(), **optimizer.tensors()})
+    assert_equal(
+        {**other.state_dict(), **loaded.tensors()}, {**model.state_dict(), **optimizer.tensors()}
+    )
 
 
 def test_dropout_follows_from_the_step():

@@ -18,8 +18,13 @@ def test_a_sweep_ends_with_a_comparison(start):
     sweep = ["-m", "model=gpt2,modern", "optimizer.lr=0.01,0.02", "train.steps=2", "log.every=1"]
     code, stdout, _ = start(*sweep)
     [home] = Path("runs").iterdir()
-    names = {f"model-{model}_optimizer.lr-{lr}" for model in ("gpt2", "modern") for lr in (0.01, 0.02)}
-    assert code == 0 and {path.name for path in home.iterdir()} == names | {"comparison.md", "comparison.png"}
+    names = {
+        f"model-{model}_optimizer.lr-{lr}" for model in ("gpt2", "modern") for lr in (0.01, 0.02)
+    }
+    assert code == 0 and {path.name for path in home.iterdir()} == names | {
+        "comparison.md",
+        "comparison.png",
+    }
     head, _, *body = table(stdout)
     assert table((home / "comparison.md").read_text()) == table(stdout)
     losses = [float(row[head.index("val loss")]) for row in body]
@@ -41,7 +46,9 @@ def test_a_failed_run_does_not_stop_a_sweep(start):
     sweep = ["log.every=1,2", "optimizer=adamw", "optimizer.lr=1e30,1e-3", "train.grad_clip=0"]
     code, _, stderr = start("-m", *sweep)
     [home] = Path("runs").iterdir()
-    finished = [path.name for path in home.iterdir() if (path / "checkpoints/step-00000004").exists()]
+    finished = [
+        path.name for path in home.iterdir() if (path / "checkpoints/step-00000004").exists()
+    ]
     assert code == 5 and stderr.count("error: step") == 2 and len(finished) == 2
     compared = (home / "comparison.md").read_text()
     assert {row[0] for row in table(compared)[2:]} == set(finished)
@@ -50,7 +57,9 @@ def test_a_failed_run_does_not_stop_a_sweep(start):
 
 def test_every_run_is_validated_before_the_first(start):
     code, stdout, stderr = start("-m", "optimizer.lr=1e-3,nan")
-    assert code == 2 and "lr is nan" in stderr and "1 of 2" not in stdout and not Path("runs").exists()
+    assert (
+        code == 2 and "lr is nan" in stderr and "1 of 2" not in stdout and not Path("runs").exists()
+    )
 
 
 def test_a_run_of_a_sweep_is_resumed_by_its_name(start):
@@ -99,4 +108,8 @@ def test_the_best_value_at_the_edge_of_a_sweep_is_pointed_out():
     ]
     assert "smaller ones" in hints("train.batch_size", 1, 8, 4)[0]
     assert not hints("optimizer.lr", 0.2, 0.1, 0.3) and not hints("seed", 3, 1, 2)
-    assert not hints("model.kind", "a", "b") and not hints("optimizer.lr", 1, 1) and not hints("x", None, 1)
+    assert (
+        not hints("model.kind", "a", "b")
+        and not hints("optimizer.lr", 1, 1)
+        and not hints("x", None, 1)
+    )

@@ -38,15 +38,24 @@ def test_every_architecture_trains_by_the_same_command(run, overrides):
     folder, model = run(*overrides, "log.every=1", "sample.every=2", "eval.every=2"), overrides[0]
     assert [step for step, _ in rows(folder, "step", "loss")] == [1, 2, 3, 4]
     evaluations = rows(folder, "step", "val_loss", "full")
-    assert [(step, full) for step, _, full in evaluations] == [(0, False), (2, False), (4, False), (4, True)]
+    assert [(step, full) for step, _, full in evaluations] == [
+        (0, False),
+        (2, False),
+        (4, False),
+        (4, True),
+    ]
     assert all(0 < loss < 12 for _, loss, _ in evaluations)
-    assert bool(rows(folder, "val_bpb")) == (model in ("model=modern", "model=gpt2", "model=deepseek"))
+    assert bool(rows(folder, "val_bpb")) == (
+        model in ("model=modern", "model=gpt2", "model=deepseek")
+    )
     assert bool(rows(folder, "val_exact_match")) == ("data=synthetic" in overrides)
     assert bool(rows(folder, "val_accuracy")) == (model in ("model=modern_encoder", "model=bert"))
     encoder_decoder = model in ("model=modern_seq2seq", "model=t5", "model=bart", "model=vaswani")
     assert len(rows(folder, "val_loss_shuffled_source")) == encoder_decoder
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    assert [sample["step"] for sample in samples] == [2, 4] and all(len(sample) >= 3 for sample in samples)
+    assert [sample["step"] for sample in samples] == [2, 4] and all(
+        len(sample) >= 3 for sample in samples
+    )
 
 
 def test_one_validation_pair_has_no_other_source(run):
@@ -60,7 +69,9 @@ def test_a_line_per_step_and_per_evaluation(start):
     assert code == 0
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
-        line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d.]+k tok/s  "
+        line = (
+            rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d.]+k tok/s  "
+        )
         line += r"epoch \d\.\d\d  elapsed \d:\d\d  ETA \d:\d\d\n"
         assert re.search(line, output), output
     for step, loss, bpb, full in rows(folder, "step", "val_loss", "val_bpb", "full"):
@@ -77,7 +88,10 @@ def test_a_checkpoint_lists_its_files(run):
     steps = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert steps == ["step-00000003", "step-00000004"]
     assert set(json.loads((folder / "step-00000004/manifest.json").read_text())) == FILES
-    keys = {name.rpartition(".")[2] for name in load_file(folder / "step-00000004/optimizer.safetensors")}
+    keys = {
+        name.rpartition(".")[2]
+        for name in load_file(folder / "step-00000004/optimizer.safetensors")
+    }
     assert keys == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
 
 
@@ -115,7 +129,10 @@ def test_observers_change_no_weight(run, reference, observer):
 def test_processes_split_a_run(run, parallel):
     overrides = ["optimizer=adamw", "log.every=1", "eval.max_examples=100"]
     alone, two = run(*overrides, "name=one"), Path("runs/two")
-    assert start_processes(2, with_usual([*overrides, "name=two", f"parallel={parallel}"])) == [0, 0]
+    assert start_processes(2, with_usual([*overrides, "name=two", f"parallel={parallel}"])) == [
+        0,
+        0,
+    ]
     for fields in (("step", "loss"), ("step", "grad_norm"), ("step", "val_loss", "val_tokens")):
         for one, other in zip(rows(alone, *fields), rows(two, *fields), strict=True):
             assert one == pytest.approx(other, rel=1e-5)
@@ -140,19 +157,25 @@ def test_a_run_that_never_started_leaves_nothing_behind(start, overrides, messag
 def test_a_run_reports_its_environment_and_what_it_did_not_learn(start):
     code, output, _ = start("name=short", "train.steps=1")
     assert code == 0
-    assert re.search(r"warning: no better than the unigram baseline \(loss \d\.\d\d\); train longer", output)
+    assert re.search(
+        r"warning: no better than the unigram baseline \(loss \d\.\d\d\); train longer", output
+    )
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     environment = Path("runs/short/environment.txt").read_text()
     assert f"torch {torch.__version__}" in environment and git.stdout.strip() in environment
     code, output, _ = start("train.steps=40", "optimizer=adamw", "optimizer.lr=0.01")
     assert code == 0 and "warning" not in output
     code, output, _ = start("train.steps=1", "model=bert")
-    assert re.search(r"warning: hardly better than the unigram .*; model=modern_encoder learns", output)
+    assert re.search(
+        r"warning: hardly better than the unigram .*; model=modern_encoder learns", output
+    )
 
 
 def test_debug_shows_the_traceback(start):
     code, _, errors = start("name=a/b", "debug=true")
-    assert code == 2 and "Traceback" in errors and errors.splitlines()[-1].startswith("error: name is")
+    assert (
+        code == 2 and "Traceback" in errors and errors.splitlines()[-1].startswith("error: name is")
+    )
 
 
 @pytest.mark.parametrize("batch_size", [4, 70])
@@ -190,7 +213,9 @@ def test_the_best_checkpoint_is_kept(run):
     folder = run(*WORSE, "checkpoint.keep=1", "checkpoint.every=null")
     evaluations = rows(folder, "step", "val_loss", "full")
     losses = {step: loss for step, loss, full in evaluations if step and not full}
-    best, latest = ((folder / "checkpoints" / name).read_text().strip() for name in ("best", "latest"))
+    best, latest = (
+        (folder / "checkpoints" / name).read_text().strip() for name in ("best", "latest")
+    )
     assert best == f"step-{min(losses, key=losses.get):08}" != latest == "step-00000040"
     kept = {path.name for path in (folder / "checkpoints").iterdir() if path.is_dir()}
     assert kept == {best, latest}
@@ -228,13 +253,17 @@ def test_minutes_become_steps(start):
     patterns = (r"training +([\d,]+) steps", r", ([\d,]+) ms")
     steps, ms = (int(re.search(pattern, output)[1].replace(",", "")) for pattern in patterns)
     assert code == 0 and steps * ms == pytest.approx(60_000, rel=0.6), output
-    assert "training    3 steps of 4 " in start("dry_run=true", "train.steps=3", "train.minutes=1")[1]
+    assert (
+        "training    3 steps of 4 " in start("dry_run=true", "train.steps=3", "train.minutes=1")[1]
+    )
 
 
 def test_minutes_are_a_deadline_too(start, monkeypatch):
     """A run on a machine that has turned slow ends like one that is done; time before a resume counts."""
     monkeypatch.setattr(Run, "elapsed", lambda self: 60_001.0 if self.state.step >= 2 else 1.0)
-    code, output, _ = start("train.steps=40", "train.minutes=1000", "name=slow", "checkpoint.every=3")
+    code, output, _ = start(
+        "train.steps=40", "train.minutes=1000", "name=slow", "checkpoint.every=3"
+    )
     assert code == 0 and "reached train.minutes=1000 at step 3 of 40\n" in output
     assert "stopped early" not in output
     folder = Path("runs/slow")
@@ -272,10 +301,18 @@ def test_init_from_another_run(run):
     assert launch(main, compose, [*overrides, "name=tuned"]) == 0
     first, last = rows(Path("runs/tuned"), "val_loss")[0], rows(Path("runs/base"), "val_loss")[-2]
     assert first == last, "it starts where the other ended"
-    assert compose(overrides, init_config).objective["kind"] == "masked", "the objective follows the model"
+    assert compose(overrides, init_config).objective["kind"] == "masked", (
+        "the objective follows the model"
+    )
     assert launch(main, compose, ["init_from=nowhere"]) == 4
     assert launch(main, compose, ["init_from=resume"]) == 2
-    for other in ("model=gpt2", "size=tiny", "tokenizer=byte", "+model.dropout=0.1", "attention=mla"):
+    for other in (
+        "model=gpt2",
+        "size=tiny",
+        "tokenizer=byte",
+        "+model.dropout=0.1",
+        "attention=mla",
+    ):
         assert launch(main, compose, [*overrides, other]) == 2
 
 

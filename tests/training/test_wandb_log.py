@@ -42,7 +42,9 @@ def test_offline_mode_gets_every_row(start, monkeypatch):
 
 def test_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
     options = []
-    monkeypatch.setattr("wandb.init", lambda **given: options.append(given) or SimpleNamespace(finish=int))
+    monkeypatch.setattr(
+        "wandb.init", lambda **given: options.append(given) or SimpleNamespace(finish=int)
+    )
     for _ in range(2):
         WandbLogger(compose(["wandb.mode=online"]), tmp_path).close()
     assert options[0]["id"] == options[1]["id"] and options[0]["resume"] == "allow"
@@ -66,4 +68,7 @@ def test_a_hanging_service_does_not_stop_the_run(start, monkeypatch):
     monkeypatch.setattr(wandb_log, "FLUSH_TIMEOUT", 0.01)
     code, _, errors = start("wandb.mode=online", "train.steps=2", "log.every=1")
     released.set()
-    assert code == 0 and errors.count("warning: wandb does not respond; metrics.jsonl is complete") == 1
+    assert (
+        code == 0
+        and errors.count("warning: wandb does not respond; metrics.jsonl is complete") == 1
+    )

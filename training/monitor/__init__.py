@@ -26,7 +26,9 @@ EVALUATION = {
 @contextmanager
 def open_monitor(run):
     if not run.dist.is_main:
-        yield SimpleNamespace(**dict.fromkeys(("step", "evaluation", "sample"), lambda *args, **kwargs: None))
+        yield SimpleNamespace(
+            **dict.fromkeys(("step", "evaluation", "sample"), lambda *args, **kwargs: None)
+        )
         return
     monitor = Monitor(run)
     try:
@@ -35,7 +37,10 @@ def open_monitor(run):
     finally:
         if monitor.wandb:
             monitor.wandb.close()
-        for log in (monitor.metrics, monitor.samples):  # the last chance for rows that could not be written
+        for log in (
+            monitor.metrics,
+            monitor.samples,
+        ):  # the last chance for rows that could not be written
             log.flush()
 
 
@@ -45,8 +50,13 @@ class Monitor:
     def __init__(self, run):
         self.run, self.console = run, Console(highlight=False, soft_wrap=True)
         self.metrics, self.samples = run.logs
-        self.wandb = None if run.config.wandb.mode == "disabled" else WandbLogger(run.config, run.folder)
-        columns, hidden = (TextColumn("{task.description}"), BarColumn()), not self.console.is_terminal
+        self.wandb = (
+            None if run.config.wandb.mode == "disabled" else WandbLogger(run.config, run.folder)
+        )
+        columns, hidden = (
+            (TextColumn("{task.description}"), BarColumn()),
+            not self.console.is_terminal,
+        )
         self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
         self.task = self.bar.add_task("", total=run.steps, completed=run.state.step)
         self.peak_flops = run.precision.peak_flops()
@@ -71,7 +81,9 @@ class Monitor:
         run, now = self.run, time.perf_counter()
         seconds = (now - self.last) / (step - self.last_step)
         speed, lr = run.tokens_per_step / seconds, run.optimizer.lr
-        mfu = self.peak_flops and run.cost.flops / seconds / self.peak_flops  # model FLOPs utilization
+        mfu = (
+            self.peak_flops and run.cost.flops / seconds / self.peak_flops
+        )  # model FLOPs utilization
         eta = (now - self.start) / (step - self.first_step) * (run.steps - step)
         line = f"step {step:>6}  loss {metrics.loss:6.3f}  lr {lr:.1e}  grad norm {metrics.grad_norm:.2f}"
         line += f"  {speed / 1000:6.1f}k tok/s" + ("" if mfu is None else f"  mfu {mfu:.1%}")
@@ -91,7 +103,9 @@ class Monitor:
         busy = round(2 * (seconds_waiting() - self.waiting) / seconds)
         if busy > 0 and threads > 1 and not self.warned:
             fewer = f"OMP_NUM_THREADS={max(1, threads - busy)}"
-            self.console.print(f"warning: other processes use the cores of this one; {fewer} may be faster")
+            self.console.print(
+                f"warning: other processes use the cores of this one; {fewer} may be faster"
+            )
             self.warned = True
 
     def evaluation(self, step, metrics, full):
@@ -99,7 +113,9 @@ class Monitor:
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
         if full or step < self.run.steps:  # at the end the full one follows
             self.console.print(f"step {step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
-        if full or step > self.first_step:  # before it nothing is drawn, for matplotlib delays the first step
+        if (
+            full or step > self.first_step
+        ):  # before it nothing is drawn, for matplotlib delays the first step
             with suppress(OSError, CheckpointError):  # a JsonlLog has warned about the disk
                 draw_run(self.run.folder / "metrics.jsonl", self.run.folder / "curve.png")
         self.measure_from(step)

@@ -80,5 +80,7 @@ def rows(path):
 def truncate_rows(path, keep):
     """Drop the rows that a resumed run will write again."""
     if path.exists():
-        kept = (row for row in read_rows(path, 128 * MAX_BYTES) if keep(row))  # the samples may be long
+        kept = (
+            row for row in read_rows(path, 128 * MAX_BYTES) if keep(row)
+        )  # the samples may be long
         disk.atomic_write(path, "".join(json.dumps(row) + "\n" for row in kept))

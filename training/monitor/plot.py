@@ -24,7 +24,9 @@ def draw(curves, path, lr=()):
     for label, style, line in curves:
         if line:
             axes.plot(*zip(*line, strict=True), style, label=escape(label).replace("$", r"\$"))
-    axes.set(xlabel="tokens", ylabel="loss (nats/token)", zorder=1, facecolor="none")  # above the other axis
+    axes.set(
+        xlabel="tokens", ylabel="loss (nats/token)", zorder=1, facecolor="none"
+    )  # above the other axis
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 1.5M
     axes.grid(alpha=0.3)
     if axes.lines:

@@ -42,7 +42,9 @@ class WandbLogger:
                     run.log(row, step=step)
                 if sample:
                     samples.append([step, *sample.values()])
-                    run.log({"samples": wandb.Table(columns=["step", *sample], data=samples)}, step=step)
+                    run.log(
+                        {"samples": wandb.Table(columns=["step", *sample], data=samples)}, step=step
+                    )
             run.finish()
         except Exception as error:  # whatever the service does, the run continues
             reason = str(error).partition("\n")[0]

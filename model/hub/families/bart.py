@@ -5,7 +5,12 @@ from model.hub.family import Family, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, attention_spec
 from model.hub.tensors import elementwise, skip_rows
 
-UNSUPPORTED = ("normalize_before", "add_final_layer_norm", "static_position_embeddings", "add_bias_logits")
+UNSUPPORTED = (
+    "normalize_before",
+    "add_final_layer_norm",
+    "static_position_embeddings",
+    "add_bias_logits",
+)
 
 
 def stack(side):
@@ -17,7 +22,9 @@ def stack(side):
         f"{layer}.fc2": f"{block}.ffn.out",
         f"{layer}.final_layer_norm": f"{block}.ffn_norm",
     }
-    attentions = {"self_attn": "attention"} | ({"encoder_attn": "cross"} if side == "decoder" else {})
+    attentions = {"self_attn": "attention"} | (
+        {"encoder_attn": "cross"} if side == "decoder" else {}
+    )
     for name, attention in attentions.items():
         table[f"{layer}.{name}_layer_norm"] = f"{block}.{attention}_norm"
         for hf_part, part in {"q": "query", "k": "key", "v": "value", "out": "out"}.items():
@@ -57,7 +64,11 @@ BART = Family(
     tensors=tensors,
     prefix="model.",
     aliases=dict.fromkeys(
-        ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+        (
+            "lm_head.weight",
+            "model.encoder.embed_tokens.weight",
+            "model.decoder.embed_tokens.weight",
+        ),
         "model.shared.weight",
     ),
     fallback={"final_logits_bias": None},

@@ -78,7 +78,9 @@ def read_roberta(hf_config, spec):
 
 def write_roberta(spec, ids):
     if ids.get("pad_token_id") is None:
-        raise HubError("RobertaForMaskedLM counts positions from pad_token_id; this tokenizer has no padding")
+        raise HubError(
+            "RobertaForMaskedLM counts positions from pad_token_id; this tokenizer has no padding"
+        )
     rows = spec["context_length"] + ids["pad_token_id"] + 1
     return {"max_position_embeddings": rows, **BERT.write(spec, ids)}
 

@@ -29,7 +29,10 @@ def tensors(spec, hf_config):
     scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
     def split_heads(weight):
-        return [part.flatten(0, 1) for part in weight.unflatten(0, (n_heads, -1)).split([nope, value], 1)]
+        return [
+            part.flatten(0, 1)
+            for part in weight.unflatten(0, (n_heads, -1)).split([nope, value], 1)
+        ]
 
     def join_heads(parts):
         return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
@@ -50,13 +53,17 @@ def tensors(spec, hf_config):
             lambda weight: weight[latent_order].split([latent, rotary]),
             lambda parts: torch.cat(parts)[latent_order.argsort()],
         ),
-        f"{layer}.kv_b_proj": TensorRule((f"{attention}.key", f"{attention}.value"), split_heads, join_heads),
+        f"{layer}.kv_b_proj": TensorRule(
+            (f"{attention}.key", f"{attention}.value"), split_heads, join_heads
+        ),
     }
 
 
 def row_order(n_heads, n_fixed, n_rotary, interleaved):
     """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
-    rotary = torch.arange(n_rotary).view(-1, 2).t().flatten() if interleaved else torch.arange(n_rotary)
+    rotary = (
+        torch.arange(n_rotary).view(-1, 2).t().flatten() if interleaved else torch.arange(n_rotary)
+    )
     head = torch.cat([torch.arange(n_fixed), n_fixed + rotary])
     return (torch.arange(n_heads)[:, None] * len(head) + head).flatten()
 
@@ -64,17 +71,27 @@ def row_order(n_heads, n_fixed, n_rotary, interleaved):
 def read(hf_config, spec):
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
-        raise HubError(f"config.json: first_k_dense_replace is {n_dense}; MoE layers are not supported")
+        raise HubError(
+            f"config.json: first_k_dense_replace is {n_dense}; MoE layers are not supported"
+        )
     return read_rope(hf_config)
 
 
 def implied(spec):
     nope, rotary = spec["attention.qk_nope_head_dim"], spec["attention.qk_rope_head_dim"]
-    return {"num_key_value_heads": spec["n_heads"], "qk_head_dim": nope + rotary, "head_dim": rotary}
+    return {
+        "num_key_value_heads": spec["n_heads"],
+        "qk_head_dim": nope + rotary,
+        "head_dim": rotary,
+    }
 
 
 def write(spec, ids):
-    keys = {"first_k_dense_replace": spec["n_layers"], "rope_interleave": True, "rms_norm_eps": 1e-6}
+    keys = {
+        "first_k_dense_replace": spec["n_layers"],
+        "rope_interleave": True,
+        "rms_norm_eps": 1e-6,
+    }
     return keys | implied(spec) | write_rope(spec)
 
 

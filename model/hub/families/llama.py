@@ -21,12 +21,17 @@ BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 def read(hf_config, spec):
     n_heads, n_kv_heads = spec["n_heads"], hf_config.get("num_key_value_heads") or spec["n_heads"]
     if n_heads % n_kv_heads:
-        raise HubError(f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
+        raise HubError(
+            f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}"
+        )
     return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
 
 
 def write(spec, ids):
-    return {"num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"], **write_rope(spec)}
+    return {
+        "num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"],
+        **write_rope(spec),
+    }
 
 
 def write_llama(spec, ids):
@@ -86,14 +91,20 @@ def read_qwen3(hf_config, spec):
         used = {"full_attention": n_full > 0, "sliding_attention": n_full < spec["n_layers"]}
         layer_types = set(hf_config.get("layer_types") or filter(used.get, used))
     if layer_types not in ({"full_attention"}, {"sliding_attention"}):
-        raise HubError("config.json: layer_types is a mixture; only one type for all layers is supported")
+        raise HubError(
+            "config.json: layer_types is a mixture; only one type for all layers is supported"
+        )
     window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
     return {"attention.sliding_window": window, **read(hf_config, spec)}
 
 
 def write_qwen3(spec, ids):
     window = spec["attention.sliding_window"]
-    keys = {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}
+    keys = {
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+        "max_window_layers": 0,
+    }
     return keys | write(spec, ids)
 
 
@@ -112,7 +123,9 @@ def read_nanochat(hf_config, spec):
     """NanoChat normalizes queries and keys after rope, not before it."""
     options = read(hf_config, spec)
     if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
-        raise HubError("NanoChatForCausalLM needs attention_factor=1 in yarn: its norm cancels any other")
+        raise HubError(
+            "NanoChatForCausalLM needs attention_factor=1 in yarn: its norm cancels any other"
+        )
     return options
 
 

@@ -29,29 +29,48 @@ def yarn_mscale(factor, mscale):
 
 def read_rope(hf_config):
     rope = rope_parameters(hf_config)
-    kind, theta, fraction = (rope.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor"))
+    kind, theta, fraction = (
+        rope.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor")
+    )
     if kind not in ("default", "linear", "llama3", "yarn"):
-        raise HubError(f"config.json: rope_type is {kind!r}; expected default, linear, llama3 or yarn")
+        raise HubError(
+            f"config.json: rope_type is {kind!r}; expected default, linear, llama3 or yarn"
+        )
     if fraction != 1.0:
         raise HubError(f"config.json: partial_rotary_factor is {fraction}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
-        rope[MAX_POSITION] = rope.pop(f"{MAX_POSITION}_embeddings", hf_config.get("max_position_embeddings"))
+        rope[MAX_POSITION] = rope.pop(
+            f"{MAX_POSITION}_embeddings", hf_config.get("max_position_embeddings")
+        )
     if kind == "yarn":
         mscale, mscale_all_dim = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
         if rope.pop("truncate", True) is not True:
             raise HubError("config.json: truncate is false; only true is supported")
-        rope["beta_fast"], rope["beta_slow"] = rope.get("beta_fast") or 32.0, rope.get("beta_slow") or 1.0
+        rope["beta_fast"], rope["beta_slow"] = (
+            rope.get("beta_fast") or 32.0,
+            rope.get("beta_slow") or 1.0,
+        )
         factor = rope.get("factor")
         if rope.get("attention_factor") is None and mscale and mscale_all_dim and factor:
-            rope["attention_factor"] = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
+            rope["attention_factor"] = yarn_mscale(factor, mscale) / yarn_mscale(
+                factor, mscale_all_dim
+            )
     kind = "none" if kind == "default" else kind
-    checked = vars(build("rope", SCALINGS, {"kind": kind, **rope}, shared={}))  # refuses unknown keys
+    checked = vars(
+        build("rope", SCALINGS, {"kind": kind, **rope}, shared={})
+    )  # refuses unknown keys
     scaling = {"kind": kind} if kind == "none" else {"kind": kind, **checked}
-    return {"position.rope_theta": float(theta), "position.rotary_fraction": 1.0, "position.scaling": scaling}
+    return {
+        "position.rope_theta": float(theta),
+        "position.rotary_fraction": 1.0,
+        "position.scaling": scaling,
+    }
 
 
 def write_rope(spec):
-    scaling = {option: value for option, value in spec["position.scaling"].items() if value is not None}
+    scaling = {
+        option: value for option, value in spec["position.scaling"].items() if value is not None
+    }
     keys, kind = {"rope_theta": spec["position.rope_theta"]}, scaling.pop("kind")
     if MAX_POSITION in scaling:
         scaling[f"{MAX_POSITION}_embeddings"] = scaling.pop(MAX_POSITION)

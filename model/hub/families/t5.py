@@ -5,7 +5,9 @@ from model.hub.family import Family, Key
 from model.hub.spec import BASE, RMSNORM_NO_BIAS, attention_spec
 
 ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
-HEAD_DIMS = "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
+HEAD_DIMS = (
+    "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
+)
 ACT_FNS = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}
 
 
@@ -15,15 +17,22 @@ def stack(side, spec):
         f"{side}.final_layer_norm": f"{side}.final_norm",
         f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias": f"{side}.position.table",
     }
-    sublayers = {"SelfAttention": "attention"} | ({"EncDecAttention": "cross"} if side == "decoder" else {})
+    sublayers = {"SelfAttention": "attention"} | (
+        {"EncDecAttention": "cross"} if side == "decoder" else {}
+    )
     for i, (name, attention) in enumerate(sublayers.items()):
         table[f"{layer}.{i}.layer_norm"] = f"{block}.{attention}_norm"
         for part in ("query", "key", "value", "out"):
             table[f"{layer}.{i}.{name}.{part[0]}"] = f"{block}.{attention}.{part}"
     ffn = f"{layer}.{len(sublayers)}"
-    table |= {f"{ffn}.layer_norm": f"{block}.ffn_norm", f"{ffn}.DenseReluDense.wo": f"{block}.ffn.out"}
+    table |= {
+        f"{ffn}.layer_norm": f"{block}.ffn_norm",
+        f"{ffn}.DenseReluDense.wo": f"{block}.ffn.out",
+    }
     inputs = {"wi": "up"} if spec["ffn.kind"] == "relu" else {"wi_0": "gate", "wi_1": "up"}
-    return table | {f"{ffn}.DenseReluDense.{name}": f"{block}.ffn.{part}" for name, part in inputs.items()}
+    return table | {
+        f"{ffn}.DenseReluDense.{name}": f"{block}.ffn.{part}" for name, part in inputs.items()
+    }
 
 
 def tensors(spec, hf_config):
@@ -33,7 +42,9 @@ def tensors(spec, hf_config):
 
 def read(hf_config, spec):
     """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
-    scaled = hf_config.get("scale_decoder_outputs", hf_config.get("tie_word_embeddings", True) is not False)
+    scaled = hf_config.get(
+        "scale_decoder_outputs", hf_config.get("tie_word_embeddings", True) is not False
+    )
     n_layers = hf_config.get("num_decoder_layers") or spec["encoder.n_layers"]
     return {"n_layers": n_layers, "head.tie_weights": scaled, "head.scale_by_inv_sqrt_d": scaled}
 
@@ -43,7 +54,9 @@ def implied(spec):
 
 
 def write(spec, ids):
-    scaled = dict.fromkeys(("tie_word_embeddings", "scale_decoder_outputs"), spec["head.scale_by_inv_sqrt_d"])
+    scaled = dict.fromkeys(
+        ("tie_word_embeddings", "scale_decoder_outputs"), spec["head.scale_by_inv_sqrt_d"]
+    )
     return {"num_decoder_layers": spec["n_layers"], **scaled}
 
 
@@ -75,7 +88,8 @@ T5 = Family(
     write=write,
     tensors=tensors,
     aliases=dict.fromkeys(
-        ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
+        ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+        "shared.weight",
     ),
     fallback={"lm_head.weight": "shared.weight"},
     optional=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),

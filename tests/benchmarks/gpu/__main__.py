@@ -67,7 +67,9 @@ def work(bench):
 class Worker:
     def __init__(self, options):
         command = [sys.executable, "-m", "tests.benchmarks.gpu", "--worker", *options]
-        environ = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # its default, but deterministic
+        environ = os.environ | {
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8"
+        }  # its default, but deterministic
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         self.process = subprocess.Popen(command, env=environ, start_new_session=True, **pipes)
 
@@ -94,7 +96,9 @@ class Worker:
         row.pop("done", None)
         row["ok"] = None if "skipped" in row else not (failed or "error" in row)
         return (
-            row | {"seconds": round(time.perf_counter() - start, 1)} | ({"failed": failed} if failed else {})
+            row
+            | {"seconds": round(time.perf_counter() - start, 1)}
+            | ({"failed": failed} if failed else {})
         )
 
     def kill(self):
@@ -114,11 +118,17 @@ def run(names, options, deadline):
         for name in names:
             left = deadline - time.monotonic()
             if left < 10:
-                yield {"check": name, "ok": None, "skipped": "no time is left; see --only and --minutes"}
+                yield {
+                    "check": name,
+                    "ok": None,
+                    "skipped": "no time is left; see --only and --minutes",
+                }
                 continue
             if not worker:
                 worker = Worker(options)
-                list(worker.answers(START_SECONDS, "ready"))  # if there are none, the check will say so
+                list(
+                    worker.answers(START_SECONDS, "ready")
+                )  # if there are none, the check will say so
             limit = CHECKS[name][1] * (10 if "--tiny" in options else 1)  # a CPU may be slow
             row = worker.check(name, min(limit, left))
             yield row
@@ -146,11 +156,19 @@ def main():
     for row in run(args.only, ["--tiny"] * args.tiny, start + 60 * args.minutes):
         rows[row["check"]] = row
         print(json.dumps(row), flush=True)
-    verdicts = {ok: [name for name, row in rows.items() if row["ok"] is ok] for ok in (True, False, None)}
+    verdicts = {
+        ok: [name for name, row in rows.items() if row["ok"] is ok] for ok in (True, False, None)
+    }
     summary = {"passed": verdicts[True], "failed": verdicts[False], "skipped": verdicts[None]}
     judged = "not judged: the models are tiny" if args.tiny else speed.targets(rows)
     seconds = round(time.monotonic() - start, 1)
-    row = {"check": "summary", "ok": not verdicts[False], "seconds": seconds, **summary, "targets": judged}
+    row = {
+        "check": "summary",
+        "ok": not verdicts[False],
+        "seconds": seconds,
+        **summary,
+        "targets": judged,
+    }
     print(json.dumps(row))
     sys.exit(bool(verdicts[False]))
 

@@ -74,7 +74,9 @@ def padding_and_cache(model, inputs):
     visible = (torch.arange(padded.shape[1], device=padded.device) >= 3).expand(padded.shape)
     if model.kind == "encoder_decoder":
         memory = model.encode(padded)
-        errors = relative(model(padded, tokens, source_visible=visible), model(padded[:, 3:], tokens))
+        errors = relative(
+            model(padded, tokens, source_visible=visible), model(padded[:, 3:], tokens)
+        )
     else:
         errors = relative(model(padded, visible=visible)[:, 3:], model(padded[:, 3:]))
     errors = {"padding": errors}
@@ -93,10 +95,17 @@ def fp16(bench):
     bench = bench._replace(vocab_size=257)
     for preset, optimizer in (("gpt2", "adamw"), ("modern", "muon_modern")):
         config = bench.config(preset, "small")
-        step, batch = bench.step(config, 4, optimizer=optimizer, dtype="fp16"), bench.batch(config, 8)
+        step, batch = (
+            bench.step(config, 4, optimizer=optimizer, dtype="fp16"),
+            bench.batch(config, 8),
+        )
         metrics = [step(batch, 0.1) for _ in range(bench.pick(50, 10))]
         losses = [m.loss for m in metrics]
-        figures = {"first": losses[0], "last": losses[-1], "skipped": sum(m.skipped for m in metrics)}
+        figures = {
+            "first": losses[0],
+            "last": losses[-1],
+            "skipped": sum(m.skipped for m in metrics),
+        }
         is_wrong = not all(map(math.isfinite, losses)) or not losses[-1] < losses[0]
         yield {preset: figures | {"scale": step.scaler.get_scale()}, "failed": [preset] * is_wrong}
 
@@ -126,7 +135,9 @@ def load(step, weights, optimizer):
 def through_checkpoint(step, initial):
     """Save, start anew, and load."""
     parts = {"model": model_tensors(step.model), "optimizer": step.optimizer.tensors()}
-    parts = {part: {n: t.detach().cpu() for n, t in tensors.items()} for part, tensors in parts.items()}
+    parts = {
+        part: {n: t.detach().cpu() for n, t in tensors.items()} for part, tensors in parts.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), parts, {"step": 1})
         load(step, initial.items(), {})
@@ -141,7 +152,9 @@ def repeat(bench):
     batches = [bench.batch(config, bench.pick(16, 4), seed) for seed in range(bench.pick(20, 4))]
     for deterministic in (False, True):
         for compiled in (False, True):
-            name = f"{'compiled' if compiled else 'eager'}{'_deterministic' if deterministic else ''}"
+            name = (
+                f"{'compiled' if compiled else 'eager'}{'_deterministic' if deterministic else ''}"
+            )
             torch.use_deterministic_algorithms(deterministic)
             try:
                 step = bench.step(config, len(batches[0].targets) // 2, compiled=compiled)
@@ -178,11 +191,19 @@ def fitting(bench):
     try:
         n = step.micro_batch_size = find_micro_batch(settings, Dist(), step, batch, None)
         leaked = torch.cuda.memory_allocated() - before if bench.on_gpu else 0
-        figures = {"rows": rows, "micro_batch_size": n, "leaked_bytes": leaked, "loss": step(batch, 0.0).loss}
+        figures = {
+            "rows": rows,
+            "micro_batch_size": n,
+            "leaked_bytes": leaked,
+            "loss": step(batch, 0.0).loss,
+        }
     finally:
         if bench.on_gpu:
             torch.cuda.set_per_process_memory_fraction(1.0)
-    wrong = {"leaked_bytes": leaked > 1 << 20, "all rows fit": bench.on_gpu and not bench.tiny and n == rows}
+    wrong = {
+        "leaked_bytes": leaked > 1 << 20,
+        "all rows fit": bench.on_gpu and not bench.tiny and n == rows,
+    }
     yield figures | {"failed": [name for name, is_wrong in wrong.items() if is_wrong]}
 
 

@@ -66,7 +66,9 @@ class Bench(NamedTuple):
         generator = torch.Generator().manual_seed(seed)
         shape = 3, rows, config.context_length
         tokens, targets, source = torch.randint(self.vocab_size, shape, generator=generator)
-        inputs = {"tokens": tokens} | ({"source": source} if config.kind == "encoder_decoder" else {})
+        inputs = {"tokens": tokens} | (
+            {"source": source} if config.kind == "encoder_decoder" else {}
+        )
         batch = Batch(inputs, targets, targets.numel())
         return batch.pinned() if self.on_gpu else batch  # as a run prefetches it
 

@@ -33,14 +33,28 @@ QUERY = "name,driver_version,clocks.max.sm,power.limit,memory.total"
 
 def environment(bench):
     """What this machine is, and how close to its published peak it gets."""
-    yield {"python": platform.python_version(), "torch": torch.__version__, "device": str(bench.device)}
-    yield {"triton": bool(find_spec("triton")), "compiler": shutil.which("gcc") or shutil.which("cc")}
+    yield {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": str(bench.device),
+    }
+    yield {
+        "triton": bool(find_spec("triton")),
+        "compiler": shutil.which("gcc") or shutil.which("cc"),
+    }
     if bench.on_gpu:
         yield {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-        yield {"cudnn": torch.backends.cudnn.version(), "peak_flops": bench.precision("bf16").peak_flops()}
+        yield {
+            "cudnn": torch.backends.cudnn.version(),
+            "peak_flops": bench.precision("bf16").peak_flops(),
+        }
         if smi := shutil.which("nvidia-smi"):
             command = [smi, f"--query-gpu={QUERY}", "--format=csv,noheader"]
-            yield {"nvidia_smi": subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()}
+            yield {
+                "nvidia_smi": subprocess.run(
+                    command, stdout=subprocess.PIPE, text=True
+                ).stdout.strip()
+            }
     n = bench.pick(8192, 128)
     a, b = torch.randn(2, n, n, device=bench.device, dtype=torch.bfloat16)
     yield {"bf16_tflops": 2 * n**3 / seconds(lambda: a @ b, times=10) / 1e12}
@@ -88,13 +102,18 @@ def attention(bench):
             layer()
             synchronize()
         events = profile.key_averages()
-        backends = sorted({e.key.removeprefix("aten::") for e in events if "_scaled_dot_product" in e.key})
+        backends = sorted(
+            {e.key.removeprefix("aten::") for e in events if "_scaled_dot_product" in e.key}
+        )
         on_gpu = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
         longest = sorted(on_gpu, key=lambda e: -e.self_device_time_total)[:4]
         figures = {"ms": ms, "backends": backends, "kernels": [e.key[:60] for e in longest]}
         fused = any("flash" in backend or "cudnn" in backend for backend in backends)
         slow = bench.on_gpu and name in ("causal", "gqa") and not fused
-        yield {name: figures, "failed": [f"{name} runs {backends or 'no fused kernel'}"] if slow else []}
+        yield {
+            name: figures,
+            "failed": [f"{name} runs {backends or 'no fused kernel'}"] if slow else [],
+        }
 
 
 def compilation(bench):
@@ -116,7 +135,10 @@ def compilation(bench):
     for batch in batches[3:]:
         step(batch, 1e-3)
     recompiled = counters["stats"]["unique_graphs"] - graphs
-    yield {"recompiled": recompiled, "failed": [f"{recompiled} graphs are compiled anew"] * bool(recompiled)}
+    yield {
+        "recompiled": recompiled,
+        "failed": [f"{recompiled} graphs are compiled anew"] * bool(recompiled),
+    }
     if not bench.on_gpu:
         yield {"syncs_per_step": "not counted without a GPU"}
         return
@@ -189,7 +211,9 @@ def loss(bench):
         results = run(), hidden.grad.clone(), head.map.weight.grad.clone()
         model.loss.CHUNK, model.loss.GPU_CHUNK = usual
         expected = expected or results
-        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(results, expected, strict=True)]
+        errors = [
+            ((a - b).norm() / b.norm()).item() for a, b in zip(results, expected, strict=True)
+        ]
         wrong = [f"{name} differs by {max(errors):.2g}"] * (not max(errors) < 0.02)
         yield {name: {"ms": ms, "peak_gb": peak_gb()}, "failed": wrong}
 
@@ -218,10 +242,16 @@ def decoding(bench):
     network = bench.model(config).to(torch.bfloat16).eval()
     for rows in bench.pick((1, 64), (1, 2)):
         prompts = bench.batch(config, rows).inputs["tokens"][:, :16].tolist()
-        for name, sampling in (("greedy", GREEDY), ("sampled", Sampling(temperature=0.8, top_k=50))):
+        for name, sampling in (
+            ("greedy", GREEDY),
+            ("sampled", Sampling(temperature=0.8, top_k=50)),
+        ):
 
             def run(n, prompts=prompts, sampling=sampling):
-                return [step.ids for step in decode(network, prompts, max_new_tokens=n, sampling=sampling)]
+                return [
+                    step.ids
+                    for step in decode(network, prompts, max_new_tokens=n, sampling=sampling)
+                ]
 
             first = run(8)
             per_run = seconds(partial(run, new), times=1, warmup=0)
@@ -244,7 +274,11 @@ def transformers(bench):
     config, rows = bench.config("gpt2", "124m"), bench.pick(16, 2)
     step, batch = bench.step(config, rows, compiled=True), bench.batch(config, rows)
     sizes = {"n_layer": config.n_layers, "n_head": config.n_heads, "n_embd": config.d_model}
-    sizes |= {"n_positions": config.context_length, "vocab_size": bench.vocab_size, "use_cache": False}
+    sizes |= {
+        "n_positions": config.context_length,
+        "vocab_size": bench.vocab_size,
+        "use_cache": False,
+    }
     sizes |= {"bos_token_id": None, "eos_token_id": None}
     settings = hf.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     theirs = hf.GPT2LMHeadModel(settings).to(bench.device).train()

@@ -39,7 +39,9 @@ def test_wide_beams_find_the_best(position, ends):
         for penalty in (-1.0, 0.0, 0.6, 1.0, 3.0):
             expected = max(hypotheses, key=lambda h, p=penalty: sum(h.logprobs) / len(h.ids) ** p)
             options = {"length_penalty": penalty, "max_new_tokens": 3, "stop": ends}
-            best = beam_search(net, source, [1], beams=SMALL**3, **options)  # enough for every prefix
+            best = beam_search(
+                net, source, [1], beams=SMALL**3, **options
+            )  # enough for every prefix
             assert best.ids == expected.ids
             assert best.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
 
@@ -48,7 +50,9 @@ def test_wide_beams_find_the_best(position, ends):
 @pytest.mark.parametrize("source", SOURCES)
 def test_one_beam_is_greedy(source, position):
     net = lively("encoder_decoder", position=part("position", position))
-    [greedy] = collect(generate(net, [[1]], sources=[source], max_new_tokens=20, stop=3))  # past the context
+    [greedy] = collect(
+        generate(net, [[1]], sources=[source], max_new_tokens=20, stop=3)
+    )  # past the context
     best = beam_search(net, source, [1], beams=1, length_penalty=0.0, max_new_tokens=20, stop=3)
     assert best.ids == greedy
 
@@ -56,7 +60,9 @@ def test_one_beam_is_greedy(source, position):
 @torch.no_grad()
 def test_logprobs_are_those_of_a_forward_pass():
     """Beams are reordered on the way, and every cache with them."""
-    net = lively("encoder_decoder", attention=part("attention", "mla"), position=part("position", "rope"))
+    net = lively(
+        "encoder_decoder", attention=part("attention", "mla"), position=part("position", "rope")
+    )
     for source in SOURCES:
         best = beam_search(net, source, [1], beams=4, length_penalty=1.0, max_new_tokens=12)
         row = torch.tensor([[1, *best.ids]])
@@ -103,8 +109,16 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
     [
         ("decoder", {}, "beam search needs an encoder_decoder; this model is a decoder"),
         ("encoder_decoder", {"beams": 0}, "beams is 0; expected an integer from 1 to 1,000"),
-        ("encoder_decoder", {"length_penalty": float("nan")}, "length_penalty is nan; expected a number"),
-        ("encoder_decoder", {"length_penalty": 400.0}, "length_penalty is 400.0; expected a number"),
+        (
+            "encoder_decoder",
+            {"length_penalty": float("nan")},
+            "length_penalty is nan; expected a number",
+        ),
+        (
+            "encoder_decoder",
+            {"length_penalty": 400.0},
+            "length_penalty is 400.0; expected a number",
+        ),
     ],
 )
 def test_errors(kind, options, sentence):

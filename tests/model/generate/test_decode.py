@@ -11,7 +11,9 @@ from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
 def lively(kind="decoder", **changes):
     """A model whose most likely token changes at every step, since no bias dominates."""
-    return alive(tiny(kind, norm=part("norm", "rmsnorm_no_weight"), ffn=part("ffn", "swiglu"), **changes))
+    return alive(
+        tiny(kind, norm=part("norm", "rmsnorm_no_weight"), ffn=part("ffn", "swiglu"), **changes)
+    )
 
 
 def collect(steps):
@@ -29,8 +31,12 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
             row = row[-(net.context_length // 2) :]
         text = torch.tensor([row])
         logits = net(text) if source is None else net(torch.tensor([source]), text)
-        seen_BV = torch.zeros(1, VOCABULARY, dtype=torch.bool).index_fill(1, torch.tensor(seen), True)
-        new = sample_next(logits[:, -1], seen_BV, [uniform(sampling.seed, row_id, step)], sampling).item()
+        seen_BV = torch.zeros(1, VOCABULARY, dtype=torch.bool).index_fill(
+            1, torch.tensor(seen), True
+        )
+        new = sample_next(
+            logits[:, -1], seen_BV, [uniform(sampling.seed, row_id, step)], sampling
+        ).item()
         row.append(new)
         seen.append(new)
     return seen[len(prompt) :]
@@ -134,11 +140,19 @@ def test_each_row_stops_on_its_own(n_stops):
         ("decoder", {"sources": [[1]]}, "got 1 sources; this decoder needs 0"),
         ("encoder_decoder", {}, "got 0 sources; this encoder_decoder needs 1"),
         ("encoder_decoder", {"sources": [[1], [2]]}, "got 2 sources; this encoder_decoder needs 1"),
-        ("encoder_decoder", {"sources": [(1, 2)]}, "sources are .*; expected a list of lists of token ids"),
+        (
+            "encoder_decoder",
+            {"sources": [(1, 2)]},
+            "sources are .*; expected a list of lists of token ids",
+        ),
         ("encoder", {}, "an encoder cannot generate text"),
         ("decoder", {"prompts": []}, "prompts are '\\[\\]'; expected a list of lists"),
         ("decoder", {"prompts": [[True]]}, "prompts are '\\[\\[True\\]\\]'"),
-        ("decoder", {"max_new_tokens": 0}, "max_new_tokens is 0; expected an integer from 1 to 1,000,000"),
+        (
+            "decoder",
+            {"max_new_tokens": 0},
+            "max_new_tokens is 0; expected an integer from 1 to 1,000,000",
+        ),
         ("decoder", {"stop": 23}, "stop is 23; expected an integer from 0 to 22 or a list or null"),
         ("decoder", {"row_ids": [1, 2]}, "got 2 row ids and 1 prompts"),
     ],
@@ -154,16 +168,30 @@ def test_a_model_in_training_mode_is_refused():
         list(generate(alive(tiny()).train(), [[1]], max_new_tokens=1))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, HOT, Sampling(1.0)], ids=["greedy", "hot", "sampling"])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, HOT, Sampling(1.0)], ids=["greedy", "hot", "sampling"]
+)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_logits_that_are_not_finite(value, sampling):
     net = alive(tiny())
-    net.head.map.weight.data[3:5, 0] = torch.tensor([value, -value])  # one of the two logits is not -inf
+    net.head.map.weight.data[3:5, 0] = torch.tensor(
+        [value, -value]
+    )  # one of the two logits is not -inf
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
         list(generate(net, [[1], [2]], max_new_tokens=1, sampling=sampling))
 
 
-WAITS = {"tolist", "item", "__bool__", "__int__", "__float__", "__index__", "cpu", "numpy", "nonzero"}
+WAITS = {
+    "tolist",
+    "item",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "cpu",
+    "numpy",
+    "nonzero",
+}
 
 
 class Waits(TorchFunctionMode):

@@ -15,7 +15,9 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_packed_weights_give_the_same_logits(kind, attention):
     net = alive(tiny(kind, attention=part("attention", attention)))
-    inputs = {"tokens": tokens(3, 7)} | ({"source": tokens(3, 5)} if kind == "encoder_decoder" else {})
+    inputs = {"tokens": tokens(3, 7)} | (
+        {"source": tokens(3, 5)} if kind == "encoder_decoder" else {}
+    )
     expected = net(**inputs)
     move_for_inference(net, CPU, torch.float32)
     assert not any(type(module) is nn.Linear for module in net.modules())

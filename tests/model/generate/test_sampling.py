@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from model.generate.decode import decode, generate
-from model.generate.sampling import Sampling, apply_repetition_penalty, filter_logits, sample_next, uniform
+from model.generate.sampling import (
+    Sampling,
+    apply_repetition_penalty,
+    filter_logits,
+    sample_next,
+    uniform,
+)
 from tests.model.generate.test_decode import HOT, PROMPTS, collect, lively
 
 LOGITS = torch.randn(3, 40, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 2
@@ -35,7 +41,9 @@ def test_top_k(k):
 def test_top_p_is_the_smallest_set_with_that_probability(p, top_k):
     """Of what top_k keeps."""
     for kept, logits in zip(allowed(top_p=p, top_k=top_k), LOGITS, strict=True):
-        probs = logits.where(logits >= logits.topk(top_k).values[-1], -math.inf).softmax(-1).tolist()
+        probs = (
+            logits.where(logits >= logits.topk(top_k).values[-1], -math.inf).softmax(-1).tolist()
+        )
         expected, mass = set(), 0.0
         for i in most_likely_first(probs):
             if mass >= p:
@@ -89,7 +97,9 @@ def test_samples_are_drawn_on_the_device():
 
 
 def test_uniform_depends_on_seed_row_and_step():
-    numbers = {uniform(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)}
+    numbers = {
+        uniform(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)
+    }
     assert len(numbers) == 1000 and all(0 <= number < 1 for number in numbers)
     random.seed(1)
     assert uniform(1, 2, 3) == 0.531301946682319, "pinned: a seed keeps its text"
@@ -109,7 +119,12 @@ def test_seeds_and_rows_make_the_difference():
 def test_the_strictest_sampling_is_greedy():
     net = lively()
     greedy = collect(generate(net, PROMPTS, max_new_tokens=8))
-    for cold in (Sampling(1e-6), Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9), Sampling(1.0, min_p=1.0)):
+    for cold in (
+        Sampling(1e-6),
+        Sampling(1.0, top_k=1),
+        Sampling(1.0, top_p=1e-9),
+        Sampling(1.0, min_p=1.0),
+    ):
         assert collect(generate(net, PROMPTS, max_new_tokens=8, sampling=cold)) == greedy
 
 
@@ -119,11 +134,18 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_extreme_values_reach_the_limit(dtype):
     logits, uniforms = LOGITS.to(dtype), [0.0, 0.5, 1 - 2**-53]
-    edges = [Sampling(1e-40), Sampling(5e-324), Sampling(1.0, top_p=1e-50), Sampling(1.0, top_p=5e-324)]
+    edges = [
+        Sampling(1e-40),
+        Sampling(5e-324),
+        Sampling(1.0, top_p=1e-50),
+        Sampling(1.0, top_p=5e-324),
+    ]
     for edge in [*edges, Sampling(1e-40, top_p=1e-50, min_p=5e-324)]:
         chosen = sample_next(logits, None, uniforms, edge)
         assert torch.equal(logits.gather(1, chosen[:, None])[:, 0], logits.amax(-1)), edge
-    hottest = [sample_next(logits, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)]
+    hottest = [
+        sample_next(logits, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)
+    ]
     assert hottest == [[0] * 3, [20] * 3, [39] * 3], "all tokens are equally likely"
 
 

@@ -92,7 +92,9 @@ def test_import_and_export_keep_logits(name, saved, tmp_path):
     for file in ("checkpoints/step-00000000/model.safetensors", "tokenizer.json", "config.yaml"):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
     text = "the cat's hat, 123  times\n"
-    ids = hf.AutoTokenizer.from_pretrained(tmp_path / "back")(text, add_special_tokens=False)["input_ids"]
+    ids = hf.AutoTokenizer.from_pretrained(tmp_path / "back")(text, add_special_tokens=False)[
+        "input_ids"
+    ]
     assert ids == run.tokenizer.encode(text).tolist()
 
 
@@ -108,7 +110,9 @@ def test_greedy_ids(name, saved):
         inputs, n, start = source, 1, hf_model.config.pad_token_id
         columns = generate(model, [[start]], sources=source.tolist(), max_new_tokens=50)
     mask = torch.ones_like(inputs)
-    expected = hf_model.generate(inputs, attention_mask=mask, max_new_tokens=50, do_sample=False)[0, n:]
+    expected = hf_model.generate(inputs, attention_mask=mask, max_new_tokens=50, do_sample=False)[
+        0, n:
+    ]
     assert [i for [i] in columns] == expected.tolist() and len(expected) == 50
 
 
@@ -147,7 +151,10 @@ KNOBS = {
         "tie_word_embeddings": False, "normalize_before": True, "encoder_ffn_dim": 64, "decoder_layers": 2},
 }
 # fmt: on
-IMPLIED = {"tie_word_embeddings": {"scale_decoder_outputs": ...}, "use_sliding_window": {"layer_types": ...}}
+IMPLIED = {
+    "tie_word_embeddings": {"scale_decoder_outputs": ...},
+    "use_sliding_window": {"layer_types": ...},
+}
 MUTATIONS = [
     (name, key, value, isinstance(values, list))
     for name, keys in KNOBS.items()
@@ -163,7 +170,9 @@ def difference_from_transformers(name, folder):
     except HubError:
         return None
     try:
-        expected = logits(MODELS[name][0].from_pretrained(folder, dtype=torch.float32), *random_tokens())
+        expected = logits(
+            MODELS[name][0].from_pretrained(folder, dtype=torch.float32), *random_tokens()
+        )
     except Exception:  # of many types, for values that it has not expected
         return None
     return ((logits(model, *random_tokens()) - expected).abs().max() / expected.abs().max()).item()
@@ -196,7 +205,14 @@ def test_every_key_acts_as_in_transformers(name, saved, copy):
     """Every known key with other values, null, and removed: equal logits, or the folder is refused."""
     path, hf_config = copy(name) / "config.json", saved(name)[0].config
     family, written = FAMILIES[hf_config.model_type], json.loads(path.read_text())
-    known = {*IGNORED_KEYS, *IGNORED_IF, *family.required, *family.keys, *family.ignored.split(), *written}
+    known = {
+        *IGNORED_KEYS,
+        *IGNORED_IF,
+        *family.required,
+        *family.keys,
+        *family.ignored.split(),
+        *written,
+    }
     differences = {}
     for key in sorted(known | family.implied(spec_from_hf(family, written)).keys()):
         value = written.get(key, getattr(hf_config, key, None))
@@ -233,12 +249,20 @@ BAD_KEYS = [
     (LLAMA, dict(hidden_size="wide"), "hidden_size is 'wide'; expected an integer at least 1"),
     (LLAMA, dict(rope_parameters={"rope_theta": "abc"}), "does not describe a valid model: "),
     (LLAMA, dict(rope_parameters={"rope_theta": 10**400}), "does not describe a valid model: "),
-    (LLAMA, dict(rope_scaling={"rope_type": "linear"}), "rope_scaling conflicts with rope_parameters"),
+    (
+        LLAMA,
+        dict(rope_scaling={"rope_type": "linear"}),
+        "rope_scaling conflicts with rope_parameters",
+    ),
     (LLAMA, dict(rope_theta=500), "rope_theta conflicts with rope_parameters"),
     (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
     ("t5", dict(dense_act_fn="silu"), "dense_act_fn is 'silu', but other keys imply 'relu'"),
     ("roberta", dict(pad_token_id=-5), "positions is left after pad_token_id .-5."),
-    ("roberta", dict(pad_token_id=10**18, max_position_embeddings=10**18 + 70), "not describe a valid model"),
+    (
+        "roberta",
+        dict(pad_token_id=10**18, max_position_embeddings=10**18 + 70),
+        "not describe a valid model",
+    ),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (LLAMA, dict(num_hidden_layers=9999), "fewer tensors than config.json has layers .9999."),
     ("t5", dict(num_layers=9999), "fewer tensors than config.json has layers .9999."),
@@ -246,7 +270,11 @@ BAD_KEYS = [
     (LLAMA, dict(vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
     (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'swish'"),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
-    (LLAMA, dict(quantization_config={"bits": 4}), "quantization_config is .* this key is not supported"),
+    (
+        LLAMA,
+        dict(quantization_config={"bits": 4}),
+        "quantization_config is .* this key is not supported",
+    ),
     (LLAMA, dict(rope_parameters={"rope_type": "none"}), "rope_type is 'none'; expected default"),
     (LLAMA, dict(rope_parameters={"type": "linear"}), "rope .linear. needs a value for factor"),
     (LLAMA, dict(rope_parameters={"odd": 1}), "rope .none. has no option 'odd'"),
@@ -261,8 +289,16 @@ BAD_KEYS = [
     ("nanochat", YARN, "needs attention_factor=1 in yarn"),
     ("nanochat", SHARPER, "needs attention_factor=1 in yarn"),
     ("deepseek", dict(attention_bias=True), "attention_bias is True; only False is supported"),
-    ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture; only one"),
-    ("bart", dict(encoder_ffn_dim=64), "encoder_ffn_dim is 64 and decoder_ffn_dim is 48; only equal"),
+    (
+        "qwen3, a window",
+        dict(max_window_layers=1, layer_types=None),
+        "layer_types is a mixture; only one",
+    ),
+    (
+        "bart",
+        dict(encoder_ffn_dim=64),
+        "encoder_ffn_dim is 64 and decoder_ffn_dim is 48; only equal",
+    ),
 ]
 BAD_FILES = [
     (LLAMA, lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
@@ -273,11 +309,27 @@ BAD_FILES = [
         "copy has no config.json",
     ),
     (LLAMA, lambda f: (f / "model.safetensors").unlink(), "copy has no model.safetensors\n"),
-    (LLAMA, lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "bin is not supported"),
-    (LLAMA, lambda f: (f / "model.safetensors").write_bytes(b"x" * 99), "model.safetensors cannot be read"),
-    (LLAMA, lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json; write one with transformers"),
+    (
+        LLAMA,
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        "bin is not supported",
+    ),
+    (
+        LLAMA,
+        lambda f: (f / "model.safetensors").write_bytes(b"x" * 99),
+        "model.safetensors cannot be read",
+    ),
+    (
+        LLAMA,
+        lambda f: (f / "tokenizer.json").unlink(),
+        "has no tokenizer.json; write one with transformers",
+    ),
     (LLAMA, lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be used"),
-    (LLAMA, lambda f: change_tensors(f, lambda t: {n: t[n] for n in t if n != NORM}), f"lacks {NORM}"),
+    (
+        LLAMA,
+        lambda f: change_tensors(f, lambda t: {n: t[n] for n in t if n != NORM}),
+        f"lacks {NORM}",
+    ),
     (
         "bert",
         lambda f: change_tensors(f, headless_bert),
@@ -286,7 +338,11 @@ BAD_FILES = [
     (LLAMA, replaced("odd", torch.ones(2)), "has an unknown tensor: odd"),
     (LLAMA, replaced(NORM, torch.ones(31)), rf"{NORM} is .31,.; .* implies .32,."),
     (LLAMA, replaced(NORM, torch.ones(32).char()), f"{NORM} is torch.int8; only float"),
-    (LLAMA, replaced(NORM, torch.full((32,), torch.nan)), f"{NORM} has values that are NaN or infinite"),
+    (
+        LLAMA,
+        replaced(NORM, torch.full((32,), torch.nan)),
+        f"{NORM} has values that are NaN or infinite",
+    ),
     (
         LLAMA,
         replaced(NORM, torch.full((32,), 1e300, dtype=torch.double)),
@@ -328,7 +384,9 @@ def test_an_imported_run_cannot_be_resumed(copy, tmp_path):
     (tmp_path / "run.draft").mkdir()
     (tmp_path / "run.draft/notes.txt").write_text("precious")
     import_run(copy("gpt2"), tmp_path / "run")
-    with pytest.raises(CheckpointError, match=f"was imported .* init_from={tmp_path}/run trains from it"):
+    with pytest.raises(
+        CheckpointError, match=f"was imported .* init_from={tmp_path}/run trains from it"
+    ):
         read_state(tmp_path / "run/checkpoints/step-00000000")
     assert (tmp_path / "run.draft/notes.txt").read_text() == "precious"
     assert {path.name for path in tmp_path.iterdir()} == {"run.draft", "run", "copy"}
@@ -351,7 +409,9 @@ def test_sharded_weights(saved, tmp_path):
 def test_bart_without_head(saved, copy):
     """As BartModel writes it; the bias of the head is then zero."""
     hf_model, folder = build_hf("bart"), copy("bart")
-    change_tensors(folder, lambda tensors: {n[6:]: w for n, w in tensors.items() if n.startswith("model.")})
+    change_tensors(
+        folder, lambda tensors: {n[6:]: w for n, w in tensors.items() if n.startswith("model.")}
+    )
     hf_model.final_logits_bias.zero_()
     model = load(folder)
     assert not model.head.map.bias.any()
@@ -364,9 +424,13 @@ def old_gpt2(tensors):
 
 
 def old_bert(tensors):
-    names = {n: n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for n in tensors}
+    names = {
+        n: n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for n in tensors
+    }
     tensors |= {"cls.predictions.decoder.bias": tensors["cls.predictions.bias"].clone()}
-    return {names.get(n, n): w for n, w in tensors.items()} | {"bert.pooler.dense.weight": torch.ones(2, 2)}
+    return {names.get(n, n): w for n, w in tensors.items()} | {
+        "bert.pooler.dense.weight": torch.ones(2, 2)
+    }
 
 
 def test_older_formats(saved, copy):
@@ -379,8 +443,12 @@ def test_older_formats(saved, copy):
     assert_equal_logits(load(folder), saved("bert")[0])
     scaling = json.loads((copy("llama3") / "config.json").read_text())["rope_parameters"]
     scaling["type"] = scaling.pop("rope_type")
-    edit_config(folder, rope_parameters=..., rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling)
-    edit_config(folder, is_llama_config=True, rope_interleaved=False, is_decoder=False, pruned_heads={})
+    edit_config(
+        folder, rope_parameters=..., rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling
+    )
+    edit_config(
+        folder, is_llama_config=True, rope_interleaved=False, is_decoder=False, pruned_heads={}
+    )
     assert_equal_logits(load(folder), saved("llama3")[0])
 
 
@@ -395,7 +463,9 @@ def test_loss_equals_that_of_transformers(saved):
     """That of GPT-2 does in test_published.py."""
     hf_model, folder = saved("flan")
     source, text = random_tokens()
-    shifted = torch.cat([torch.full((2, 1), hf_model.config.decoder_start_token_id), text[:, :-1]], 1)
+    shifted = torch.cat(
+        [torch.full((2, 1), hf_model.config.decoder_start_token_id), text[:, :-1]], 1
+    )
     model = load(folder)
     total, n = loss(model.hidden(source, shifted), model.head, text)
     assert (total / n).item() == pytest.approx(hf_model(source, labels=text).loss.item(), rel=1e-6)
@@ -419,7 +489,9 @@ def test_other_tokenizers_are_kept(copy, tmp_path):
     tokenizer.save(str(folder / "tokenizer.json"))
     edit_config(folder, eos_token_id=None, bos_token_id=None, pad_token_id=0)
     settings = folder / "tokenizer_config.json"
-    settings.write_text('{"sep_token": "[SEP]", "mask_token": {"__type": "AddedToken", "content": "[MASK]"}}')
+    settings.write_text(
+        '{"sep_token": "[SEP]", "mask_token": {"__type": "AddedToken", "content": "[MASK]"}}'
+    )
     assert "kept in its own format" in import_run(folder, tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert run.tokenizer.specials == {"end": 2, "pad": 0, "mask": 3}

@@ -26,7 +26,13 @@ from tests.model.hub.hub_models import logits, randomize
 from tests.parts import PARTS, names, part
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
-YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 16, "beta_fast": 2.0, "beta_slow": 0.1}
+YARN = {
+    "kind": "yarn",
+    "factor": 4.0,
+    "original_max_position": 16,
+    "beta_fast": 2.0,
+    "beta_slow": 0.1,
+}
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
 
 
@@ -42,12 +48,28 @@ def build(overrides, kind="byte", specials=("end", "pad", "start", "mask"), size
 EXPORTS = [
     ("model=modern", "bpe", "NanoChat"),
     ("model=modern model.head.logit_softcap=null", "byte", "NanoChat"),
-    ("model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head", "char", "Nano"),
-    ("model=modern position=rope_yarn model.position.scaling.attention_factor=1", "byte", "NanoChat"),
+    (
+        "model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head",
+        "char",
+        "Nano",
+    ),
+    (
+        "model=modern position=rope_yarn model.position.scaling.attention_factor=1",
+        "byte",
+        "NanoChat",
+    ),
     ("model=gpt2", "bpe", "GPT2"),
     ("model=gpt2 model.norm.eps=1", "byte", "GPT2"),
-    ("model=gpt2 attention=mha_nobias ffn=relu2 norm=layernorm model.norm.bias=false", "byte", "GPT2"),
-    ("model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true", "char", "Llama"),
+    (
+        "model=gpt2 attention=mha_nobias ffn=relu2 norm=layernorm model.norm.bias=false",
+        "byte",
+        "GPT2",
+    ),
+    (
+        "model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true",
+        "char",
+        "Llama",
+    ),
     ("model=llama position=rope_llama3", "bpe", "Llama"),
     ("model=llama model.attention.sliding_window=5", "bpe", "Mistral"),
     ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "Qwen3"),
@@ -86,8 +108,19 @@ def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
 OPTIONS = {
     "norm": {"bias": [False], "weight": [False], "eps": [0.01]},
     "ffn": {"bias": [True, False]},
-    "attention": {"bias": [True], "o_bias": [True], "qk_norm": ["head", "full"], "sliding_window": [5]}
-    | {"logit_softcap": [2.0], "scale": [0.5], "head_dim": [12], "v_head_dim": [12], "q_lora_rank": [12]},
+    "attention": {
+        "bias": [True],
+        "o_bias": [True],
+        "qk_norm": ["head", "full"],
+        "sliding_window": [5],
+    }
+    | {
+        "logit_softcap": [2.0],
+        "scale": [0.5],
+        "head_dim": [12],
+        "v_head_dim": [12],
+        "q_lora_rank": [12],
+    },
     "embedding": {"scale_by_sqrt_d": [True], "type_vocab_size": [3]},
     "head": {"tie_weights": [True, False], "bias": [True], "scale_by_inv_sqrt_d": [True]}
     | {"logit_softcap": [2.0, None], "mlm_transform": ["gelu"]},
@@ -95,7 +128,9 @@ OPTIONS = {
     | {"scaling": [YARN, YARN | {"attention_factor": 1.0}]},
 }
 VARIANTS = [(group, part(group, name)) for group in PARTS for name in names(group)]
-VARIANTS += [(node, {o: v}) for node, options in OPTIONS.items() for o in options for v in options[o]]
+VARIANTS += [
+    (node, {o: v}) for node, options in OPTIONS.items() for o in options for v in options[o]
+]
 VARIANTS += [("cross_attention", part("attention", name)) for name in names("attention")]
 VARIANTS += [("embedding_norm", True), ("embedding_norm", False)]
 
@@ -110,13 +145,19 @@ def changed(config, node, value):
 def test_exported_variants_have_equal_logits(preset, tmp_path):
     """Each part and option with each preset, and many pairs of them; all else is refused by its config."""
     _, tokenizer, config = build(f"model={preset}")
-    rng, source, tokens = random.Random(preset), torch.arange(48).view(2, 24), torch.arange(60).view(2, 30)
+    rng, source, tokens = (
+        random.Random(preset),
+        torch.arange(48).view(2, 24),
+        torch.arange(60).view(2, 30),
+    )
     exported = {}
     pairs = (rng.sample(VARIANTS, 2) for _ in range(100))
     for i, variant in enumerate([[], *([v] for v in VARIANTS), *pairs]):
         folder = tmp_path / f"{i}"
         try:
-            variant_config = reduce(lambda config, change: changed(config, *change), variant, config)
+            variant_config = reduce(
+                lambda config, change: changed(config, *change), variant, config
+            )
             model = randomize(build_model(variant_config, tokenizer.vocab_size))
             family = export(model, tokenizer, variant_config, folder)
         except ValueError as error:
@@ -158,7 +199,9 @@ def test_models_that_fit_no_class_are_refused(overrides, sentence, tmp_path):
 def test_family_option(tmp_path):
     model = build("model=llama")
     assert export(*model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
-    with pytest.raises(HubError, match='is "rmsnorm" and GPT2LMHeadModel has "layernorm" .and 1 more'):
+    with pytest.raises(
+        HubError, match='is "rmsnorm" and GPT2LMHeadModel has "layernorm" .and 1 more'
+    ):
         export(*model, tmp_path / "gpt2", "gpt2")
     with pytest.raises(ValueError, match="unknown family 'gpt3'; expected one of: gpt2, llama"):
         export(*model, tmp_path / "gpt3", "gpt3")

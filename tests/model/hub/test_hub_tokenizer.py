@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 import sample
 from configs.cli import run_command
@@ -28,8 +36,17 @@ from tests.training.runs import TEXT
 from train import main
 from training.sweep import launch
 
-CHAT = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>{% endfor %}é"
-MASKED = ["a <mask> b", "a  <mask>\t<mask>b", "<mask>", " <mask> ", "the [MASK] cats", "[MASK]  [MASK] x"]
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>{% endfor %}é"
+)
+MASKED = [
+    "a <mask> b",
+    "a  <mask>\t<mask>b",
+    "<mask>",
+    " <mask> ",
+    "the [MASK] cats",
+    "[MASK]  [MASK] x",
+]
 TEXTS = [
     "",
     "a b",
@@ -60,9 +77,17 @@ def llama3():
     names = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
     tokenizer = bpe(*names, pattern=NOT_POSSESSIVE)
     begin = [(names[0], tokenizer.token_to_id(names[0]))]
-    template = processors.TemplateProcessing(f"{names[0]} $A", f"{names[0]} $A {names[0]}:1 $B:1", begin)
-    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
-    settings = {"bos_token": names[0], "eos_token": names[2], "tokenizer_class": "PreTrainedTokenizerFast"}
+    template = processors.TemplateProcessing(
+        f"{names[0]} $A", f"{names[0]} $A {names[0]}:1 $B:1", begin
+    )
+    tokenizer.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=False), template]
+    )
+    settings = {
+        "bos_token": names[0],
+        "eos_token": names[2],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     return tokenizer, {"tokenizer_config.json": settings, "chat_template.jinja": CHAT}
 
 
@@ -71,16 +96,29 @@ def roberta():
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     roles = dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
-    roles |= dict(sep_token="</s>", cls_token="<s>", mask_token={"content": "<mask>", "lstrip": True})
-    return tokenizer, {"tokenizer_config.json": {"model_max_length": 64}, "special_tokens_map.json": roles}
+    roles |= dict(
+        sep_token="</s>", cls_token="<s>", mask_token={"content": "<mask>", "lstrip": True}
+    )
+    return tokenizer, {
+        "tokenizer_config.json": {"model_max_length": 64},
+        "special_tokens_map.json": roles,
+    }
 
 
 def qwen():
     names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     tokenizer = bpe(*names, pattern=NOT_POSSESSIVE, normalizer=normalizers.NFC())
     tokenizer.add_tokens([AddedToken("<think>", normalized=False)])
-    settings = {"pad_token": names[0], "eos_token": names[2], "bos_token": None, "chat_template": CHAT}
-    settings |= {"additional_special_tokens": [*names[1:]], "tokenizer_class": "PreTrainedTokenizerFast"}
+    settings = {
+        "pad_token": names[0],
+        "eos_token": names[2],
+        "bos_token": None,
+        "chat_template": CHAT,
+    }
+    settings |= {
+        "additional_special_tokens": [*names[1:]],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     return tokenizer, {"tokenizer_config.json": settings}
 
 
@@ -92,7 +130,9 @@ def wordpiece():
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(names)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return tokenizer, {"tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}}
+    return tokenizer, {
+        "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}
+    }
 
 
 ENDS, BEGIN = ["<|eot_id|>", "<|end_of_text|>"], "<|begin_of_text|>"
@@ -113,13 +153,21 @@ def hf_folder(kind, folder, settings=None, **changes):
     tokenizer.save(str(folder / "tokenizer.json"))
     files["tokenizer_config.json"] |= settings or {}
     for file, content in files.items():
-        (folder / file).write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+        (folder / file).write_text(
+            content if isinstance(content, str) else json.dumps(content), "utf-8"
+        )
 
     def id_of(name):
-        return [*map(id_of, name)] if isinstance(name, list) else name and tokenizer.token_to_id(name)
+        return (
+            [*map(id_of, name)] if isinstance(name, list) else name and tokenizer.token_to_id(name)
+        )
 
-    edit_config(folder, **{f"{role}_token_id": id_of(name) for role, name in roles.items()} | changes)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": id_of(roles["eos"])}))
+    edit_config(
+        folder, **{f"{role}_token_id": id_of(name) for role, name in roles.items()} | changes
+    )
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": id_of(roles["eos"])})
+    )
     return folder
 
 
@@ -129,13 +177,22 @@ def behavior(folder, template=True):
     adds = (template, False)
     rows = [tokenizer(text, add_special_tokens=add)["input_ids"] for text in TEXTS for add in adds]
     rows.append(tokenizer("a", "b", add_special_tokens=template)["input_ids"])
-    decoded = [tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
+    decoded = [
+        tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)
+    ]
     roles = tokenizer.special_tokens_map, tokenizer.extra_special_tokens, tokenizer.all_special_ids
     added = {i: str(token.__getstate__()) for i, token in tokenizer.added_tokens_decoder.items()}
     chat, template = [{"role": "user", "content": "the cat"}], tokenizer.chat_template
     chat = tokenizer.apply_chat_template(chat)["input_ids"] if template else None
-    configs = [json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config")]
-    ends = None if configs[0]["model_type"] == "bert" else [config["eos_token_id"] for config in configs]
+    configs = [
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("config", "generation_config")
+    ]
+    ends = (
+        None
+        if configs[0]["model_type"] == "bert"
+        else [config["eos_token_id"] for config in configs]
+    )
     return rows, decoded, roles, added, template, chat, ends
 
 
@@ -155,7 +212,9 @@ def test_special_tokens_survive_import_and_export(kind, tmp_path):
     assert load_run(tmp_path / "again").tokenizer.state() == tokenizer.state()
     auto = hf.AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
-        assert tokenizer.encode(text).tolist() == text_ids(auto, text), "special tokens in a text are text"
+        assert tokenizer.encode(text).tolist() == text_ids(auto, text), (
+            "special tokens in a text are text"
+        )
 
 
 @pytest.mark.parametrize("kind", ["llama3", "roberta", "qwen", "wordpiece"])
@@ -164,13 +223,21 @@ def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(TEXT * 3)
     folder = hf_folder(kind, tmp_path / "hf", {"add_bos_token": True} if kind == "llama3" else {})
-    overrides = ["init_from=hf", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
+    overrides = [
+        "init_from=hf",
+        "data=text",
+        "data.path=book.txt",
+        "train.batch_size=4",
+        "precision=fp32",
+    ]
     overrides += ["train.steps=1", "eval.max_examples=2", "name=tuned"]
     assert launch(main, lambda overrides: compose(overrides, init_config), overrides) == 0
     export_run("runs/tuned", "latest", tmp_path / "back", None)
     back, before = behavior(tmp_path / "back"), behavior(folder, template=False)
     changed = {i for i in range(len(back)) if back[i] != before[i]}
-    assert changed == ({2} if kind == "wordpiece" else set()), "the roles that BertTokenizer presumes"
+    assert changed == ({2} if kind == "wordpiece" else set()), (
+        "the roles that BertTokenizer presumes"
+    )
     import_run(tmp_path / "back", tmp_path / "again")
     tokenizers = [load_run(run).tokenizer for run in ("runs/tuned", tmp_path / "again")]
     assert [tokenizer.template for tokenizer in tokenizers] == [[[], []]] * 2
@@ -201,9 +268,12 @@ def test_sentinels_in_a_prompt_are_those_of_the_tokenizer(scheme, strip, tmp_pat
     words = ["</s>", "<unk>", "\u2581", "\u2581a", "a", "b", "\u2581b", "x"]
     backend = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=1))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    backend.add_special_tokens([AddedToken(f"<extra_id_{i}>", lstrip=strip, rstrip=strip) for i in range(3)])
+    backend.add_special_tokens(
+        [AddedToken(f"<extra_id_{i}>", lstrip=strip, rstrip=strip) for i in range(3)]
+    )
     ids = {
-        name: backend.token_to_id(name) for name in ("</s>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
+        name: backend.token_to_id(name)
+        for name in ("</s>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
     }
     ids = dict(zip(("end", "sentinel_0", "sentinel_1", "sentinel_2"), ids.values(), strict=True))
     tokenizer = HubTokenizer(backend.to_str(), ids, 20)
@@ -213,21 +283,38 @@ def test_sentinels_in_a_prompt_are_those_of_the_tokenizer(scheme, strip, tmp_pat
             backend.encode(written).ids
         )
         assert tokenizer.encode(written).tolist() != backend.encode(written).ids or "{}" not in text
-    assert ids["sentinel_0"] not in encode_prompt("a <extra_id_0> b", tokenizer, 64, False, [[], []])
+    assert ids["sentinel_0"] not in encode_prompt(
+        "a <extra_id_0> b", tokenizer, 64, False, [[], []]
+    )
 
 
 def test_generation_ends_at_each_end_token(tmp_path, capsys):
-    model, prompt = hf.LlamaForCausalLM.from_pretrained(hf_folder("llama3", tmp_path / "hf")), "the cat"
+    model, prompt = (
+        hf.LlamaForCausalLM.from_pretrained(hf_folder("llama3", tmp_path / "hf")),
+        "the cat",
+    )
     inputs = torch.tensor([hf.AutoTokenizer.from_pretrained(tmp_path / "hf")(prompt)["input_ids"]])
     ids = model.generate(inputs, max_new_tokens=30, do_sample=False, eos_token_id=None)[0].tolist()
     ids = ids[inputs.shape[1] :]
     end = next(i for i in ids[3:] if i not in ids[:3])
     for config, generation in (([292, end], 292), ([292], [292, end]), (292, [end])):
         edit_config(tmp_path / "hf", eos_token_id=config)
-        (tmp_path / "hf/generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+        (tmp_path / "hf/generation_config.json").write_text(
+            json.dumps({"eos_token_id": generation})
+        )
         run = tmp_path / f"run {config} {generation}"
         import_run(tmp_path / "hf", run)
-        args = ["--run", str(run), "--prompt", prompt, "--temperature", "0", "--json", "--precision", "fp32"]
+        args = [
+            "--run",
+            str(run),
+            "--prompt",
+            prompt,
+            "--temperature",
+            "0",
+            "--json",
+            "--precision",
+            "fp32",
+        ]
         capsys.readouterr()
         assert run_command(sample.main, args) == 0
         row = json.loads(capsys.readouterr().out)
@@ -237,7 +324,9 @@ def test_generation_ends_at_each_end_token(tmp_path, capsys):
 
 @pytest.mark.parametrize("in_json", [False, True])
 @pytest.mark.parametrize("setting", [None, False, True])
-@pytest.mark.parametrize("name", [None, "GPT2TokenizerFast", "RobertaTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    "name", [None, "GPT2TokenizerFast", "RobertaTokenizer", "PreTrainedTokenizerFast"]
+)
 def test_prefix_space_is_that_of_autotokenizer(name, setting, in_json, tmp_path):
     """Some classes of transformers read tokenizer_config.json, others tokenizer.json."""
     settings = {} if setting is None else {"add_prefix_space": setting}
@@ -257,7 +346,9 @@ def test_prefix_space_is_that_of_autotokenizer(name, setting, in_json, tmp_path)
 def test_normalization_is_that_of_autotokenizer(setting, value, tmp_path):
     """BertTokenizer reads tokenizer_config.json, other classes tokenizer.json."""
     for name in ("BertTokenizer", "BertTokenizerFast", None, "PreTrainedTokenizerFast"):
-        folder = hf_folder("wordpiece", tmp_path / str(name), {setting: value, "tokenizer_class": name})
+        folder = hf_folder(
+            "wordpiece", tmp_path / str(name), {setting: value, "tokenizer_class": name}
+        )
         auto, tokenizer = hf.AutoTokenizer.from_pretrained(folder), load_hf(folder)[1]
         for text in (*TEXTS, "The CAT", "\u00e1 \u00c1", "a\u6771a"):
             assert tokenizer.encode(text).tolist() == text_ids(auto, text), (name, text)
@@ -300,15 +391,22 @@ def test_a_folder_without_tokenizer_config(tmp_path):
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
     back, expected = hf.AutoTokenizer.from_pretrained(tmp_path / "back"), llama3()[0]
     assert (back.bos_token, back.eos_token, back.chat_template) == (BEGIN, ENDS[0], CHAT)
-    assert [back(text)["input_ids"] for text in TEXTS] == [expected.encode(text).ids for text in TEXTS]
+    assert [back(text)["input_ids"] for text in TEXTS] == [
+        expected.encode(text).ids for text in TEXTS
+    ]
 
 
 def test_large_and_damaged_files_are_refused(tmp_path):
     folder = hf_folder("llama3", tmp_path / "hf")
-    for name, content in (("chat_template.jinja", "x" * (1 << 24) + "x"), ("tokenizer_config.json", "[]")):
+    for name, content in (
+        ("chat_template.jinja", "x" * (1 << 24) + "x"),
+        ("tokenizer_config.json", "[]"),
+    ):
         before = (folder / name).read_text()
         (folder / name).write_text(content)
-        with pytest.raises(HubError, match=f"{re.escape(name)} (has more than 16,777,216|is not a JSON)"):
+        with pytest.raises(
+            HubError, match=f"{re.escape(name)} (has more than 16,777,216|is not a JSON)"
+        ):
             load_hf(folder)
         (folder / name).write_text(before)
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

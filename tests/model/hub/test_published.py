@@ -17,7 +17,13 @@ from tests.training.runs import TEXT, rows
 from train import main
 from training.sweep import launch
 
-OVERRIDES = ["init_from=hf", "data=text", "data.path=book.txt", "train.batch_size=4", "precision=fp32"]
+OVERRIDES = [
+    "init_from=hf",
+    "data=text",
+    "data.path=book.txt",
+    "train.batch_size=4",
+    "precision=fp32",
+]
 
 
 def compose_with_init(overrides):
@@ -34,7 +40,10 @@ def workdir(tmp_path, monkeypatch):
 def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
     hf_model = build_hf("gpt2")
     save(hf_model, workdir / "hf")
-    assert launch(main, compose_with_init, [*OVERRIDES, "train.steps=2", "eval.every=1", "name=tuned"]) == 0
+    assert (
+        launch(main, compose_with_init, [*OVERRIDES, "train.steps=2", "eval.every=1", "name=tuned"])
+        == 0
+    )
     total = n = 0
     for batch in load(compose_with_init(OVERRIDES), init_model("hf")[1]).validation.evaluation():
         with torch.no_grad():
@@ -64,8 +73,17 @@ def test_training_with_another_tokenizer(workdir):
     tokenizer.add_special_tokens(["<mask>"])
     tokenizer.save("hf/tokenizer.json")
     Path("hf/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
-    assert launch(main, compose_with_init, [*OVERRIDES, "train.steps=2", "sample.every=1", "name=tuned"]) == 0
+    assert (
+        launch(
+            main, compose_with_init, [*OVERRIDES, "train.steps=2", "sample.every=1", "name=tuned"]
+        )
+        == 0
+    )
     run = load_run(workdir / "runs/tuned")
-    assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == tokenizer.token_to_id("<mask>")
-    samples = [json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()]
+    assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == tokenizer.token_to_id(
+        "<mask>"
+    )
+    samples = [
+        json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()
+    ]
     assert "<mask>" in samples[0]["masked"]
