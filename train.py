@@ -1,154 +1,241 @@
-"""The story of a run: config -> data -> model -> loop -> checkpoint.
+"""Train a language model: the whole story of a run, in order.
 
-python train.py model=llama data=text data.path=book.txt
+python train.py model=llama data=text data.path=book.txt name=book
+torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
 """
 
-import sys
+import itertools
+import math
+import time
+from typing import Any
 
-from training.sweep import COMPLETION, HELP, launch
+import hydra
+import torch
+from omegaconf import DictConfig
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
-if __name__ == "__main__" and (HELP | COMPLETION) & {*sys.argv}:
-    sys.exit(launch(None, None, sys.argv[1:]))  # before torch is imported, which takes a second
-
-from configs.cli import print
-from configs.compose import compose
-from data.corpus import load, tokenizing_progress
+from configs.cli import print, run_command, run_job
+from configs.compose import prepare_hydra
+from configs.errors import NonFiniteError, StopRequested
+from configs.schema import Config
+from data.corpus import Loaders, load
 from data.loader import prefetch
-from model.checkpoint.files import RUNS_DIR
-from model.hub.convert import init_config, init_model
-from model.precision import (
-    choose_device,
-    choose_precision,
-    tune_malloc,
-    use_deterministic_algorithms,
-)
+from data.objectives import Batch
+from model.checkpoint import name_of, newest_whole, read_tokenizer, rebuilt, write_metadata
+from model.hub.convert import init_model
 from model.transformer import build_model
-from training.distributed import (
-    catching_signals,
-    exit_process,
-    init_distributed,
-    is_main_rank,
-    waiting_for,
+from training import cost, distributed, run_folder
+from training.checkpointer import Checkpointer, TrainState
+from training.distributed import World
+from training.evaluate import evaluate, sample
+from training.log import Log
+from training.optimizer import build_optimizers, groups_of, set_lr, state_bytes
+from training.resume import read_settings
+from training.schedule import Progress, build_schedule
+from training.step import (
+    LossModule,
+    compile_module,
+    fit_micro_batch,
+    micro_batches,
+    recompute_blocks,
+    seed_step,
 )
-from training.estimate import estimate, preview
-from training.evaluate import evaluate_run, sample_validation
-from training.monitor import open_monitor
-from training.plan import check_batch_size, check_parts, plan
-from training.profile import profile_step
-from training.resume import latest_whole, reload_data, resolve_config, restore
-from training.run import Run
-from training.run_folder import check_name, lock_if_resuming
-from training.step import seed_step
 from training.summary import summarize
 
 
-def prepare(config, overrides):
-    """The run of a config, ready for its first step. Wrong settings are refused before any text is read."""
-    check_name(config.name, config.resume)
-    check_parts(config)
-    dist, device = init_distributed(
-        choose_device(config.device), config.parallel, config.ddp_timeout
-    )
-    check_batch_size(config.train, dist.world_size)
-    tune_malloc()
-    precision = choose_precision(device, config.precision)
-    use_deterministic_algorithms(config.deterministic)
-    stored = latest_whole(RUNS_DIR / config.name, dist, device) if config.resume else None
-    model, tokenizer = (
-        init_model(config.init_from) if config.init_from and not stored else (None, None)
-    )
-    with tokenizing_progress() as report:
-        loaders = dist.run_slow(
-            lambda: (
-                reload_data(config, stored, report) if stored else load(config, tokenizer, report)
-            ),
-            device,
-        )
-    model = model or build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
-    train_step, cost = profile_step(config, dist, precision, loaders, model.to(device), stored)
-    run = Run(config, overrides, loaders, train_step, cost, stored)
-    if stored:
-        restore(run)
-    return run
+def train(config: Config, choices: dict[str, Any]) -> float:
+    """Build all that a run needs, and run it; returns its validation loss."""
+    cost.check_parts(config)
+    run_folder.check_name(config)
+    world = distributed.start(config)
+    with run_folder.open_folder(config, world) as run:
+        stored = newest_whole(run) if config.resume else None
+
+        # data: the tokens of a text, cached, and the batch of any step
+        model, tokenizer = None, None
+        if stored:
+            tokenizer = read_tokenizer(run)
+        elif config.init_from:
+            model, tokenizer = init_model(config.init_from)
+            model = rebuilt(model, config.model)
+        data = load(config, tokenizer if config.init_from else None)
+        world.wait()
+
+        # the model, and the loss of a batch
+        vocab_size = data.tokenizer.vocab_size
+        model = model or build_model(config.model, vocab_size, config.seed)
+        module = LossModule(model.to(world.device), config.loss)
+        if config.train.recompute == "block":
+            recompute_blocks(model)
+        if world.parallel == "fsdp":
+            distributed.shard(module, world)
+
+        # optimizers; weights, optimizer state and progress of the checkpoint
+        optimizers = build_optimizers(config.optimizer, model)
+        saver = Checkpointer(run, config.checkpoint.keep, world, model, optimizers)
+        state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
+
+        # micro-batches that fit in memory; torch.compile, DDP
+        needed = state_bytes(model, optimizers)
+        found = state.micro_batch_size
+        state.micro_batch_size = fit_micro_batch(module, data.train, config, world, needed, found)
+        train_module = distributed.wrap(compile_module(module, config, world), world)
+
+        # the folder of the run, with what it needs besides its weights
+        if world.is_main:
+            run_folder.check_disk_space(run, saver.nbytes(), config.checkpoint.keep)
+            environment = run_folder.environment(world)
+            write_metadata(run, config, choices, data.tokenizer, environment)
+            print(run_folder.describe(run, config, data, model, world, state))
+        log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
+        try:
+            loop(config, world, data, module, train_module, optimizers, state, saver, log)
+            metrics = evaluate(module, data, world, state.micro_batch_size)
+            log.evaluation(state, full=True, **metrics)
+        except StopRequested:
+            if state.step:
+                saver.finish(state)
+            world.wait()  # torchrun ends all processes once one has exited
+            log.print(f"stopped; to resume: python train.py name={name_of(run)} resume=true")
+            raise
+        finally:
+            log.close()
+        if world.is_main:
+            print(summarize(config, data, saver, state, metrics))
+    return metrics["val_loss"]
 
 
-def train(run, monitor):
-    """The loop. Every weight is a function of (seed, step); logs, samples and evaluations only observe."""
-    config, state, on_gpu = run.config, run.state, run.precision.device.type == "cuda"
-    steps = range(state.step, run.steps)
+def loop(
+    config: Config,
+    world: World,
+    data: Loaders,
+    module: LossModule,
+    train_module: nn.Module,
+    optimizers: list[Optimizer],
+    state: TrainState,
+    saver: Checkpointer,
+    log: Log,
+) -> None:
+    """Every weight is a function of (seed, step); evaluations, samples and logs only observe."""
+    progress_of = Progress(config.train, data.train)
+    schedule = build_schedule(config.schedule, progress_of.steps)
     batches = prefetch(
-        lambda step: run.loaders.train.batch(step, *run.dist.share), steps, pin=on_gpu
+        lambda step: data.train.batch(step, *world.share),
+        itertools.count(state.step),
+        pin=world.device.type == "cuda",
     )
-    for step, batch in zip(steps, batches, strict=False):
-        log_sample(run, monitor)
-        if due(step, config.eval.every) or (step == steps.start and run.from_best):
-            evaluate_subset(run, monitor)
-            if state.out_of(config.train.patience):
-                break
-        seed_step(config.seed, step, run.dist.rank)
-        lr_factor = run.schedule(step)
-        with run.error_context(step):
-            metrics = run.train_step(batch, lr_factor, run.flags)
-        run.advance(metrics)
-        monitor.step(state.step, metrics)
-        if run.ends_here(metrics.flags):
+    start = time.perf_counter() - state.seconds
+
+    def is_due(every: int | None) -> bool:
+        return every is not None and state.step % every == 0
+
+    def validate() -> bool:
+        """Evaluate a part of the validation set, always the same; whether it is the best so far."""
+        size = state.micro_batch_size
+        metrics = evaluate(module, data, world, size, config.eval.max_examples)
+        log.evaluation(state, **metrics)
+        return state.judge(metrics["val_loss"])
+
+    distributed.catch_signals()
+    if state.step == 0 and config.eval.every:
+        validate()
+        if config.init_from:  # it may stay the best
+            saver.save(state, best=True)
+
+    while (progress := progress_of(state)) < 1:
+        lr = set_lr(optimizers, schedule(progress))
+        seed_step(config.seed, state.step, world.rank)  # of dropout
+        seconds = time.perf_counter() - start
+        loss, grad_norm, state.seconds, stop = update(
+            train_module, next(batches), optimizers, world, config, state, seconds
+        )
+        state.step += 1
+        state.tokens += progress_of.tokens_per_step
+        log.step(state, progress, loss=loss, lr=lr, grad_norm=grad_norm)
+
+        is_best = is_due(config.eval.every) and validate()
+        if is_due(config.sample.every):
+            log.sample(state, sample(module, data, world))
+        if is_best or is_due(config.checkpoint.every):
+            saver.save(state, is_best)
+        if stop:
+            raise StopRequested
+        if config.train.patience and state.evals_since_best >= config.train.patience:
             break
-        if due(state.step, config.checkpoint.every):
-            run.save()
     if state.step:
-        run.save()
-    if 0 < state.step == run.steps:
-        log_sample(run, monitor)
-        evaluate_subset(run, monitor)
-    val_metrics = evaluate_run(run)
-    monitor.evaluation(state.step, val_metrics, full=True)
-    return val_metrics
+        saver.finish(state)
 
 
-def due(step, every):
-    return every is not None and step % every == 0
+def update(
+    module: nn.Module,
+    batch: Batch,
+    optimizers: list[Optimizer],
+    world: World,
+    config: Config,
+    state: TrainState,
+    seconds: float,
+) -> tuple[float, float, float, bool]:
+    """One step: forward and backward passes, clipping, update. Returns the loss, the norm of the
+    gradient, the seconds of the main process, and whether a signal has reached any process."""
+    scaler = world.scaler
+
+    # the gradient of the mean over all targets, in micro-batches
+    count = world.sum(batch.count)[0] if world.size > 1 else batch.count
+    total = torch.zeros((), device=world.device)
+    for rows, is_last in micro_batches(batch, state.micro_batch_size, world.device):
+        with distributed.syncing(module, is_last, world):
+            with world.precision.autocast():
+                part = module(*rows)
+            # DDP and FSDP average over the processes; the sum is needed
+            scaler.scale(part * (world.size / count)).backward()
+        total += part.detach()
+
+    # clip
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    parameters = list(module.parameters())
+    norm = distributed.whole(clip_grad_norm_(parameters, config.train.grad_clip or math.inf))
+
+    # the numbers of all processes: the only wait for a GPU. A NaN or infinity never reaches the weights
+    clock = seconds if world.is_main else 0.0
+    sums = world.sum(total, batch.count, norm, clock, len(distributed.received)).tolist()
+    loss, grad_norm, seconds = sums[0] / sums[1], sums[2] / world.size, sums[3]
+    overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
+    for name, number in (("loss", loss), ("gradient", 0.0 if overflow else grad_norm)):
+        if not math.isfinite(number):
+            reason = f"step {state.step + 1}: the {name} is not finite ({number})"
+            hint = "the weights were not updated; try a lower optimizer.lr"
+            raise NonFiniteError(f"{reason}; {hint}")
+
+    # update
+    for optimizer in optimizers:
+        if not overflow:
+            scaler.step(optimizer)
+        optimizer.zero_grad()
+    scaler.update()
+    return loss, grad_norm, seconds, sums[4] > 0
 
 
-def log_sample(run, monitor):
-    if run.state.step and due(run.state.step, run.config.sample.every):
-        monitor.sample(run.state.step, sample_validation(run))
+@hydra.main(config_path="configs", config_name="train", version_base="1.3")
+def main(node: DictConfig) -> float | None:
+    """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
 
-
-def evaluate_subset(run, monitor):
-    """Evaluate the same part of the validation set each time; save the best checkpoint."""
-    val_metrics = evaluate_run(run, run.config.eval.max_examples)
-    monitor.evaluation(run.state.step, val_metrics, full=False)
-    if run.state.step and val_metrics["val_loss"] < run.state.best_val_loss:
-        run.save(best=True)
-    run.state.judge(val_metrics["val_loss"])
-
-
-def validate(overrides):
-    """The config of a command line, after every check that needs no data."""
-    config = compose(overrides, init_config)
-    check_parts(config)
-    return config
-
-
-def main(overrides):
-    config, overrides = resolve_config(overrides, init_config)
-    if config.dry_run == "plan":
-        if is_main_rank():
-            print(estimate(config))
-        return
-    if config.dry_run and is_main_rank():
-        print(preview(config))
-    with waiting_for("another process"), lock_if_resuming(config) as check_lock:
-        run = prepare(config, overrides)
-        if run.dist.is_main:
-            print(plan(run))
+    def job() -> float | None:
+        config, choices = read_settings(node)
         if config.dry_run:
-            return
-        with catching_signals(), run.open(check_lock), open_monitor(run) as monitor:
-            val_metrics = train(run, monitor)
-        if run.dist.is_main:
-            print(summarize(run, val_metrics))
+            print(cost.report(config))
+            return None
+        return train(config, choices)
+
+    return run_job(job)
+
+
+def command() -> None:
+    prepare_hydra()
+    main()
 
 
 if __name__ == "__main__":
-    exit_process(launch(main, validate, sys.argv[1:]))
+    distributed.end(run_command(command))

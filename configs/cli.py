@@ -2,149 +2,121 @@
 
 import argparse
 import builtins
-import errno
 import os
 import re
 import sys
 import traceback
-from contextlib import redirect_stderr
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
-from configs.errors import StopRequested
-
-EXIT_CODES = {
-    FloatingPointError: 5,
-    MemoryError: 6,
-    OSError: 6,
-    ValueError: 2,
-}  # of errors without their own
-CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)  # and bidirectional overrides
+# of errors that have none of their own
+EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and text direction
+LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
+MAX_SENTENCE = 1000  # characters: it may quote a value of any length
 
 
-def escape(text, keep=""):
-    """Spell out control characters: a terminal would act on them."""
-    return CONTROL.sub(
-        lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text)
-    )
+def escape(text: object, keep: str = "") -> str:
+    """Spell out control characters, which a terminal would act on."""
+
+    def spell(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode()
+
+    return CONTROL.sub(spell, str(text))
 
 
-def print(text="", file=None, end="\n"):
+def print(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
     """Print text that may come from a file or a model."""
     builtins.print(escape(text, keep="\n\t"), file=file, end=end, flush=True)
 
 
-def warn(text):
+def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def clock(seconds):
-    """1:02, or 1:00:02"""
-    hours, seconds = divmod(round(seconds), 3600)
-    return (
-        f"{hours}:{seconds // 60:02}:{seconds % 60:02}"
-        if hours
-        else f"{seconds // 60}:{seconds % 60:02}"
-    )
-
-
-def run_command(main, args):
-    """main(args), and the exit code; debug=true and --debug show the traceback."""
-    reopen_streams()
+def run_command(main: Callable[[], Any]) -> int:
+    """main(), and the exit code of the command."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(
-            errors="backslashreplace"
-        )  # text may have characters that a terminal cannot show
-    with redirect_stderr(SafeStream(sys.stderr)):
-        try:
-            main(args)
-            sys.stdout.flush()
-            return 0
-        except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
-            discard_output(sys.stdout)
-            return 0
-        except KeyboardInterrupt:
-            return 130
-        except StopRequested as stop:
-            return stop.exit_code
-        except Exception as error:
-            code, message = explain(error)
-            if code is None or {"debug=true", "--debug"} & set(args):
-                print(traceback.format_exc(), file=sys.stderr)
-            if len(message) > 1000:  # it may quote a name of any length
-                message = f"{message[:500]} ... {message[-500:]}"
-            if code is not None:
-                print(f"error: {escape(message)}", file=sys.stderr)
-            return code or 1
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show
+    try:
+        main()
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:
+        return report(error)
 
 
-def explain(error):
-    """(exit code, sentence); the code of a bug is None, for it keeps its traceback."""
-    message, known = (
-        str(error),
-        (code for kind, code in EXIT_CODES.items() if isinstance(error, kind)),
-    )
+def report(error: Exception) -> int:
+    """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
+    code, sentence = explain(error)
+    if code is None or {"debug=true", "--debug"} & set(sys.argv):
+        traceback.print_exception(error)
+    if code is None:
+        return 1
+    if len(sentence) > MAX_SENTENCE:
+        half = MAX_SENTENCE // 2
+        sentence = f"{sentence[:half]} ... {sentence[-half:]}"
+    print(f"error: {escape(sentence)}", file=sys.stderr)
+    return code
+
+
+def explain(error: Exception) -> tuple[int | None, str]:
+    """(exit code, sentence); the code of a bug is None."""
+    message = str(error)
+    if hasattr(error, "exit_code"):
+        return error.exit_code, message
+    if type(error).__module__.partition(".")[0] in ("hydra", "omegaconf"):
+        from configs.compose import explain_hydra
+
+        return 2, explain_hydra(error)
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename or 'the disk'}: {error.strerror.lower()}"
-        if error.errno == errno.ENAMETOOLONG:
-            return 2, message
-    elif isinstance(error, RuntimeError) and not hasattr(error, "exit_code"):
+    elif isinstance(error, RuntimeError):
         reason = message.partition("\n")[0]
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
-            return 6, f"out of memory ({reason}); use a smaller model, batch or context"
-    return getattr(error, "exit_code", next(known, None)), message or "out of memory"
+            return (
+                6,
+                f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size=",
+            )
+        if LOST_PEER.search(message):
+            return 7, f"another process of this run has ended or does not respond ({reason})"
+    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    return next(codes, None), message or "out of memory"
 
 
-def reopen_streams():
-    """Open closed standard streams on the null device: the next file to be opened would get their number."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
-    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+def run_job(function: Callable[[], float | None]) -> float | None:
+    """One run, called by Hydra. The error of a sweep's run is Hydra's, which goes on with the next."""
+    from hydra.core.hydra_config import HydraConfig
+
+    try:
+        return function()
+    except Exception as error:
+        if HydraConfig.get().mode.name == "MULTIRUN":
+            raise
+        raise SystemExit(report(error)) from None
 
 
 class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are those of run_command."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-def as_utf8(text):
-    """The UTF-8 text of an argument or line of input, which Python cannot decode under an ASCII locale."""
-    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
-
-
-def expand_user(path):
+def expand_user(path: str | Path) -> Path:
     """The path, with ~ and ~name replaced by home folders."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         name = Path(path).parts[0]
         raise ValueError(f"cannot expand {name} in {path}: the home folder is unknown") from None
-
-
-class SafeStream:
-    """A stream that may lose its reader or its disk: that is one warning, and the command continues."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __getattr__(self, name):
-        attribute = getattr(self.stream, name)
-        return partial(self.attempt, attribute) if name in ("write", "flush") else attribute
-
-    def attempt(self, function, *args):
-        try:
-            return function(*args)
-        except OSError as error:
-            discard_output(self.stream)
-            warn(f"cannot print any more ({error.strerror.lower()}); the run continues")
-
-
-def discard_output(stream):
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,272 +1,242 @@
-"""Compose: the YAML files of configs/ and the overrides of a command line become one typed Config."""
+"""Compose: what Hydra composed becomes one typed Config, and Hydra's errors become one sentence."""
 
-import math
 import os
 import re
-from contextlib import suppress
-from copy import deepcopy
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
-from functools import cache
-from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import hydra
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from configs.cli import expand_user
 from configs.registry import flatten, from_dict
 from configs.schema import Config, check_numbers
 
 CONFIGS = Path(__file__).parent
-VERBATIM = ("name", "data.path", "data.id", "data.source", "data.target", "data.cache", "init_from")
+# taken as typed: names and paths may have characters that mean something to Hydra
+VERBATIM = {"name", "init_from", "data.path", "data.id", "data.source", "data.target", "data.cache"}
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
-MAX_RUNS = 1000  # of a sweep
 DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
-CANNOT_PARSE = "cannot parse {!r:.60}; write group=option or key=value, each as one shell word"
-FROM_INIT = r"[+~]*(model|size|block|norm|attention|position|ffn|tokenizer)\b"
-
-# what other projects call a setting
-SYNONYM_TABLE = """
-lr=learning_rate,max_lr min_lr_ratio=min_lr train.steps=max_iters,max_steps,iterations,num_train_steps
-train.epochs=num_train_epochs,max_epochs train.tokens=max_tokens micro_batch_size=gradient_accumulation_steps
-context_length=block_size,seq_len,seq_length,n_positions,context d_model=n_embd,dim,hidden_size
-n_layers=n_layer,depth,num_layers n_heads=n_head,heads,num_heads precision=dtype,mixed_precision,fp16,bf16
-name=out_dir,output_dir wandb.mode=wandb_log sliding_window=window logit_softcap=softcap rope_theta=base
-"""
-SYNONYMS = {
-    s: name for name, row in (e.split("=") for e in SYNONYM_TABLE.split()) for s in row.split(",")
+FLAGS = {
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
+    *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
+    *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 }
+# what other projects call a setting
+SYNONYMS = {
+    "lr": "learning_rate max_lr",
+    "min_lr_ratio": "min_lr",
+    "train.steps": "max_iters max_steps iterations num_train_steps",
+    "train.epochs": "num_train_epochs max_epochs",
+    "train.tokens": "max_tokens",
+    "micro_batch_size": "gradient_accumulation_steps",
+    "context_length": "block_size seq_len seq_length n_positions context",
+    "d_model": "n_embd dim hidden_size",
+    "n_layers": "n_layer depth num_layers",
+    "n_heads": "n_head heads num_heads",
+    "precision": "dtype mixed_precision fp16 bf16",
+    "name": "out_dir output_dir",
+    "eval.every": "eval_interval",
+    "log.every": "log_interval",
+    "wandb.mode": "wandb_log",
+    "sliding_window": "window",
+    "logit_softcap": "softcap",
+    "rope_theta": "base",
+}
+MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 
 
-def compose(overrides=(), init_config=None):
-    """The Config of a command line; init_config(place) reads model and tokenizer settings of init_from."""
-    return to_config(resolve(overrides, init_config)[0])
-
-
-def resolve(overrides, init_config=None):
-    """(the config as plain data, the overrides with the objective that fits data and model)"""
-    rest = [o for o in overrides if not re.match(r"objective\.|objective=auto$", o)]
-    raw = compose_raw(rest)
-    raw |= (pretrained := from_init(raw["init_from"], overrides, init_config))
-    if raw["objective"]["kind"] == "auto":
-        kind = DEFAULT_OBJECTIVE.get(raw["model"]["kind"], "next_token")
-        kind = "pairs" if raw["data"]["kind"] in PAIR_SOURCES else kind
-        overrides = [f"objective={kind}", *(o for o in overrides if o != "objective=auto")]
-    return compose_raw(overrides) | pretrained, list(overrides)
-
-
-def from_init(place, overrides, init_config):
-    if place is None:
-        return {}
-    if init_config is None:
-        raise ValueError("only train.py takes init_from; see what it would train by dry_run=true")
-    if conflict := next((o for o in overrides if re.match(FROM_INIT, o)), None):
-        raise ValueError(
-            f"{conflict} conflicts with init_from, which sets model and tokenizer; remove it"
-        )
-    return init_config(place)
-
-
-def compose_raw(overrides):
-    """Hydra's composition of the overrides, as plain data."""
-    for override in overrides:
-        check_override(override)
-    try:
-        return deepcopy(compose_cached(tuple(map(quote_value, overrides))))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ValueError(explain_error(error, overrides)) from None
-
-
-@cache
-def compose_cached(overrides, complete=True):
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """The Config of these overrides, without a command line."""
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return OmegaConf.to_container(
-            hydra.compose("train", list(overrides)), throw_on_missing=complete
-        )
+        node = hydra.compose("train", prepare_arguments(overrides))
+    return to_config(node)
 
 
-def check_override(override):
-    """Refuse what only Hydra accepts, such as its own settings and interpolations, and unknown options."""
-    key, _, value = override.partition("=")
-    group, at, _ = (name := key.lstrip("+~")).partition("@")
-    if re.match(r"hydra\b", name):
-        raise ValueError(f"{key}: Hydra's own settings have no effect here; remove it")
-    if "/" in key or ".." in key or (at and group not in groups()):
-        is_recipe = key.endswith((".py", ".yaml"))
-        hint = (
-            "recipes are experiment=..."
-            if is_recipe
-            else f"to train on it, use data=text data.path={key}"
-        )
-        raise ValueError(f"unknown setting {key}{f'; {hint}' if value == '' else ''}")
-    if not re.fullmatch(r"\w[\w.-]{0,200}(@[\w.]+)?", name):
-        raise ValueError(CANNOT_PARSE.format(override))
-    if "${" in override and name not in VERBATIM:
-        raise ValueError(f"{override}: interpolations are not supported; write the value itself")
-    if len(value) > 4000 and name not in VERBATIM:
-        raise ValueError(f"{override:.60}... is too long")
-    options, path = groups().get(group, []), CONFIGS / group / f"{value}.yaml"
-    if options and key.startswith("~"):
-        raise ValueError(
-            f"{override} removes a required setting; {group}=... chooses another option"
-        )
-    if options and value.startswith("["):
-        raise ValueError(
-            f"{override} lists options of {group}; -m {group}=a,b trains one model for each"
-        )
-    if value in options and not re.search("(?m)^# @package ", path.read_text(encoding="utf-8")):
-        raise ValueError(f"{path} must begin with the line '# @package {package_of(group)}'")
-    if not options or value in options or "," in value:
-        return
-    if group == "data" and (os.path.exists(expand_user(value)) or re.search(r"[./]", value)):
-        raise ValueError(f"data=... is a kind of data, not a path; use data=text data.path={value}")
-    hint = did_you_mean(value, options)
-    raise ValueError(f"unknown option {group}={value}{hint}; choose one of: {', '.join(options)}")
-
-
-def check_flags(args, known):
-    """Refuse flags but the known ones: a setting is written without dashes."""
-    if unknown := sorted({arg.partition("=")[0] for arg in args if arg.startswith("-")} - known):
-        words = [word for arg in args for word in arg.split("=", 1)]  # of --lr 0.1 and --lr=0.1
-        value = next(iter(words[words.index(unknown[0]) + 1 :]), "...")
-        setting = nearest(unknown[0].lstrip("-").replace("-", "_"), flatten(compose_raw(())))
-        example = f"{setting}={value}" if setting else "train.steps=100"
-        hint = f"settings are written key=value, for example {example} (see train.py --cfg job)"
+def prepare_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings added."""
+    flags = [argument for argument in arguments if not is_override(argument)]
+    overrides = [quote(argument) for argument in arguments if is_override(argument)]
+    if unknown := [
+        flag for flag in flags if flag.startswith("-") and flag.partition("=")[0] not in FLAGS
+    ]:
+        name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
+        setting = nearest(name, known_settings([])) or "train.steps"
+        hint = f"settings are written key=value, for example {setting}=... (see --cfg job)"
         raise ValueError(f"unknown option {unknown[0]}; {hint}")
+    return flags + overrides + implied(overrides)
 
 
-@cache
-def groups():
-    names = sorted({path.parent.name for path in CONFIGS.glob("*/*.yaml")})
-    return {name: sorted(path.stem for path in (CONFIGS / name).glob("*.yaml")) for name in names}
+def prepare_hydra() -> None:
+    """The command line of this process, before Hydra reads it."""
+    sys.argv[1:] = prepare_arguments(sys.argv[1:])
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
 
 
-def package_of(group):
-    """The node of the config that an option of the group fills; of presets, "_global_"."""
-    texts = (path.read_text(encoding="utf-8") for path in (CONFIGS / group).glob("*.yaml"))
-    return next(
-        match[1] for text in texts if (match := re.search(r"(?m)^# @package ([\w.]+)", text))
-    )
+def is_override(argument: str) -> bool:
+    return not argument.startswith("-") and ("=" in argument or argument.startswith("~"))
 
 
-def quote_value(override):
-    """Paths and names are taken as typed, whatever characters they contain."""
-    key, equals, value = override.partition("=")
-    if not equals or key not in VERBATIM or value == "null":
+def quote(override: str) -> str:
+    """Values of the VERBATIM keys are taken as typed, but for lists: a sweep has one (-m name=a,b)."""
+    key, _, value = override.partition("=")
+    is_list = "," in value and not os.path.exists(os.path.expanduser(value))
+    if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"\[]|\$\{", value):
         return override
     escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
     return f"{key}='{escaped}'"
 
 
-def expand_sweep(overrides):
-    """A list of overrides for each combination of the values listed."""
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        try:
-            parsed = parser.parse_overrides(list(map(quote_value, overrides)))
-        except HydraException as error:
-            raise ValueError(explain_error(error, overrides)) from None
-    choices = []
-    for override, p in zip(overrides, parsed, strict=True):
-        key, _, value = override.partition("=")
-        choices.append([override])
-        if p.is_sweep_override():
-            choices[-1] = []
-            with suppress(
-                HydraException, ValueError, ArithmeticError
-            ):  # interval(0,1), range(1,2,0)
-                values = islice(p.sweep_string_iterator(), MAX_RUNS + 1)
-                choices[-1] = [f"{p.get_key_element()}={one}" for one in values]
-        elif key in VERBATIM and not os.path.exists(value):
-            choices[-1] = [f"{key}={path}" for path in value.split(",")]
-        if not choices[-1]:
-            raise ValueError(
-                f"{override:.60} lists no values; write {key}=a,b or {key}=range(start,stop)"
-            )
-    if math.prod(map(len, choices)) > MAX_RUNS:
-        raise ValueError(
-            f"these settings have more than {MAX_RUNS:,} combinations, each of them a run"
-        )
-    return [list(combination) for combination in product(*choices)]
+def implied(overrides: Sequence[str]) -> list[str]:
+    """Settings that follow from others: a length replaces the default one, and fine-tuning has an
+    optimizer of its own."""
+    values = dict(override.partition("=")[::2] for override in overrides)
+    lengths = [values.get(f"train.{name}", "null") for name in ("tokens", "epochs", "minutes")]
+    more = []
+    if "train.steps" not in values and lengths != ["null"] * 3:
+        more.append("train.steps=null")
+    is_new = values.get("resume", "false") == "false"
+    if values.get("init_from", "null") != "null" and "optimizer" not in values and is_new:
+        more.append("optimizer=finetune")
+    return more
 
 
-def explain_error(error, overrides):
-    """Hydra's error in one sentence; for an unknown setting, with the name that was probably meant."""
-    end = r"\n\s*(?:Config search path|See https|full_key|object_type)"
-    text = " ".join(re.split(end, str(error))[0].split())
-    key = getattr(error, "full_key", None)
-    if isinstance(error, OverrideParseException):
-        return CANNOT_PARSE.format(error.override)
-    if isinstance(error, MissingMandatoryValue):
-        return f"{key or text.rpartition(' ')[2]} is required"
-    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
-        return f"{match[1]} lists several values; -m runs one training for each"
-    if match := re.search(
-        r"Could not (?:override|delete from config\.) '(.+?)'|Key '(.+?)'.* not in", text
-    ):
-        return unknown_setting(match[1] or key or match[2], overrides)
-    if match := re.search(r"Multiple values for (.+?)\. To|An item is already at '(.+?)'", text):
-        return f"{match[1] or match[2]} exists already; write it without +"
-    return f"{key}: {text}" if key else text
-
-
-def unknown_setting(key, overrides):
-    """Name the option that has this setting, the nearest name, or the settings of the same group."""
-    known, options = {}, tuple(o for o in overrides if re.split("[@=]", o)[0] in groups())
-    with suppress(HydraException, OmegaConfBaseException):
-        known = flatten(compose_cached(options, complete=False))
-    node, _, last = key.rpartition(".")
-    group, node = (
-        node.rpartition(".")[2],
-        f"model.{node}" if f"model.{node}.kind" in known else node,
-    )
-    meant, kind = f"{node}.{last}".lstrip("."), known.get(f"{node}.kind")
-    paths = [CONFIGS / group / f"{option}.yaml" for option in groups().get(group, []) if group]
-    having = [p.stem for p in paths if last in OmegaConf.to_container(OmegaConf.load(p))]
-    if having and kind and meant not in known:
-        return f"{group}={kind} has no {last!r}; did you mean {group}={min(having, key=len)} {meant}=...?"
-    names = [name for name in known if not key.startswith(f"{name}.")]
-    hint = did_you_mean(meant, names if node else [*names, *groups()])
-    siblings = ", ".join(name for name in known if node and name.rpartition(".")[0] == node)
-    return f"unknown setting {key}{hint or (siblings and f'; there are {siblings}')}"
-
-
-def did_you_mean(name, known):
-    return f" (did you mean {near}?)" if (near := nearest(name, known)) else ""
-
-
-def nearest(name, known):
-    """The known name that ends alike, that a synonym stands for, or that looks alike; or None."""
-    node, _, last = name.rpartition(".")
-    if alike := [k for k in known if k.rpartition(".")[2] == last and ("." in k or not node)]:
-        return get_close_matches(name, alike, 1, 0)[0]
-    if synonym := SYNONYMS.get(last):
-        return synonym if "." in synonym else nearest(synonym, known) or synonym
-    siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == node}
-    siblings |= {synonym: siblings[name] for synonym, name in SYNONYMS.items() if name in siblings}
-    close = [siblings[sibling] for sibling in get_close_matches(last, siblings, 1)]
-    return next(iter(close or get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)
-
-
-def to_config(raw):
-    """Plain data as a Config: every value of its type and within its bounds."""
-    config = from_dict(Config, raw)
+def to_config(node: DictConfig) -> Config:
+    """Hydra's config as a Config: every value of its type and within its bounds."""
+    values: Any = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    for group in groups():
+        if group in values and group not in Config.__dataclass_fields__ and group != "hydra":
+            line = f"'# @package {package_of(group)}'"
+            raise ValueError(f"each file of configs/{group} must begin with the line {line}")
+    if values["objective"]["kind"] == "auto":
+        values["objective"] = default_objective(values["model"]["kind"], values["data"]["kind"])
+    config = from_dict(Config, values)
     check_numbers(flatten(asdict(config)))
     train = config.train
-    if (
-        train.steps is None
-        and train.tokens is None
-        and train.minutes is None
-        and train.epochs is None
-    ):
-        raise ValueError(
-            "a run needs an end: set train.steps, train.tokens, train.epochs or train.minutes"
-        )
+    if (train.steps, train.tokens, train.epochs, train.minutes) == (None, None, None, None):
+        lengths = "train.steps, train.tokens, train.epochs or train.minutes"
+        raise ValueError(f"a run needs an end: set {lengths}")
     if train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config
+
+
+def default_objective(model: str, data: str) -> Any:
+    kind = "pairs" if data in PAIR_SOURCES else DEFAULT_OBJECTIVE.get(model, "next_token")
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / f"objective/{kind}.yaml"))
+
+
+def groups() -> dict[str, list[str]]:
+    """The options of each config group."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(CONFIGS.glob("*/*.yaml")):
+        found.setdefault(path.parent.name, []).append(path.stem)
+    return found
+
+
+def package_of(group: str) -> str:
+    """The node of the config that an option of the group fills; of presets, "_global_"."""
+    first = next((CONFIGS / group).glob("*.yaml"))
+    match = re.search(r"(?m)^# @package ([\w.]+)", first.read_text(encoding="utf-8"))
+    return match[1] if match else group
+
+
+def explain_hydra(error: Exception) -> str:
+    """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
+    end = r"\n\s*(?:Available options|Config search path|See https|full_key|object_type)"
+    text = " ".join(re.split(end, str(error))[0].split())
+    key = getattr(error, "full_key", None)
+    if override := getattr(error, "override", None):
+        return explain_unparsed(override)
+    if match := re.search(r"Could not find '(.+?)/(.+)'", text):
+        available = re.findall(r"\n\t(\S+)", str(error))
+        return unknown_option(match[1], match[2], available or groups().get(match[1], []))
+    if match := re.search(r"Ambiguous value for argument '(.+?)'|Sweep parameters '(.+?)'", text):
+        return f"{match[1] or match[2]} lists several values; -m runs one training for each"
+    if match := re.search(r"Could not (?:override|delete from config\.) '(.+?)'", text):
+        return unknown_setting(match[1], sys.argv[1:])
+    if match := re.search(r"Could not override '?([\w@./]+)'?\. ?No match in the defaults", text):
+        return unknown_setting(match[1], sys.argv[1:])
+    if match := re.search(r"Multiple values for (\S+?)\. |An item is already at '(.+?)'", text):
+        return f"{match[1] or match[2]} exists already; write it without +"
+    if match := re.search(r"Missing mandatory value: (\S+)", text):
+        return f"{match[1]} is required"
+    return f"{key}: {text}" if key else text
+
+
+def explain_unparsed(override: str) -> str:
+    if override.endswith((".py", ".yaml")):
+        return f"unknown setting {override}; recipes are experiment=..."
+    if "=" not in override and re.search(r"[./]", override) and os.path.exists(override):
+        return f"unknown setting {override}; to train on it, use data=text data.path={override}"
+    return f"cannot parse {override!r:.60}; write group=option or key=value, each as one shell word"
+
+
+def unknown_option(group: str, option: str, options: Sequence[str]) -> str:
+    if group == "data" and (
+        os.path.exists(os.path.expanduser(option)) or re.search(r"[./]", option)
+    ):
+        kind = "text"
+        if option.endswith((".jsonl", ".json", ".csv", ".tsv", ".parquet")):
+            kind = "table"
+        return f"data=... is a kind of data, not a path; use data={kind} data.path={option}"
+    hint = did_you_mean(option, options)
+    return f"unknown option {group}={option}{hint}; choose one of: {', '.join(options)}"
+
+
+def unknown_setting(key: str, arguments: Sequence[str]) -> str:
+    """Name the option that has this setting, or the nearest name, or the settings beside it."""
+    known = known_settings([a for a in arguments if re.split("[@=]", a)[0] in groups()])
+    node, _, last = key.rpartition(".")
+    group = node.rpartition(".")[2]
+    node = f"model.{group}" if f"model.{group}.kind" in known else node
+    meant = f"{node}.{last}".lstrip(".")
+    if group in groups() and f"{node}.kind" in known and meant not in known:
+        paths = [CONFIGS / group / f"{option}.yaml" for option in groups()[group]]
+        having = [path.stem for path in paths if re.search(f"(?m)^{last}:", path.read_text())]
+        if having:
+            best = min(having, key=len)
+            chosen = known[f"{node}.kind"]
+            return f"{group}={chosen} has no {last!r}; did you mean {group}={best} {meant}=...?"
+    names = [name for name in known if not key.startswith(f"{name}.")]
+    if hint := did_you_mean(meant, names if node else [*names, *groups()]):
+        return f"unknown setting {key}{hint}"
+    siblings = [name for name in known if node and name.rpartition(".")[0] == node]
+    return f"unknown setting {key}" + (f"; there are {', '.join(siblings)}" if siblings else "")
+
+
+def known_settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """{dotted key: value} of the config with these options, or of the default one."""
+    for options in (overrides, []):
+        try:
+            with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+                node = hydra.compose("train", list(options))
+            values: Any = OmegaConf.to_container(node)
+            return flatten(values)
+        except (HydraException, OmegaConfBaseException):
+            continue
+    return {}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    return f" (did you mean {near}?)" if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ends alike, that a synonym stands for, or that looks alike; or None."""
+    known = list(known)
+    node, _, last = name.rpartition(".")
+    if alike := [k for k in known if k.rpartition(".")[2] == last]:
+        return get_close_matches(name, alike, 1, 0)[0]
+    if meaning := MEANING.get(last):
+        return meaning if "." in meaning else nearest(meaning, known) or meaning
+    siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == node}
+    if close := get_close_matches(last, siblings, 1):
+        return siblings[close[0]]
+    return next(iter(get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)

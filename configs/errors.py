@@ -21,19 +21,12 @@ class NonFiniteError(Exception):
     exit_code = 5  # a loss or gradient is NaN or infinite
 
 
-class DiskError(Exception):
-    exit_code = 6  # the disk is too full to keep what a run has to keep
-
-
-class RankError(Exception):
-    exit_code = 7  # another process of the run has ended or does not respond
-
-
 class RunLockedError(Exception):
     exit_code = 8  # another process is writing to the run folder
 
 
-class StopRequested(Exception):
-    exit_code = (
-        75  # a signal asked the run to stop; it has been saved (EX_TEMPFAIL: try again later)
-    )
+class StopRequested(SystemExit):
+    """A signal asks the run to stop. Not an Exception, so that it ends a sweep, too."""
+
+    def __init__(self) -> None:
+        super().__init__(75)  # EX_TEMPFAIL: try again later

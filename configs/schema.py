@@ -12,7 +12,7 @@ Size = Annotated[int, Bounds(least=1, most=2**31)]
 Seed = Annotated[int, Bounds(least=0, most=2**64 - 1)]
 
 
-def check_numbers(flat):
+def check_numbers(flat: dict[str, Any]) -> None:
     """Refuse what torch cannot count and no memory can hold, in {dotted key: value}."""
     for key, value in flat.items():
         limit = 2**31 if key.startswith("model.") else MAX_INT if isinstance(value, int) else 1e30
@@ -90,7 +90,15 @@ class WandbConfig:
 
 
 @dataclass
+class LossConfig:
+    label_smoothing: Decay
+    z_loss: NonNegative
+
+
+@dataclass
 class PlanConfig:
+    gpu: str | None
+    world: Count
     mfu: Annotated[float, Bounds(above=0, most=1)]
     price: NonNegative
 
@@ -99,7 +107,6 @@ class PlanConfig:
 class Config:
     name: str | None
     resume: bool | Annotated[str, ("auto",)]
-    resume_allow: list[str]
     init_from: str | None
     seed: Seed
     device: str
@@ -107,9 +114,7 @@ class Config:
     compile: bool | Annotated[str, ("auto",)]
     deterministic: bool
     parallel: Annotated[str, ("auto", "none", "ddp", "fsdp")]
-    dry_run: bool | Annotated[str, ("plan",)]
-    world: Count
-    gpu: str
+    dry_run: bool
     ddp_timeout: Annotated[float, Bounds(above=0, most=10**6)]
     debug: bool
     model: ModelConfig
@@ -119,6 +124,7 @@ class Config:
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
     train: TrainConfig
+    loss: LossConfig
     plan: PlanConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig

@@ -21,6 +21,7 @@ LARGE = 10**7  # bytes of text, which may take a while
 
 
 class Loaders(NamedTuple):
+    objective: str
     tokenizer: Tokenizer
     train: TokenLoader | PairLoader
     validation: TokenLoader | PairLoader
@@ -65,7 +66,7 @@ def load(config, tokenizer=None, report=None):
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
     splits = corpus.train, corpus.validation
     return Loaders(
-        corpus.tokenizer, *(make(s, objective, corpus.tokenizer, **sizes) for s in splits)
+        config.objective["kind"], corpus.tokenizer, *(make(s, objective, corpus.tokenizer, **sizes) for s in splits)
     )
 
 

@@ -30,6 +30,9 @@ HINTS |= dict.fromkeys(
 
 def write_synced(path, chunks):
     """Write a new file, fsync it, and return its {bytes, sha256}."""
+    if isinstance(chunks, str):
+        path.unlink(missing_ok=True)
+        chunks = [chunks.encode()]
     digest, size = hashlib.sha256(), 0
     with open_synced(path, os.O_CREAT | os.O_EXCL) as handle:
         for chunk in chunks:
@@ -96,6 +99,13 @@ def open_plain(path, mode=0o666, flags=0):
         os.close(handle)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return handle
+
+
+def sync_file(path):
+    """fsync a file that has been written, and return its sha256."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder):

@@ -78,7 +78,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return None, hidden_grad_NC * scale, None, *[grad * scale for grad in grads]
 
 
-def loss(hidden, head, targets, count=None):
+def loss(hidden, head, targets, count=None, **options):
     """The summed cross-entropy over all targets, and how many there are. Pass `count` where it is known, to
     avoid a synchronization on a GPU; it must be exact, because only that many targets are read."""
     if hidden.shape[:-1] != targets.shape:

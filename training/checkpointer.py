@@ -1,109 +1,152 @@
-"""Checkpointer: a thread writes checkpoints while training continues; a step waits only for the copy, and for
-the previous checkpoint if it is still being written."""
+"""Checkpointer: what a run saves, written by a thread while training continues."""
 
+import math
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from configs.cli import explain, warn
-from configs.errors import CheckpointError, DiskError
-from data import disk
-from model.checkpoint import save as checkpoint
-from model.checkpoint.files import step_dir
+from configs.errors import CheckpointError, DataError
+from data.disk import sync_file
+from model import checkpoint
+from training.distributed import World, like, whole
+from training.optimizer import expected_state, load_state, state_bytes, state_tensors
 
-MAX_SAVE_FAILURES = 3  # in a row, then the run ends
+MAX_FAILURES = 3  # in a row, then the run ends
 
 
-class AsyncCheckpointer:
-    """One checkpoint at a time. A failure is a warning at the next poll; several in a row end the run."""
+@dataclass
+class TrainState:
+    """How far a run has come, and how well: state.json."""
 
-    def __init__(self, folder, keep, logs=(), check_lock=lambda: None, write_metadata=lambda: None):
-        self.folder, self.keep, self.logs = folder, keep, logs
-        self.check_lock, self.write_metadata = check_lock, write_metadata
-        self.thread, self.pending = ThreadPoolExecutor(1, "checkpointer"), []
-        self.warned = False  # of an old checkpoint that could not be deleted
-        self.saved, self.failures = None, 0  # the newest step, even if pending; failures in a row
-        self.count, self.seconds = 0, 0.0  # checkpoints, and the time that steps waited for them
-        self.start = time.perf_counter()
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0  # of training and evaluation
+    best_val_loss: float = math.inf
+    best_step: int = 0
+    evals_since_best: int = 0
+    micro_batch_size: int = 0  # found on a GPU
+    dataset: str = ""
 
-    def prepare(self, step):
-        """Whether a step has yet to be saved; then nothing else is being written."""
-        if self.saved == step:
-            return False
-        self.poll(wait=True)
-        self.check_lock()
-        return True
+    def judge(self, loss: float) -> bool:
+        """Whether an evaluation is the best so far."""
+        is_best = loss < self.best_val_loss
+        self.evals_since_best = 0 if is_best else self.evals_since_best + 1
+        if is_best:
+            self.best_val_loss = loss
+            self.best_step = self.step
+        return is_best
 
-    def save(self, state, tensors, best=False, written=None):
-        """Copy the tensors now and write them in the background, once per step."""
-        if self.saved == state["step"]:
-            self.poll()
-        else:
-            self.poll(wait=True)
-            copies = {} if written else tensors()
-            for part, named in copies.items():
-                copies[part] = {
-                    name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()
-                }
-            self.saved, self.count = state["step"], self.count + 1
-            self.pending.append(self.thread.submit(self.write, copies, state, written))
-        self.pending.append(self.thread.submit(self.prune, state["step"], best))
 
-    def write(self, copies, state, written):
-        """In the thread, which raises RunLockedError once another run has the folder."""
-        self.check_lock()
-        checkpoint.save(self.folder, copies, state, self.before_rename, written)
+class Checkpointer:
+    """A step waits only for the copy, and for the checkpoint before it if that is still being written."""
 
-    def before_rename(self):
-        """Sync the logs: a run that resumes from the checkpoint does not write the rows before it again."""
-        for log in self.logs:
-            log.write(sync=True)
-        disk.sync_folder(self.folder.parent)
-        self.check_lock()
-        if not all(
-            (self.folder.parent / name).exists() for name in ("config.yaml", "tokenizer.json")
-        ):
-            self.write_metadata()  # the folder was emptied; without them the weights could not be used
+    def __init__(
+        self,
+        run: Path,
+        keep: int,
+        world: World,
+        model: nn.Module,
+        optimizers: list[Optimizer],
+    ) -> None:
+        self.run = run
+        self.keep = keep
+        self.world = world
+        self.model = model
+        self.optimizers = optimizers
+        self.thread = ThreadPoolExecutor(1, "checkpointer")
+        self.pending: Future[None] | None = None
+        self.saved = -1  # the newest step
+        self.failures = 0  # in a row
+        self.count = 0
+        self.seconds = 0.0  # that steps have waited
 
-    def prune(self, step, best):
-        """In the thread, after the checkpoint itself, which may have failed."""
-        self.check_lock()
-        if best and (self.folder / step_dir(step)).is_dir():
-            checkpoint.write_pointer(self.folder, "best", step)
+    def save(self, state: TrainState, best: bool = False) -> None:
+        """Once per step. All processes call it: each has a part of a sharded tensor."""
+        if state.step == self.saved:
+            return
+        start = time.perf_counter()
+        self.wait()
+        copies: dict[str, checkpoint.Tensors] = {"model": {}, "optimizer": {}}
+        tensors = {
+            "model": checkpoint.model_tensors(self.model),
+            "optimizer": state_tensors(self.model, self.optimizers),
+        }
+        for file, named in tensors.items():
+            for name, tensor in named.items():
+                gathered = whole(tensor.detach())
+                if self.world.is_main:
+                    copies[file][name] = gathered.to("cpu", copy=True).contiguous()
+        self.saved = state.step
+        if self.world.is_main:
+            plain = asdict(state) | {"scaler": self.world.scaler.state_dict()}
+            self.pending = self.thread.submit(self.write, state.step, copies, plain, best)
+        self.count += 1
+        self.seconds += time.perf_counter() - start
+
+    def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
+        for log in self.run.glob("*.jsonl"):  # a run that resumes here does not repeat their rows
+            sync_file(log)
+        checkpoint.save(self.run, step, tensors, state)
+        if best:
+            checkpoint.mark_best(self.run, step)
+        checkpoint.prune(self.run, self.keep)
+
+    def wait(self) -> None:
+        """For the checkpoint that is being written. A failure is a warning; several in a row end the
+        run."""
+        if self.pending is None:
+            return
+        pending, self.pending = self.pending, None
         try:
-            checkpoint.prune(self.folder, self.keep, step)
-        except (OSError, CheckpointError) as error:
-            if not self.warned:
-                warn(
-                    f"an old checkpoint could not be deleted ({explain(error)[1]}); the run continues"
-                )
-            self.warned = True
+            pending.result()
+            self.failures = 0
+        except OSError as error:
+            self.failures += 1
+            self.saved = -1
+            if self.failures == MAX_FAILURES:
+                raise
+            warn(f"a checkpoint could not be saved ({explain(error)[1]}); the run continues")
 
-    def poll(self, wait=False):
-        while self.pending and (wait or self.pending[0].done()):
-            self.take_result(self.pending.pop(0))
+    def finish(self, state: TrainState) -> None:
+        """Save the last step; here a failure is an error."""
+        self.save(state)
+        self.failures = MAX_FAILURES - 1
+        self.wait()
 
-    def take_result(self, future):
-        try:
-            future.result()
-        except (OSError, CheckpointError) as error:
-            if self.saved is None:  # its failure has been counted
-                return
-            self.saved, self.failures = None, self.failures + 1
-            _, reason = explain(error)
-            if self.failures >= MAX_SAVE_FAILURES:
-                message = f"{MAX_SAVE_FAILURES} checkpoints in a row could not be saved ({reason})"
-                raise DiskError(
-                    f"{message}; resume=true continues from the newest before them"
-                ) from None
-            if self.failures == 1:
-                warn(f"a checkpoint could not be saved ({reason}); the run continues")
-        else:
-            self.failures = 0 if self.saved is not None else self.failures
+    def nbytes(self) -> int:
+        """Of a checkpoint."""
+        weights = sum(tensor.nbytes for tensor in checkpoint.model_tensors(self.model).values())
+        return weights + state_bytes(self.model, self.optimizers)
 
-    def cost(self):
-        fraction = self.seconds / (time.perf_counter() - self.start)
-        plural = "" if self.count == 1 else "s"
-        return f"{self.count} checkpoint{plural}; training blocked for {self.seconds:.2f} s ({fraction:.1%})"
-
-    def close(self):
-        self.thread.shutdown()
+    def load(self, place: Path, dataset: str) -> TrainState:
+        """Weights, optimizers and scaler of a checkpoint, tensor by tensor."""
+        stored = checkpoint.read_state(place)
+        names = [field.name for field in fields(TrainState)]
+        if not {*names, "scaler"} <= stored.keys():
+            hint = f"init_from={self.run} trains from it"
+            raise CheckpointError(f"{self.run} was imported and has not been trained; {hint}")
+        state = TrainState(**{name: stored[name] for name in names})
+        if state.dataset != dataset:
+            changed = "the text has changed, or is that of another data.path"
+            raise DataError(f"{changed}, since {self.run} was trained on it; restore it")
+        parameters = checkpoint.model_tensors(self.model)
+        with torch.no_grad():
+            for name, tensor in checkpoint.read_tensors(place / "model.safetensors", parameters):
+                parameters[name].copy_(like(tensor, parameters[name]))
+        expected = expected_state(self.model, self.optimizers)
+        path = place / "optimizer.safetensors"
+        tensors = checkpoint.read_tensors(
+            path, expected, may_be_empty=True
+        )  # before the first update
+        load_state(self.model, self.optimizers, tensors)
+        if stored["scaler"]:
+            self.world.scaler.load_state_dict(stored["scaler"])
+        self.saved = state.step
+        return state

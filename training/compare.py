@@ -1,128 +1,182 @@
-"""Compare: several runs in one table and one plot: python -m training.compare runs/a runs/b"""
+"""Compare runs in one table and, with --to, one plot: python -m training.compare runs/a runs/b"""
 
 import math
 import sys
-from collections import ChainMap, Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
 
-import numpy as np
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, escape, expand_user, print, run_command
+from configs.cli import ArgumentParser, escape, expand_user, print, report, run_command
 from configs.registry import flatten
 from data.disk import atomic_write
-from model.checkpoint.files import read_config
-from training.monitor.metrics import rows
-from training.monitor.plot import draw, points
+from model.checkpoint import read_config
+from training.log import read_rows
+from training.plot import Curve, draw, points
 
-# column, field of metrics.jsonl (its last value), format
-COLUMNS = (
-    ("steps", "step", "{:,.0f}"),
-    ("tokens", "tokens", "{:,.0f}"),
-    ("minutes", "minutes", "{:.1f}"),
-    ("tokens/s", "tokens_per_second", "{:,.0f}"),
-    ("loss", "loss", "{:.3f}"),
-    ("val loss", "val_loss", "{:.3f}"),
-    ("bits per byte", "val_bpb", "{:.3f}"),
-    ("masked accuracy", "val_accuracy", "{:.1%}"),
-    ("exact match", "val_exact_match", "{:.1%}"),
-)
-MAX_SETTINGS = 6  # columns; beyond them, smaller differences between models are left out
+COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
+    "step": ("steps", "{:,.0f}"),
+    "tokens": ("tokens", "{:,.0f}"),
+    "seconds": ("seconds", "{:,.0f}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "loss": ("loss", "{:.3f}"),
+    "val_loss": ("val loss", "{:.3f}"),
+    "val_bpb": ("bits per byte", "{:.3f}"),
+    "val_accuracy": ("masked accuracy", "{:.1%}"),
+    "val_exact_match": ("exact match", "{:.1%}"),
+}
 
 
-def compare(folders, home=None, failed=(), swept=()):
-    """Print the table, best first, and save it with the curves. After a sweep, failed is {run: exit code}."""
-    home, folders = Path(home or "."), list(dict.fromkeys(map(expand_user, folders)))
-    basenames = [folder.name for folder in folders]
-    names = {
-        folder: folder.name if basenames.count(folder.name) == 1 else str(folder)
-        for folder in folders
-    }
-    runs = list(merge_seeds((names[folder], *read_run(folder)) for folder in folders))
-    # NaN is not below infinity, and therefore last
-    runs.sort(key=lambda run: min(math.inf, np.mean(run[2].get("val_loss", math.inf))))
-    text = "\n\n".join(
-        [markdown_table(runs), *edge_hints([config for _, config, _ in runs], swept)]
-    )
-    if failed:
-        text += f"\n\nfailed: {', '.join(f'{name} (exit code {failed[name]})' for name in failed)}"
-    curves = [(names[f], ".-", points(rows(f / "metrics.jsonl"), "val_loss")) for f in names]
+class Result(NamedTuple):
+    """Of one run, or of several that differ only in their seed."""
+
+    name: str
+    config: dict[str, Any]  # with dotted keys
+    code: str  # the hash of its source files
+    last: dict[str, list[float]]  # the last value of each metric, of each seed
+
+    @property
+    def val_loss(self) -> float:
+        loss = mean(self.last.get("val_loss", [math.inf]))
+        return math.inf if math.isnan(loss) else loss
+
+
+class Compare(Callback):
+    """Of a sweep: after each run, the table of all runs so far. (Hydra does not call on_multirun_end if
+    a run has failed.)"""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
+        if config.hydra.mode != RunMode.MULTIRUN:
+            return
+        if job_return.status == JobStatus.FAILED:
+            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
+            report(job_return._return_value)
+        home = Path(config.hydra.sweep.dir)
+        runs = sorted((path.parent for path in home.glob("*/metrics.jsonl")), key=run_number)
+        if runs:
+            swept = [override.partition("=")[0] for override in config.hydra.overrides.task]
+            print(compare(runs, home, swept))
+
+
+def run_number(run: Path) -> tuple[int, str]:
+    return (int(run.name) if run.name.isdecimal() else sys.maxsize, run.name)
+
+
+def compare(runs: list[Path], home: Path | None = None, swept: list[str] | None = None) -> str:
+    """The table, best first; in `home`, it is saved with the curves."""
+    results = merge_seeds([read_run(run) for run in dict.fromkeys(runs)])
+    lines = [table(results)]
+    if len({result.code for result in results}) > 1:
+        lines.append("these runs were trained with different code: see environment.txt of each")
+    lines += edge_hints([result.config for result in results], swept or [])
+    text = "\n\n".join(lines)
+    if home is None:
+        return text
+    home.mkdir(parents=True, exist_ok=True)
+    curves = []
+    for run in runs:
+        rows = list(read_rows(run / "metrics.jsonl"))
+        curves.append(Curve(run.name, ".-", points(rows, "val_loss")))
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
-    print(f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png")
+    return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
 
 
-def read_run(folder):
-    """(flat config, last value of each metric)"""
-    config = flatten(read_config(folder) | {"name": None, "overrides": None})
-    last = {name: value for row in rows(folder / "metrics.jsonl") for name, value in row.items()}
-    return config, last | {"minutes": last.get("seconds", 0) / 60}
+def read_run(run: Path) -> Result:
+    config = flatten(read_config(run) | {"name": None, "choices": None})
+    environment = run / "environment.txt"
+    lines = environment.read_text(encoding="utf-8").splitlines() if environment.exists() else []
+    code = next((line for line in lines if line.startswith("code ")), "")
+    last: dict[str, Any] = {}
+    for row in read_rows(run / "metrics.jsonl"):
+        last |= row
+    numbers = {name: [last[name]] for name in COLUMNS if isinstance(last.get(name), int | float)}
+    return Result(run.name, config, code, numbers)
 
 
-def merge_seeds(runs):
-    """Runs that differ only in their seed become one, with all values of each metric."""
-    groups, seen = defaultdict(list), Counter()
-    for name, config, last in runs:
-        seen[repr(config)] += 1  # copies of a run have rows of their own
-        groups[repr(config | {"seed": None}), seen[repr(config)]].append((name, config, last))
+def merge_seeds(results: list[Result]) -> list[Result]:
+    """Runs of the same code that differ only in their seed become one, with all values. Best first."""
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        groups[repr((result.code, result.config | {"seed": None}))].append(result)
+    merged = []
     for group in groups.values():
-        (name, *others), (config, *_), lasts = zip(*group, strict=True)
-        if others:
-            name = f"{name} (n={len(group)})"
-            config = config | {"seed": [config.get("seed") for _, config, _ in group]}
-        yield (
-            name,
-            config,
-            {key: [last[key] for last in lasts if key in last] for key in ChainMap(*lasts)},
-        )
+        seeds = [result.config.get("seed") for result in group]
+        if len(set(seeds)) < len(seeds):  # copies of a run have rows of their own
+            merged += group
+            continue
+        first = group[0]
+        last: dict[str, list[float]] = defaultdict(list)
+        for result in group:
+            for name, values in result.last.items():
+                last[name] += values
+        name = f"{first.name} (n={len(group)})" if len(group) > 1 else first.name
+        merged.append(Result(name, first.config, first.code, dict(last)))
+    return sorted(merged, key=lambda result: result.val_loss)
 
 
-def mean_and_std(values, form):
-    text = form.format(np.mean(values))
-    return text if len(set(values)) == 1 else f"{text} ± {form.format(np.std(values, ddof=1))}"
-
-
-def markdown_table(runs):
-    """A row per run: the settings that differ (only the kind, where kinds differ), and the metrics."""
-    configs = [config for _, config, _ in runs]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
-    kinds = [key for key in differing if key.endswith(".kind")]
+def table(results: list[Result]) -> str:
+    """A row per run: the settings that differ (of parts of different kinds, only the kind), and the
+    metrics."""
+    keys = dict.fromkeys(key for result in results for key in result.config if key != "seed")
+    differ = [key for key in keys if len({repr(result.config.get(key)) for result in results}) > 1]
+    kinds = [key for key in differ if key.endswith(".kind")]
     parts = tuple(key.removesuffix("kind") for key in kinds if key != "model.kind")
-    settings = [key for key in differing if key in kinds or not key.startswith(parts)]
-    if len(settings) > MAX_SETTINGS:
-        settings = [key for key in settings if key in kinds or not key.startswith("model.")]
-    columns = [column for column in COLUMNS if any(column[1] in last for *_, last in runs)]
-    lines = [["run", *(key[:100] for key in settings), *(title for title, _, _ in columns)]]
-    for name, config, last in runs:
-        values = [str(config.get(key, "-"))[:100] for key in settings]
-        values += [
-            mean_and_std(last[field], form) if field in last else "-" for _, field, form in columns
-        ]
-        lines += [[name, *values]]
-    lines = [[escape(cell).replace("|", "\\|") for cell in line] for line in lines]
+    settings = [key for key in differ if key in kinds or not key.startswith(parts)]
+    fields = [field for field in COLUMNS if any(field in result.last for result in results)]
+    lines = [["run", *settings, *(COLUMNS[field][0] for field in fields)]]
+    for result in results:
+        values = [str(result.config.get(key, "-"))[:100] for key in settings]
+        values += [cell(result.last.get(field, []), COLUMNS[field][1]) for field in fields]
+        lines.append([result.name, *values])
+    return markdown(lines)
+
+
+def cell(values: list[float], form: str) -> str:
+    if not values:
+        return "-"
+    text = form.format(mean(values))
+    return text if len(values) == 1 else f"{text} ± {form.format(stdev(values))}"
+
+
+def markdown(lines: list[list[str]]) -> str:
+    lines = [[escape(text).replace("|", "\\|") for text in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
-    padded = [
-        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+    rows = []
+    for line in lines:
+        padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+        rows.append(f"| {' | '.join(padded)} |")
+    return "\n".join(rows)
 
 
-def edge_hints(configs, swept):
-    """Where the best run has the smallest or largest value of a swept setting, the optimum may lie beyond."""
+def edge_hints(configs: list[dict[str, Any]], swept: list[str]) -> list[str]:
+    """Where the best run has the smallest or largest value of a swept setting, the optimum may lie
+    beyond."""
+    hints = []
     for key in sorted({*swept} - {"seed"}):
         values = [config.get(key) for config in configs]
-        if not all(type(value) in (int, float) for value in values) or min(values) == max(values):
+        if not all(type(value) in (int, float) for value in values) or len(set(values)) < 2:
             continue
-        if side := {min(values): "smaller", max(values): "larger"}.get(values[0]):
-            yield f"{key}={values[0]} is best, at the edge of the values tried; {side} ones may be better"
+        side = {min(values): "smaller", max(values): "larger"}.get(values[0])
+        if side:
+            best = f"{key}={values[0]} is best, at the edge of the values tried"
+            hints.append(f"{best}; {side} ones may be better")
+    return hints
 
 
-def main(args):
+def main() -> None:
     parser = ArgumentParser("python -m training.compare", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="runs/name")
-    compare(parser.parse_args(args).folders)
+    parser.add_argument("runs", nargs="+", type=expand_user, metavar="runs/name")
+    parser.add_argument("--to", type=expand_user, metavar="FOLDER", help="save the table and a plot")
+    options = parser.parse_args()
+    print(compare(options.runs, options.to))
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))

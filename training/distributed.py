@@ -1,200 +1,214 @@
-"""Processes that split each batch, and the signals that stop them."""
+"""The processes that split each batch: how they start, share a model, add up numbers and stop together."""
 
-import faulthandler
 import os
-import re
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from configs.errors import RankError, StopRequested
+from configs.errors import StopRequested
+from configs.schema import Config
+from model.block import blocks_of
+from model.cpu import tune_malloc
+from model.precision import (
+    Precision,
+    choose_device,
+    choose_precision,
+    use_deterministic_algorithms,
+)
 
-TIMED_OUT = re.compile("timed out|timeout", re.I)  # in torch's messages
-DISCONNECTED = re.compile("gloo|remote process|Connection (closed|reset)|communicator was aborted")
-
-
-@contextmanager
-def waiting_for(what):
-    """Turn torch's errors about another process into a RankError; after a timeout, print all stacks."""
-    try:
-        yield
-    except RuntimeError as error:
-        if TIMED_OUT.search(str(error)):
-            faulthandler.dump_traceback(sys.stderr)
-            raise RankError(
-                f"timed out (ddp_timeout) waiting for {what}; see the stacks above"
-            ) from None
-        if DISCONNECTED.search(str(error)):
-            raise RankError("another process of this run has ended; see its own error") from None
-        raise
+Item = TypeVar("Item")
 
 
-class Dist(NamedTuple):
-    """This process among those that torchrun started, or a process alone."""
+class World(NamedTuple):
+    """This process among those that torchrun started, or a process alone; its device and precision."""
 
-    rank: int = 0
-    world_size: int = 1
-    parallel: str = "none"  # ddp or fsdp, of several processes
+    rank: int
+    size: int
+    parallel: str  # none, ddp or fsdp
+    precision: Precision
+    scaler: torch.amp.GradScaler  # for float16, in which small gradients would underflow
 
     @property
-    def is_main(self):
+    def device(self) -> torch.device:
+        return self.precision.device
+
+    @property
+    def is_main(self) -> bool:
         return self.rank == 0  # it writes and prints
 
     @property
-    def share(self):
-        """The part of each batch that this process gets: (rank, world_size)."""
-        return self.rank, self.world_size
+    def share(self) -> tuple[int, int]:
+        """The part of each batch that this process gets."""
+        return self.rank, self.size
 
-    @waiting_for("the model of another process")
-    def wrap(self, module):
-        return DDP(module, gradient_as_bucket_view=True) if self.parallel == "ddp" else module
+    def sum(self, *numbers: float | Tensor) -> Tensor:
+        """Each number summed over all processes; nothing waits for a GPU until the sums are read."""
+        total = torch.stack([self.scalar(number) for number in numbers])
+        if self.size > 1:
+            dist.all_reduce(total)
+        return total
 
-    @contextmanager
-    def no_sync(self, module):
-        """Accumulate gradients locally; they are exchanged with those of the last micro-batch."""
-        if self.parallel == "fsdp":
-            module.set_requires_gradient_sync(False)
-            yield
-            module.set_requires_gradient_sync(True)
-        else:
-            with module.no_sync() if self.parallel == "ddp" else nullcontext():
-                yield
+    def scalar(self, number: float | Tensor) -> Tensor:
+        """In float64, where the processes meet. On a GPU it is filled: a copy would wait."""
+        place = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64
+        if isinstance(number, Tensor):
+            return number.detach().to(place).double()
+        return torch.full((), float(number), dtype=torch.float64, device=place)
 
-    @waiting_for("another process")
-    def all_reduce(self, tensor):
-        """Sum a tensor over all processes, in place, without waiting for a GPU."""
-        dist.all_reduce(tensor)
-        return tensor
-
-    @waiting_for("another process")
-    def all_reduce_sum(self, *numbers, device="cpu"):
-        """Each number summed over all processes."""
-        if self.world_size == 1:
-            return list(numbers)
-        return self.all_reduce(torch.tensor(numbers, dtype=torch.float64, device=device)).tolist()
-
-    def all_reduce_max(self, number, device="cpu"):
-        own = [number if rank == self.rank else 0.0 for rank in range(self.world_size)]
-        return max(self.all_reduce_sum(*own, device=device))
-
-    def broadcast(self, text, device="cpu"):
-        """The text of the main process, at most 1,000 bytes."""
-        codes = text.encode().ljust(1000) if self.is_main else bytes(1000)
-        return bytes(map(int, self.all_reduce_sum(*codes, device=device))).decode().rstrip()
-
-    def run_slow(self, function, device, only_main=False):
-        """function(), which may take one process longer than ddp_timeout: the others wait in many short
-        collectives, for as long as it answers. All return together."""
-        if self.world_size == 1:
-            return function()
-        takes_part = self.is_main or not only_main
-        future, running = (
-            ThreadPoolExecutor(1).submit(function if takes_part else lambda: None),
-            True,
-        )
-        while running:
-            finished, _ = wait([future], timeout=0.5)
-            if finished and future.exception():
-                break
-            [running] = self.all_reduce_sum(not finished, device=device)
-        return future.result()
+    def wait(self) -> None:
+        """For the slowest process, however long it takes to prepare its data."""
+        if self.size > 1:
+            dist.barrier(dist.new_group(backend="gloo", timeout=timedelta(days=7)))
 
 
-@waiting_for("another process to start")
-def init_distributed(device, parallel, timeout):
-    """(Dist, the device of this process)"""
-    if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-        if parallel not in ("auto", "none"):
-            command = "torchrun --nproc_per_node=2 train.py"
-            raise ValueError(
-                f"parallel={parallel} needs several processes; use {command}, or parallel=auto"
-            )
-        return Dist(), device
-    if missing := [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]:
-        raise ValueError(
-            f"{missing[0]} is not set, but other variables of torchrun are; start with torchrun"
-        )
-    if device.type == "cuda":
-        local, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if local >= n_gpus:
-            raise ValueError(
-                f"process {local + 1} has no GPU: there are {n_gpus}; lower --nproc_per_node"
-            )
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-    faulthandler.enable()  # NCCL aborts a process that has waited too long
-    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if parallel == "none" and world_size > 1:
-        raise ValueError(
-            f"parallel=none, but torchrun started {world_size} processes; choose ddp or fsdp"
-        )
-    if parallel == "auto":
-        parallel = "ddp" if world_size > 1 else "none"
-    return Dist(rank, world_size, parallel), device
-
-
-def is_main_rank():
-    """Whether this process is the main one; known before the processes have connected."""
+def is_main_process() -> bool:
+    """Known before the processes meet."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def exit_process(code):
-    """sys.exit(code), without freeing what DDP shares with the threads of gloo: that can deadlock."""
+def start(config: Config) -> World:
+    """Meet the other processes, if there are any. Wrong settings are refused before."""
+    device = choose_device(config.device)
+    rank, size = 0, int(os.environ.get("WORLD_SIZE", 1))
+    parallel = choose_parallel(config, size)
+    if "RANK" in os.environ:  # set by torchrun
+        if device.type == "cuda":
+            device = own_gpu()
+        timeout = timedelta(seconds=config.ddp_timeout)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timeout)
+        rank = dist.get_rank()
+    tune_malloc()
+    use_deterministic_algorithms(config.deterministic)
+    precision = choose_precision(device, config.precision)
+    if parallel == "fsdp" and precision.dtype is torch.float16:
+        raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
+    return World(rank, size, parallel, precision, precision.scaler())
+
+
+def choose_parallel(config: Config, size: int) -> str:
+    parallel, rows = config.parallel, config.train.batch_size
+    if size == 1 and parallel in ("ddp", "fsdp"):
+        command = "torchrun --nproc_per_node=2 train.py"
+        raise ValueError(f"parallel={parallel} needs several processes; use {command}")
+    if size > 1 and parallel == "none":
+        raise ValueError(
+            f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
+        )
+    if rest := rows % size:
+        near = " or ".join(str(n) for n in (rows - rest, rows - rest + size) if n)
+        reason = f"train.batch_size is {rows}; expected a multiple of the {size} processes"
+        raise ValueError(f"{reason}, such as {near}")
+    if size == 1:
+        return "none"
+    return "ddp" if parallel == "auto" else parallel
+
+
+def own_gpu() -> torch.device:
+    """Of this process, among those of its machine."""
+    local, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if local >= n_gpus:
+        gpus = f"there are {n_gpus} GPUs" if n_gpus != 1 else "there is one GPU"
+        raise ValueError(f"process {local + 1} has no GPU: {gpus}; lower --nproc_per_node")
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+def end(code: int) -> NoReturn:
+    """Exit. Freeing what DDP shares with the threads of gloo can deadlock, so nothing is freed."""
     if dist.is_initialized():
-        with suppress(OSError):
-            sys.stdout.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
 
-STOP_SIGNALS = [
-    s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")
-]  # not all on Windows
-received = []  # the signals of this process
+# ---- sharing a model
 
 
-@contextmanager
-def catching_signals():
-    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        received.clear()
+def shard(loss_module: nn.Module, world: World) -> None:
+    """FSDP: each process keeps a part of every tensor, and blocks gather theirs while they run. The
+    parameters become DTensors, so the optimizers have to be made after it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    dtype = None if world.precision.dtype is torch.float32 else world.precision.dtype
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for module in (*blocks_of(loss_module), loss_module):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
-def on_signal(number, frame):
-    # torchrun forwards a signal that a scheduler may have sent to all processes already
-    repeated = dist.is_initialized() and number in received
-    if received and not repeated:
-        os._exit(128 + number)
-    received.append(number)
+def wrap(module: nn.Module, world: World) -> nn.Module:
+    if world.parallel == "ddp":
+        return DistributedDataParallel(module, gradient_as_bucket_view=True)
+    return module
 
 
-def stop_flags():
-    return [number in received for number in STOP_SIGNALS]
+def syncing(module: Any, is_last: bool, world: World) -> AbstractContextManager[Any]:
+    """Gradients are exchanged with those of the last micro-batch, and only added up before it."""
+    if world.parallel == "fsdp":
+        module.set_requires_gradient_sync(is_last)
+    if world.parallel == "ddp" and not is_last:
+        return module.no_sync()
+    return nullcontext()
 
 
-def check_stop(flags):
-    """Raise StopRequested if the flags of any process say so."""
-    for number, stop in zip(STOP_SIGNALS, flags, strict=True):
-        if stop:
-            raise StopRequested(number.name)
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # a DTensor, whose class is not imported without need
 
 
-def stoppable(steps):
-    """The same steps; a single process can be stopped between them, several only between training steps."""
-    for step in steps:
-        if not dist.is_initialized():
-            check_stop(stop_flags())
-        yield step
+def local(tensor: Any) -> Tensor:
+    """The part of a tensor that this process has; a view."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def whole(tensor: Any) -> Tensor:
+    """The whole of a sharded tensor; all processes have to ask for it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def like(tensor: Tensor, sharded: Any) -> Tensor:
+    """A whole tensor that every process has, on the device of another and sharded in the same way."""
+    tensor = tensor.to(sharded.device)
+    if not is_sharded(sharded) or not tensor.ndim:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=None)
+
+
+# ---- signals
+
+STOP_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")]
+received: list[int] = []  # by this process
+
+
+def catch_signals() -> None:
+    """From now on a signal is noted, and the run stops after its step; a second one ends the process."""
+
+    def note(number: int, frame: Any) -> None:
+        repeated = dist.is_initialized() and number in received  # torchrun forwards what all got
+        if received and not repeated:
+            os._exit(128 + number)
+        received.append(number)
+
+    received.clear()
+    for number in STOP_SIGNALS:
+        signal.signal(number, note)
+
+
+def stoppable(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items. A process alone can be stopped between them, several only between steps."""
+    for item in items:
+        if received and not dist.is_initialized():
+            raise StopRequested
+        yield item

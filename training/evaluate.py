@@ -1,112 +1,134 @@
 """Evaluation: losses and accuracies on the validation set, and samples of what the model predicts there."""
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import nn
 
 from configs.schema import IGNORE_INDEX
+from data.corpus import Loaders
+from data.objectives import Batch
+from data.tokenizers.tokenizer import Tokenizer
 from model.generate.decode import generate
-from training.distributed import stoppable
+from training.distributed import World, stoppable
+from training.step import LossModule, mean_loss
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
 
-def evaluate_run(run, limit=None):
-    """Metrics over a fixed subset of `limit` validation examples, or over all of them."""
-
-    def batches(rank=0, world_size=1):
-        return stoppable(run.loaders.validation.evaluation(limit, rank, world_size))
-
-    objective, tokens = run.config.objective["kind"], run.loaders.validation.part
-    loss, n_tokens = run.train_step.evaluate(batches())
-    metrics = {"val_loss": loss, "val_tokens": n_tokens}
-    if objective == "next_token":
-        metrics["val_bpb"] = loss / math.log(2) * tokens.n_tokens / tokens.n_bytes
-    if objective in ACCURACIES:
-        name, count_correct = ACCURACIES[objective]
+def evaluate(
+    module: LossModule,
+    data: Loaders,
+    world: World,
+    rows: int,
+    limit: int | None = None,
+) -> dict[str, float]:
+    """Metrics over a fixed subset of `limit` validation examples, or over all of them; `rows` at a
+    time."""
+    model, split = module.model, data.validation
+    watch = stoppable if limit is None else iter  # a part takes no longer than some steps
+    loss = mean_loss(module, watch(split.evaluation(limit)), rows, world)
+    metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
+    if data.objective == "next_token":
+        metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
+    if data.objective in ACCURACIES:
+        name, count_correct = ACCURACIES[data.objective]
         share = (
-            (0, 1) if run.dist.parallel == "fsdp" else run.dist.share
+            (0, 1) if world.parallel == "fsdp" else world.share
         )  # forward passes in step, or not
-        with evaluating(run):
-            counts = [count_correct(run, batch) for batch in batches(*share)]
-        totals = map(sum, zip((0, 0), *counts, strict=True))
-        correct, n = run.dist.all_reduce_sum(*totals, device=run.precision.device)
-        metrics[name] = correct / n
-    rows = min(run.config.train.batch_size, run.loaders.validation.n)
-    if run.config.model.kind == "encoder_decoder" and limit is None and rows > 1:
-        # a model that ignores its source loses nothing when each row gets that of another
-        shuffled = (
-            b._replace(
-                inputs={
-                    k: x.roll(1, 0) if k.startswith("source") else x for k, x in b.inputs.items()
-                }
-            )
-            for b in batches()
-            if len(b.targets) > 1
-        )
-        metrics["val_loss_shuffled_source"], _ = run.train_step.evaluate(shuffled)
+        correct = n = 0
+        with evaluating(module, world):
+            for batch in watch(split.evaluation(limit, *share)):
+                right, total = count_correct(model, data.tokenizer, batch, world)
+                correct += right
+                n += total
+        sums = world.sum(correct, n).tolist()
+        metrics[name] = sums[0] / sums[1]
+    if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
+        several = (batch for batch in split.evaluation() if len(batch.targets) > 1)
+        shuffled = map(shuffle_sources, several)
+        metrics["val_loss_shuffled_source"] = mean_loss(module, shuffled, rows, world)
     return metrics
 
 
+def shuffle_sources(batch: Batch) -> Batch:
+    """Each row gets the source of another: a model that ignores its source loses nothing."""
+    inputs = {
+        name: tensor.roll(1, 0) if name.startswith("source") else tensor
+        for name, tensor in batch.inputs.items()
+    }
+    return batch._replace(inputs=inputs)
+
+
 @contextmanager
-def evaluating(run):
-    """The model without dropout, and with whole weights, for other calls than a training step makes."""
-    run.model.eval()
-    if sharded := run.dist.parallel == "fsdp":
-        run.train_step.loss_module.unshard()
+def evaluating(module: Any, world: World) -> Iterator[None]:
+    """Without dropout, and with whole weights, for other calls than a training step makes."""
+    module.eval()
+    if world.parallel == "fsdp":
+        module.unshard()
     yield
-    if sharded:
-        run.train_step.loss_module.reshard()
-    run.model.train()
+    if world.parallel == "fsdp":
+        module.reshard()
+    module.train()
 
 
 @torch.no_grad()
-def masked_accuracy(run, batch):
+def masked_accuracy(
+    model: nn.Module, tokenizer: Tokenizer, batch: Batch, world: World
+) -> tuple[int, int]:
     """(number of correct predictions, number of predictions)"""
-    batch = batch.to(run.precision.device)
+    batch = batch.to(world.device)
     is_target = batch.targets != IGNORE_INDEX
-    with run.precision.autocast():
-        predicted = run.model.head(run.model.hidden(**batch.inputs)[is_target]).argmax(-1)
+    with world.precision.autocast():
+        predicted = model.head(model.hidden(**batch.inputs)[is_target]).argmax(-1)
     return int((predicted == batch.targets[is_target]).sum()), batch.count
 
 
-def exact_match(run, batch):
-    samples = predict_targets(run.model, run.loaders.tokenizer, batch)
+def exact_match(
+    model: nn.Module, tokenizer: Tokenizer, batch: Batch, world: World
+) -> tuple[int, int]:
+    samples = predict_targets(model, tokenizer, batch)
     return sum(sample["prediction"] == sample["target"] for sample in samples), len(samples)
 
 
-ACCURACIES = {
+ACCURACIES: dict[str, tuple[str, Callable[..., tuple[int, int]]]] = {
     "masked": ("val_accuracy", masked_accuracy),
     "pairs": ("val_exact_match", exact_match),
 }
 
 
 @torch.no_grad()
-def sample_validation(run):
+def sample(module: LossModule, data: Loaders, world: World) -> dict[str, str]:
     """A prediction for the first validation example, {name: text}."""
-    batch = next(run.loaders.validation.evaluation(1))
-    model, tokenizer = run.model, run.loaders.tokenizer
-    with evaluating(run):
-        if "source" in batch.inputs or run.config.objective["kind"] == "pairs":
+    batch = next(data.validation.evaluation(1))
+    model, tokenizer = module.model, data.tokenizer
+    with evaluating(module, world):
+        if "source" in batch.inputs or data.objective == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
-        if run.config.model.kind == "encoder":
-            batch = batch.to(run.precision.device)
-            is_target = batch.targets[0] != IGNORE_INDEX
-            target, predicted = (
-                batch.targets[0][is_target],
-                model(**batch.inputs)[0].argmax(-1)[is_target],
-            )
-            ids = {"masked": batch.inputs["tokens"][0], "target": target, "prediction": predicted}
-            ids = {name: tensor.tolist() for name, tensor in ids.items()}
+        if model.kind == "encoder":
+            ids = predict_masks(model, batch.to(world.device))
         else:
             [prompt] = batch.inputs["tokens"][:, :PROMPT_TOKENS].tolist()
             [continuation] = generate_ids(model, tokenizer, [prompt], NEW_TOKENS)
             ids = {"prompt": prompt, "continuation": continuation}
-        return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
+    return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
 
 
-def predict_targets(model, tokenizer, batch):
+def predict_masks(model: nn.Module, batch: Batch) -> dict[str, list[int]]:
+    """The tokens of the first row, and its targets with the most likely predictions."""
+    is_target = batch.targets[0] != IGNORE_INDEX
+    predicted = model(**batch.inputs)[0].argmax(-1)
+    return {
+        "masked": batch.inputs["tokens"][0].tolist(),
+        "target": batch.targets[0][is_target].tolist(),
+        "prediction": predicted[is_target].tolist(),
+    }
+
+
+def predict_targets(model: nn.Module, tokenizer: Tokenizer, batch: Batch) -> list[dict[str, str]]:
     """Each source with its target and the model's greedy prediction."""
     targets = [[i for i in row if i != IGNORE_INDEX] for row in batch.targets.tolist()]
     longest = max(map(len, targets))
@@ -118,20 +140,27 @@ def predict_targets(model, tokenizer, batch):
         predictions = generate_ids(model, tokenizer, starts, longest, sources)
     else:
         firsts = [int((row != IGNORE_INDEX).nonzero()[0]) for row in batch.targets]
-        sources = [
-            row[: n + 1].tolist() for row, n in zip(batch.inputs["tokens"], firsts, strict=True)
-        ]
+        rows = zip(batch.inputs["tokens"], firsts, strict=True)
+        sources = [row[: first + 1].tolist() for row, first in rows]
         predictions = generate_ids(model, tokenizer, sources, longest)
-    texts = (map(tokenizer.decode_with_specials, ids) for ids in (sources, targets, predictions))
-    return [{"source": s, "target": t, "prediction": p} for s, t, p in zip(*texts, strict=True)]
+    samples = []
+    for row in zip(sources, targets, predictions, strict=True):
+        texts = map(tokenizer.decode_with_specials, row)
+        samples.append(dict(zip(("source", "target", "prediction"), texts, strict=True)))
+    return samples
 
 
-def generate_ids(model, tokenizer, prompts, max_new_tokens, sources=None):
-    rows, options = (
-        [[] for _ in prompts],
-        {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids},
-    )
-    for ids in stoppable(generate(model, prompts, sources=sources, **options)):
+def generate_ids(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    sources: list[list[int]] | None = None,
+) -> list[list[int]]:
+    """Greedy continuations."""
+    rows: list[list[int]] = [[] for _ in prompts]
+    options = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
+    for ids in generate(model, prompts, sources=sources, **options):
         for row, i in zip(rows, ids, strict=True):
             if i is not None:
                 row.append(i)

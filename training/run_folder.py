@@ -1,140 +1,183 @@
-"""Run folder: its name, its lock, and what is written or cleaned up in it before the first step."""
+"""Run folder: its name, its lock, and what is written in it before the first step."""
 
-import json
-import os
+import hashlib
+import math
+import platform
 import re
 import shutil
-import socket
-import time
-from contextlib import contextmanager, nullcontext, suppress
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from itertools import count
+from pathlib import Path
 
-from filelock import lock_descriptor
+import torch
+from filelock import FileLock, Timeout
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from torch import nn
 
-from configs.cli import print, warn
-from configs.errors import CheckpointError, DiskError, RunLockedError
-from data import disk
-from model.checkpoint import save as checkpoint
-from model.checkpoint.files import RUNS_DIR, read_json
-from training.distributed import is_main_rank
-from training.monitor.metrics import truncate_rows
+from configs.errors import RunLockedError
+from configs.schema import Config
+from data.corpus import Loaders
+from data.disk import filesize, sync_folder
+from model.checkpoint import RUNS, clean_up, list_checkpoints
+from training.checkpointer import TrainState
+from training.distributed import World
+from training.schedule import Progress
 
+ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
+RULE = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
 
 
-@contextmanager
-def lock_run(folder):
-    """Lock the folder for this process. Yields check_lock(), which raises once another run has its name."""
-    path = folder / "lock"
-    with os.fdopen(disk.open_plain(path, 0o600)) as file:
-        try:
-            if not lock_descriptor(file.fileno(), blocking=False):
-                raise RunLockedError(
-                    f"{folder} is in use by {owner_of(folder)}; wait for it, or stop it"
-                )
-        except OSError as error:
-            warn(f"{folder} cannot be locked ({error.strerror}); do not start a second run in it")
-        start = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
-        disk.atomic_write(folder / "owner.json", json.dumps(owner))
-
-        def check_lock():
-            with suppress(FileNotFoundError):  # a missing folder is up to the writes, which fail
-                if not os.path.samestat(os.stat(path), os.fstat(file.fileno())):
-                    message = f"{folder} was deleted and is now used by {owner_of(folder)}"
-                    raise RunLockedError(f"{message}; this run has ended")
-
-        yield check_lock
-
-
-def owner_of(folder):
-    """The process that has locked it, as far as it is known."""
-    with suppress(CheckpointError, KeyError, TypeError):
-        owner = read_json(folder / "owner.json")
-        return f"process {owner['pid']} on {owner['host']}, started {owner['start']}"
-    return "another process"
-
-
-def lock_if_resuming(config):
-    """Lock a run that is resumed, before its checkpoint is read: check_lock(), or None for a new run."""
-    resumes = (
-        config.resume
-        and not config.dry_run
-        and is_main_rank()
-        and (RUNS_DIR / config.name).is_dir()
-    )
-    return lock_run(RUNS_DIR / config.name) if resumes else nullcontext()
-
-
-def check_name(name, resume=False):
-    if name is not None and not NAME.fullmatch(name):
-        rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
-        raise ValueError(f"name is {name!r}; {rule}")
-    if name and not resume and (RUNS_DIR / name).exists():
-        resume = "true" if (RUNS_DIR / name / "config.yaml").exists() else "auto"
-        hint = f"add resume={resume} to continue it, or change name="
-        raise ValueError(f"{RUNS_DIR / name} already exists; {hint}")
-
-
-@contextmanager
-def open_run_folder(run, check_lock):
-    """(folder of a new or resumed run, check_lock and write_metadata of it), for the main process alone."""
-    check_disk_space(run)
-    folder, resume, step = RUNS_DIR / str(run.config.name), run.config.resume, run.state.step
-    environment = checkpoint.environment(run.precision)
-    is_new = not check_lock or not folder.is_dir()
-    folder = new_folder(run.config) if is_new else folder
-    with lock_run(folder) if is_new else nullcontext(check_lock) as check_lock:
-        checkpoint.clean_up(folder / "checkpoints", step)
-        truncate_rows(folder / "metrics.jsonl", lambda row: row["step"] < step + ("loss" in row))
-        truncate_rows(folder / "samples.jsonl", lambda row: row["step"] < step)
-        metadata = run.config, run.overrides, run.loaders.tokenizer, environment
-        write_metadata = partial(checkpoint.write_metadata, folder, *metadata)
-        write_metadata()
-        if run.stored and step < run.steps:
-            print(f"resuming {folder} from step {step}")
-        elif run.stored:
-            hint = "raise train.steps, tokens, epochs or minutes to continue it"
-            print(f"{folder} is finished, all {run.steps} steps are done; {hint}")
-        elif resume:
-            reason = (
-                f"there is no run {folder} yet" if is_new else f"{folder} has no checkpoint yet"
+def check_name(config: Config) -> None:
+    """All processes do so before they meet, or one would see the folder that another has just made."""
+    name = config.name
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if name is not None or config.resume:
+            setting = "resume" if config.resume else "name"
+            raise ValueError(
+                f"{setting}= and -m: each run of a sweep is new and has a name of its own"
             )
-            print(f"{reason}; starting at step 0")
-        yield folder, check_lock, write_metadata
+        return
+    if name is None:
+        return
+    if not NAME.fullmatch(name):
+        raise ValueError(f"name is {name!r}; {RULE}")
+    if not config.resume and (RUNS / name / "config.yaml").exists():
+        hint = "add resume=true to continue it, or change name="
+        raise ValueError(f"{RUNS / name} already exists; {hint}")
 
 
-def check_disk_space(run):
-    """There must be room for checkpoint.keep checkpoints, the best, and one being written."""
-    size = sum(t.nbytes for t in run.tensors()["model"].values()) + run.cost.optimizer_bytes
-    existing = (RUNS_DIR / str(run.config.name) / "checkpoints").glob("step-*/*.safetensors")
-    needed = size * (run.config.checkpoint.keep + 2) - sum(path.stat().st_size for path in existing)
-    place = next(
-        path for path in (RUNS_DIR.absolute(), *RUNS_DIR.absolute().parents) if path.exists()
-    )
-    free = shutil.disk_usage(place).free
-    if needed > free:
-        sizes = f"need {disk.filesize(needed)} and {place} has {disk.filesize(free)} left"
-        raise DiskError(
-            f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
-        )
+@contextmanager
+def open_folder(config: Config, world: World) -> Iterator[Path]:
+    """The folder of a run, locked: two processes must not write into one. The other processes of the
+    run only know its name."""
+    run = make_folder(config) if world.is_main else RUNS / str(config.name)
+    if not world.is_main:
+        yield run
+        return
+    lock = FileLock(run / "lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        reason = "is in use by another process; wait for it, or stop it"
+        raise RunLockedError(f"{run} {reason}") from None
+    clean_up(run)
+    try:
+        yield run
+    finally:
+        lock.release()
+        if not (run / "config.yaml").exists():  # it has failed before its first step
+            shutil.rmtree(run, ignore_errors=True)
 
 
-def new_folder(config):
-    """Create the folder; without a name=, one of date, time and model that no other run has."""
-    stem = config.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
-    for n in count(1):
-        folder = RUNS_DIR / (stem if n == 1 else f"{stem}_{n}")
+def make_folder(config: Config) -> Path:
+    """Without a name=, one of date, time and model that no other run has; in a sweep, Hydra's."""
+    hydra = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN:
+        return Path(hydra.runtime.output_dir).relative_to(Path.cwd())
+    if config.name:
+        run = RUNS / config.name
+        run.mkdir(parents=True, exist_ok=True)
+        sync_folder(RUNS)
+        return run
+    stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
+    for number in count(1):
+        run = RUNS / (stem if number == 1 else f"{stem}_{number}")
         try:
-            folder.mkdir(parents=True)
-            for parent in (folder.parent, RUNS_DIR, RUNS_DIR.parent):
-                disk.sync_folder(parent)
-            return folder
+            run.mkdir(parents=True)
+            sync_folder(RUNS)
+            break
         except FileExistsError:
-            if config.resume:  # by which another process has just started it
-                raise RunLockedError(
-                    f"{folder} is in use by {owner_of(folder)}; wait for it"
-                ) from None
-            check_name(config.name)
+            continue
+    return run
+
+
+def check_disk_space(run: Path, checkpoint_bytes: int, keep: int) -> None:
+    """There must be room for the checkpoints that are kept, the best, and one being written."""
+    needed = checkpoint_bytes * max(1, keep + 2 - len(list_checkpoints(run)))
+    free = shutil.disk_usage(run).free
+    if needed > free:
+        sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"
+        hint = "free some space, or lower checkpoint.keep"
+        raise OSError(f"the checkpoints of this run {sizes}; {hint}")
+
+
+def environment(world: World) -> str:
+    """For the record: versions, commit, code, device, command line."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        commit = ""
+    precision = world.precision
+    lines = [
+        f"python {platform.python_version()}, torch {torch.__version__}",
+        f"commit {commit or 'unknown'}",
+        f"code {code_hash()}",
+        platform.platform(),
+        f"{precision.device}, {precision.dtype}: {precision.reason}",
+        " ".join(sys.argv),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def code_hash() -> str:
+    """Of all source files: two runs of one hash ran the same code."""
+    digest = hashlib.sha256()
+    files = [ROOT / "train.py"]
+    for package in ("configs", "data", "model", "training"):
+        files += sorted((ROOT / package).rglob("*.py"))
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def describe(
+    run: Path,
+    config: Config,
+    data: Loaders,
+    model: nn.Module,
+    world: World,
+    state: TrainState,
+) -> str:
+    """The lines that are printed before the first step."""
+    precision, train = world.precision, data.train
+    dtype = str(precision.dtype).removeprefix("torch.")
+    examples = "pairs" if data.objective == "pairs" else "sequences"
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    vocab_size = data.tokenizer.vocab_size
+    progress = Progress(config.train, train)
+    begin = "run"
+    if state.step:
+        begin = f"resuming from step {state.step:,}"
+    elif config.resume:
+        begin = "starting at step 0"
+    length = f"{progress.steps:,} steps"
+    if math.isinf(progress.steps):
+        length = f"{config.train.minutes:g} minutes"
+    else:
+        epochs = progress.steps * config.train.batch_size / train.n
+        length += f" of {config.train.batch_size:,} {examples}, {epochs:.2f} epochs"
+    if world.size > 1:
+        length += f", on {world.size} processes ({world.parallel})"
+    if state.micro_batch_size * world.size < config.train.batch_size:
+        length += f", in micro-batches of {state.micro_batch_size}"
+    lines = [
+        f"{'run':<11} {run}, {begin}" if begin != "run" else f"{'run':<11} {run}",
+        f"{'device':<11} {precision.device}, {dtype}: {precision.reason}",
+        f"{'model':<11} {config.model.kind}, {n_parameters:,} parameters",
+        f"{'data':<11} {train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {examples}",
+        f"{'baseline':<11} uniform {math.log(vocab_size):.2f} nats/token",
+        f"{'training':<11} {length}",
+        f"{'evaluation':<11} at the end on all {data.validation.n:,} validation {examples}",
+    ]
+    if state.step and progress(state) >= 1:
+        lines.append(
+            f"{run} is finished, all {state.step:,} steps are done; raise train.steps to go on"
+        )
+    return "\n".join(lines)

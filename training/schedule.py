@@ -1,56 +1,101 @@
-"""Learning-rate schedules: the factor on the base learning rate is a pure function of the step."""
+"""Learning-rate schedules: the factor on the base learning rate, a function of the progress from 0 to 1."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from configs.registry import Fraction, NonNegative
+from configs.registry import Fraction, NonNegative, build
+from configs.schema import TrainConfig
+from data.loader import PairLoader, TokenLoader
+from training.checkpointer import TrainState
 
-
-class Schedule:
-    """Linear warmup, then decay(progress), where progress runs from 0 at the end of the warmup to 1."""
-
-    def __init__(self, steps, warmup, decay):
-        self.warmup = (
-            round(warmup * steps) if warmup < 1 else round(warmup)
-        )  # below 1: a fraction of the run
-        self.steps, self.decay = steps, decay
-        if self.warmup > steps:
-            raise ValueError(
-                f"warmup is {self.warmup} steps but the run has only {steps}; lower warmup"
-            )
-
-    def __call__(self, step):
-        if step < self.warmup:
-            return (step + 1) / self.warmup
-        return self.decay((step - self.warmup) / max(1, self.steps - self.warmup))
+Schedule = Callable[[float], float]
 
 
-def wsd(steps, warmup: NonNegative, decay_ratio: Fraction, min_lr_ratio: Fraction):
+def warmed_up(steps: float, warmup: float, decay: Schedule) -> Schedule:
+    """Linear warmup, then decay(progress of the rest). warmup: steps, or a fraction of the run."""
+    share = warmup if warmup < 1 else warmup / steps
+    if share > 1:
+        raise ValueError(f"warmup is {warmup:g} steps but the run has only {steps:g}; lower warmup")
+    if warmup >= 1 and math.isinf(steps):
+        raise ValueError(
+            f"warmup is {warmup:g} steps, but train.minutes has no steps; use a fraction"
+        )
+
+    def factor(progress: float) -> float:
+        if progress < share:
+            return progress / share
+        return decay((progress - share) / (1 - share))
+
+    return factor
+
+
+def wsd(
+    steps: float,
+    warmup: NonNegative,
+    decay_ratio: Fraction,
+    min_lr_ratio: Fraction,
+) -> Schedule:
     """Warmup, stable, and linear decay over the last decay_ratio of the rest."""
 
-    def decay(progress):
+    def decay(progress: float) -> float:
         left = min(1.0, (1 - progress) / decay_ratio) if decay_ratio else 1.0
         return min_lr_ratio + (1 - min_lr_ratio) * left
 
-    return Schedule(steps, warmup, decay)
+    return warmed_up(steps, warmup, decay)
 
 
-def cosine(steps, warmup: NonNegative, min_lr_ratio: Fraction):
+def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedule:
     """Half a cosine (arxiv.org/abs/1608.03983)."""
-    scale = (1 - min_lr_ratio) / 2
-    return Schedule(
-        steps, warmup, lambda progress: min_lr_ratio + scale * (1 + math.cos(math.pi * progress))
-    )
+
+    def decay(progress: float) -> float:
+        return min_lr_ratio + (1 - min_lr_ratio) * (1 + math.cos(math.pi * progress)) / 2
+
+    return warmed_up(steps, warmup, decay)
 
 
-def noam(steps, warmup: NonNegative):
+def noam(steps: float, warmup: NonNegative) -> Schedule:
     """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
-    n = Schedule(steps, warmup, None).warmup
-    return Schedule(
-        steps, n, lambda progress: (max(1, n) / (n + progress * max(1, steps - n) + 1)) ** 0.5
-    )
+    share = warmup if warmup < 1 else warmup / steps
+    first = max(share, 1 / steps)  # without warmup, the first step is at the peak
+
+    def decay(progress: float) -> float:
+        return (first / (first + progress * (1 - share))) ** 0.5
+
+    return warmed_up(steps, warmup, decay)
 
 
-SCHEDULES = {"wsd": wsd, "cosine": cosine, "noam": noam}
-SCHEDULES["linear"] = partial(wsd, decay_ratio=1.0)
-SCHEDULES["constant"] = partial(wsd, decay_ratio=0.0, min_lr_ratio=0.0)
+SCHEDULES = {
+    "wsd": wsd,
+    "cosine": cosine,
+    "noam": noam,
+    "linear": partial(wsd, decay_ratio=1.0),
+    "constant": partial(wsd, decay_ratio=0.0, min_lr_ratio=0.0),
+}
+
+
+class Progress:
+    """How far a run is, from 0 to 1: by train.steps, tokens or epochs, the first to end it, or by
+    train.minutes."""
+
+    def __init__(self, train: TrainConfig, loader: TokenLoader | PairLoader) -> None:
+        self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
+        limits = [math.inf if train.steps is None else train.steps]
+        if train.tokens is not None:
+            limits.append(math.ceil(train.tokens / self.tokens_per_step))
+        if train.epochs is not None:
+            limits.append(math.ceil(train.epochs * loader.n / train.batch_size))
+        self.steps = min(limits)
+        self.seconds = math.inf if train.minutes is None else 60 * train.minutes
+
+    def __call__(self, state: TrainState) -> float:
+        """Of the middle of the next step; 1 when the run is over."""
+        if state.step >= self.steps:
+            return 1.0
+        return min(1.0, max((state.step + 0.5) / self.steps, state.seconds / self.seconds))
+
+
+def build_schedule(config: dict[str, Any], steps: float) -> Schedule:
+    """steps: of the run; infinite if train.minutes alone ends it."""
+    return build("schedule", SCHEDULES, config, {"steps": steps})

@@ -1,145 +1,122 @@
-"""One training step: forward and backward passes in micro-batches, gradient clipping, optimizer update."""
+"""What a training step is made of; train.py has the step itself."""
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
-from typing import NamedTuple
 
 import torch
-import torch.nn as nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from configs.errors import NonFiniteError
-from data.loader import rank_slice
+from configs.cli import warn
+from configs.schema import Config, LossConfig
+from data.loader import PairLoader, TokenLoader
+from data.objectives import Batch
 from data.shuffle import hash_seed
 from model.block import blocks_of
 from model.loss import loss
-from training.distributed import waiting_for
-from training.sharding import whole
+from training.distributed import World
+
+CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
+FIRST_STEPS = 128  # the widest batch of these has to fit on a GPU
 
 
 class LossModule(nn.Module):
-    """Maps a batch to its summed loss: the module that is compiled and wrapped for distributed training."""
+    """Maps a batch to its summed loss: the module that is compiled, sharded, and wrapped by DDP."""
 
-    def __init__(self, model):
+    def __init__(self, model: nn.Module, config: LossConfig) -> None:
         super().__init__()
         self.model = model
+        self.options = {"label_smoothing": config.label_smoothing, "z_loss": config.z_loss}
 
-    def forward(self, inputs, targets, count):
-        total, _ = loss(self.model.hidden(**inputs), self.model.head, targets, count)
+    def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> Tensor:
+        """In eval mode, plain cross-entropy."""
+        hidden = self.model.hidden(**inputs)
+        options = self.options if self.training else {}
+        total, _ = loss(hidden, self.model.head, targets, count, **options)
         return total
 
 
-def recompute_blocks(model):
+def recompute_blocks(model: nn.Module) -> None:
     """Blocks keep only their inputs for the backward pass, which runs them again."""
     for block in blocks_of(model):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-class StepMetrics(NamedTuple):
-    loss: float  # mean over the targets of the step
-    grad_norm: float  # before clipping
-    skipped: bool  # a gradient overflowed float16, so no weight changed
-    flags: list[float]  # summed over the processes
+def compile_module(module: nn.Module, config: Config, world: World) -> nn.Module:
+    """By torch.compile; with compile=auto on a GPU, where what cannot be compiled runs eagerly."""
+    if config.compile == "auto" and world.device.type == "cuda":
+        torch._dynamo.config.suppress_errors = True
+        return torch.compile(module)
+    return torch.compile(module) if config.compile is True else module
 
 
-def seed_step(seed, step, rank=0):
+def seed_step(seed: int, step: int, rank: int) -> None:
     """Dropout is a function of (seed, step), so no random state has to be saved."""
     torch.manual_seed(int(hash_seed("step", seed, step, rank) >> 1))
 
 
-class TrainStep:
-    """Updates the weights by one batch. train_module: the compiled loss module, if it is compiled."""
+def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tuple[Batch, bool]]:
+    """(rows of the batch, whether they are the last). They are cut and counted on the host."""
+    n = len(batch.targets)
+    for start in range(0, n, size):
+        rows = batch.rows(start, start + size) if size < n else batch
+        yield rows.to(device), start + size >= n
 
-    def __init__(
-        self,
-        loss_module,
-        optimizer,
-        precision,
-        dist,
-        micro_batch_size,
-        max_grad_norm,
-        train_module=None,
-    ):
-        self.model, self.optimizer, self.scaler = loss_module.model, optimizer, precision.scaler()
-        self.precision, self.dist = precision, dist
-        self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
-        self.parameters = list(self.model.parameters())  # finding them takes 1 % of a small step
-        self.loss_module = loss_module  # evaluates
-        self.train_module = dist.wrap(loss_module if train_module is None else train_module)
 
-    def __call__(self, batch, lr_factor, flags=list):
-        """Update at lr_factor times the base learning rate. A NaN or infinity never reaches the weights.
-        flags() is called after the backward pass."""
-        scaler, several = self.scaler, self.dist.world_size > 1
-        count = self.dist.all_reduce(self.constants([batch.count]))[0] if several else batch.count
-        total = self.backward(batch, count)
-        for optimizer in self.optimizer.optimizers:
-            scaler.unscale_(optimizer)
-        norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm or math.inf))
-        total, norm, count, flags = self.read(total, norm, count, flags())
-        overflow = scaler.is_enabled() and not math.isfinite(norm)  # such a step is skipped
-        for name, number in (("loss", total), ("gradient", 0.0 if overflow else norm)):
-            if not math.isfinite(number):
-                raise NonFiniteError(f"the {name} is not finite ({number})")
-        self.optimizer.step(lr_factor, scaler, overflow)
-        return StepMetrics(total / count, norm, overflow, flags)
+def fit_micro_batch(
+    module: nn.Module,
+    loader: TokenLoader | PairLoader,
+    config: Config,
+    world: World,
+    optimizer_bytes: int,
+    found: int,
+) -> int:
+    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and a
+    backward pass fit in memory in every process. No weight changes. found: before a resume, or 0."""
+    rows, size = config.train.batch_size // world.size, config.train.micro_batch_size
+    if isinstance(size, int):
+        return min(size, rows)
+    if world.device.type != "cuda":
+        return max(1, min(rows, CPU_TOKENS // config.model.context_length))
+    if found:
+        return min(found, rows)
+    widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len), *world.share)
+    reserved = torch.empty(optimizer_bytes, dtype=torch.uint8, device=world.device)
+    while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
+        if rows == 1:
+            hint = "lower size= or model.context_length"
+            raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
+        rows = math.ceil(rows / 2)
+        if world.is_main:
+            warn(f"out of memory; trying micro-batches of {rows}")
+    del reserved
+    return rows
 
-    @waiting_for("the loss of another process")
-    def read(self, total, norm, count, flags):
-        """The numbers of a step, total and flags summed over the processes: its only wait for a GPU."""
-        if self.dist.world_size == 1:
-            return *torch.stack([total.float(), norm.float()]).tolist(), count, flags
-        summed = self.dist.all_reduce(torch.cat([total.double()[None], self.constants(flags)]))
-        total, *flags, norm, count = torch.cat(
-            [summed, torch.stack([norm.double(), count])]
-        ).tolist()
-        return total, norm, count, flags
 
-    def constants(self, numbers):
-        """A tensor of them; copying it from the host would wait for the GPU."""
-        options = {"dtype": torch.float64, "device": self.precision.device}
-        tensors = [torch.full((1,), float(number), **options) for number in numbers]
-        return torch.cat([*tensors, torch.empty(0, **options)])
+def runs_out_of_memory(module: nn.Module, rows: Batch, world: World) -> bool:
+    try:
+        with world.precision.autocast():
+            total = module(*rows.to(world.device))
+        total.backward()
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        module.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+    return False
 
-    @waiting_for("the gradients of another process")
-    def backward(self, batch, count):
-        """Accumulate the gradient of the mean over `count` targets, those of all processes."""
-        total = torch.zeros((), device=self.precision.device)
-        starts = range(0, len(batch.targets), self.micro_batch_size)
-        for start in starts:
-            rows = batch.rows(start, start + self.micro_batch_size) if len(starts) > 1 else batch
-            rows = rows.to(
-                self.precision.device
-            )  # cut and counted on the host, which waits for no GPU
-            with self.dist.no_sync(self.train_module) if start != starts[-1] else nullcontext():
-                with self.precision.autocast():
-                    part = self.train_module(*rows)
-                # DDP averages gradients over the processes; the sum is needed
-                self.scaler.scale(part * (self.dist.world_size / count)).backward()
-            total += part.detach()
-        return total
 
-    @torch.no_grad()
-    def evaluate(self, batches):
-        """(mean loss, number of targets) over batches that are split among the processes, without dropout."""
-        self.model.eval()
-        total, count = 0.0, 0
-        for part in chain.from_iterable(map(self.own_parts, batches)):
-            with self.precision.autocast():
-                total += self.loss_module(*part.to(self.precision.device)).item()
-            count += part.count
-        self.model.train()
-        total, count = self.dist.all_reduce_sum(total, count, device=self.precision.device)
-        return total / count, int(count)
-
-    def own_parts(self, batch):
-        """Micro-batches of the rows that are evaluated here, as many as in every other process."""
-        n_rows, size = len(batch.targets), self.micro_batch_size
-        rows = rank_slice(n_rows, *self.dist.share)
-        for start in range(rows.start, rows.start + math.ceil(n_rows / self.dist.world_size), size):
-            if start < rows.stop:
-                yield batch.rows(start, min(start + size, rows.stop))
-            else:
-                yield batch.rows(0, 1).without_targets()
+@torch.no_grad()
+def mean_loss(module: nn.Module, batches: Iterable[Batch], size: int, world: World) -> float:
+    """Over batches that are split among the processes; of the whole module in eval mode."""
+    module.eval()
+    losses, count = [], 0
+    for batch in batches:
+        for rows, _ in micro_batches(batch.share(*world.share), size, world.device):
+            with world.precision.autocast():
+                losses.append(module(*rows))
+            count += rows.count
+    module.train()
+    total, count = world.sum(torch.stack(losses).cpu().double().sum(), count).tolist()
+    return total / count

@@ -14,9 +14,8 @@ from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.registry import flatten
 from configs.schema import check_numbers
-from model.checkpoint.files import did_you_mean_run, model_config, read_config
-from model.checkpoint.load import build_on_meta, load_run, load_weights
-from model.checkpoint.save import model_tensors
+from model.checkpoint import assign_weights as load_weights
+from model.checkpoint import did_you_mean_run, load_run, model_config, model_tensors, read_config
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.files import files_of, refuse_invalid, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
@@ -58,7 +57,6 @@ def init_config(place):
             f"no such run: {place}; for a model of the Hub, import it first: {command}"
         )
     config = read_config(folder)
-    build_on_meta(folder, config, 256)
     try:
         check_numbers(flatten(config["tokenizer"], "tokenizer."))
     except ValueError as error:

@@ -1,0 +1,344 @@
+"""Checkpoints: runs/name/checkpoints/step-########, a folder of safetensors and JSON that is renamed into
+place once it is complete and on the disk. Reading one runs no code."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from configs.cli import expand_user, warn
+from configs.errors import CheckpointError
+from configs.registry import flatten, from_dict
+from configs.schema import Config, ModelConfig, check_numbers
+from data.disk import atomic_write, sync_file, sync_folder, write_synced
+from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
+from model.transformer import build_model
+
+RUNS = Path("runs")
+STEP = re.compile(r"step-\d{8}")
+FORMAT = 3
+
+Tensors = dict[str, Tensor]
+
+
+def step_name(step: int) -> str:
+    return f"step-{step:08}"
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Newest first."""
+    found = (run / "checkpoints").glob("step-*")
+    return sorted((path for path in found if STEP.fullmatch(path.name)), reverse=True)
+
+
+# ---- write
+
+
+def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
+    """tensors: those of each file, such as {"model": {name: tensor}}."""
+    final = run / "checkpoints" / step_name(step)
+    draft = final.with_suffix(".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        for name, named in tensors.items():
+            write_tensors(draft / f"{name}.safetensors", named)
+        write_synced(draft / "state.json", json.dumps({"format": FORMAT, "step": step} | state))
+        manifest = {path.name: sync_file(path) for path in sorted(draft.iterdir())}
+        write_synced(draft / "manifest.json", json.dumps(manifest, indent=1))
+        sync_folder(draft)
+        if final.exists():  # a damaged one, from which the run could not resume
+            remove(final)
+        os.rename(draft, final)
+        sync_folder(final.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_tensors(path: Path, tensors: Tensors) -> None:
+    """One safetensors file; the bytes depend on the tensors alone."""
+    try:
+        save_file(tensors, path, {"format": "pt"})
+    except SafetensorError as error:  # how it reports a full disk
+        code = re.search(r"os error (\d+)", str(error))
+        number = int(code[1]) if code else 5
+        raise OSError(number, os.strerror(number), str(path)) from None
+
+
+def remove(checkpoint: Path) -> None:
+    """Rename, then delete: a checkpoint that is half deleted must not look like a complete one."""
+    trash = checkpoint.with_suffix(".trash")
+    shutil.rmtree(trash, ignore_errors=True)
+    os.rename(checkpoint, trash)
+    sync_folder(trash.parent)
+    shutil.rmtree(trash)
+
+
+def clean_up(run: Path) -> None:
+    """Remove what a killed run was writing or deleting."""
+    for pattern in ("*.draft", "*.trash"):
+        for path in (run / "checkpoints").glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def prune(run: Path, keep: int) -> None:
+    """Delete all but the newest checkpoints and the best."""
+    best = read_best(run)
+    for checkpoint in list_checkpoints(run)[keep:]:
+        if checkpoint.name != best:
+            remove(checkpoint)
+
+
+def mark_best(run: Path, step: int) -> None:
+    atomic_write(run / "checkpoints" / "best", step_name(step) + "\n")
+
+
+def write_metadata(
+    run: Path,
+    config: Config,
+    choices: dict[str, Any],
+    tokenizer: Tokenizer,
+    environment: str,
+) -> None:
+    """What a run needs besides its weights. choices: the option of each config group."""
+    from omegaconf import OmegaConf
+
+    plain = asdict(config) | {"resume": False, "choices": choices}
+    atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
+    atomic_write(run / "environment.txt", environment)
+    atomic_write(run / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
+
+
+# ---- find
+
+
+def list_runs() -> list[Path]:
+    """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
+    found = [*RUNS.glob("*/checkpoints/step-*"), *RUNS.glob("*/*/checkpoints/step-*")]
+    complete = [path for path in found if STEP.fullmatch(path.name)]
+    return list(dict.fromkeys(p.parents[1] for p in sorted(complete, key=os.path.getmtime)))
+
+
+def name_of(run: Path) -> str:
+    """As name= takes it."""
+    return run.relative_to(RUNS).as_posix()
+
+
+def newest_run() -> Path:
+    runs = list_runs()
+    if not runs:
+        raise CheckpointError(
+            f"{RUNS}/ has no run with a checkpoint; train one first: python train.py"
+        )
+    return runs[-1]
+
+
+def did_you_mean_run(place: str | Path) -> str:
+    """A hint at the run whose name is nearest to a name or folder, or nothing."""
+    names = {}
+    for run in list_runs():
+        names[run.name] = run
+        names[run.relative_to(RUNS).as_posix()] = run
+    near = get_close_matches(Path(place).as_posix().removeprefix(f"{RUNS}/"), names, 1)
+    return f" (did you mean {names[near[0]]}?)" if near else ""
+
+
+def read_best(run: Path) -> str | None:
+    """The name of the best checkpoint."""
+    path = run / "checkpoints" / "best"
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+
+def newest_whole(run: Path) -> Path | None:
+    """The newest undamaged checkpoint; None if there is none at all."""
+    checkpoints = list_checkpoints(run)
+    for checkpoint in checkpoints:
+        try:
+            verify(checkpoint)
+            return checkpoint
+        except CheckpointError as error:
+            warn(f"{error}; going back to the checkpoint before it")
+    if checkpoints:
+        raise CheckpointError(f"no checkpoint of {run} is undamaged")
+    return None
+
+
+def find(run: Path, which: str) -> Path:
+    """The checkpoint `which`: latest, best or a step."""
+    newest = newest_whole(run) if which == "latest" else None
+    if newest:
+        return newest
+    names = {path.name: path for path in list_checkpoints(run)}
+    if which not in ("latest", "best") and not which.isdecimal():
+        raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
+    name = (
+        read_best(run) if which == "best" else step_name(int(which)) if which.isdecimal() else None
+    )
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise CheckpointError(f"{run} has no checkpoint {name or which!r}; it has {known}")
+    verify(names[name])
+    return names[name]
+
+
+def verify(checkpoint: Path) -> None:
+    """Compare the hash of every file with the one in manifest.json."""
+    for name, expected in read_json(checkpoint / "manifest.json").items():
+        try:
+            with (checkpoint / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CheckpointError(
+                f"{checkpoint / name} cannot be read ({error.strerror})"
+            ) from None
+        if found != expected:
+            raise CheckpointError(
+                f"{checkpoint / name} is damaged: it is not the file that was saved"
+            )
+
+
+# ---- read
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The settings of a run, and the option of each config group."""
+    path = run / "config.yaml"
+    if not run.exists():
+        raise CheckpointError(f"no such run: {run}{did_you_mean_run(run)}")
+    if not path.exists():
+        command = f"python -m model.hub import --from {run} --to runs/..."
+        hint = f"; import it first: {command}" if (run / "config.json").exists() else ""
+        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        parts = config | {"model": dict(config["model"]), "tokenizer": dict(config["tokenizer"])}
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        reason = type(error).__name__
+        raise CheckpointError(f"{path} is not the config of a run ({reason})") from None
+    if "choices" not in config:
+        raise CheckpointError(
+            f"{path} is of an older format; use this run with the version that wrote it"
+        )
+    return parts
+
+
+def model_config(node: dict[str, Any]) -> ModelConfig:
+    check_numbers(flatten(node, "model."))
+    return from_dict(ModelConfig, node, "model.")
+
+
+def read_tokenizer(run: Path) -> Tokenizer:
+    path = run / "tokenizer.json"
+    try:
+        return tokenizer_from_state(read_json(path))
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    state = read_json(checkpoint / "state.json")
+    if state.get("format") != FORMAT:
+        reads = f"this version reads {FORMAT}; continue the run with the version that wrote it"
+        raise CheckpointError(f"{checkpoint} has format {state.get('format')!r}, and {reads}")
+    return state
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from None
+
+
+def read_tensors(
+    path: Path, expected: Tensors, may_be_empty: bool = False
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) one by one, for all may be too large; names and shapes are the expected ones."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+            if not names and may_be_empty:
+                return
+            if differing := names ^ set(expected):
+                name = min(differing)
+                owner = "the file" if name in names else "config.yaml"
+                raise CheckpointError(f"{path} does not fit config.yaml: only {owner} has {name}")
+            for name in sorted(names):
+                tensor = file.get_tensor(name).clone()  # the file is mapped, and may be deleted
+                if tensor.shape != expected[name].shape:
+                    shapes = f"{tuple(tensor.shape)}, and config.yaml asks for {tuple(expected[name].shape)}"
+                    raise CheckpointError(f"{path}: {name} is {shapes}")
+                yield name, tensor
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from None
+
+
+def model_tensors(model: nn.Module) -> Tensors:
+    """Each tensor once: a tied head has none of its own."""
+    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
+
+
+class LoadedRun(NamedTuple):
+    model: nn.Module
+    tokenizer: Tokenizer
+    config: dict[str, Any]
+    step: int  # at which it was saved
+
+
+def load_run(place: str | Path, which: str = "latest") -> LoadedRun:
+    """The model and tokenizer of a run, for sampling, fine-tuning and export."""
+    run = expand_user(place)
+    config = read_config(run)
+    tokenizer = read_tokenizer(run)
+    before = list_checkpoints(run)
+    try:
+        checkpoint = find(run, which)
+        model = load_model(config, tokenizer.vocab_size, checkpoint)
+    except CheckpointError:
+        if list_checkpoints(run) == before:
+            raise
+        return load_run(place, which)  # the run is training, and has deleted an old checkpoint
+    return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
+
+
+def load_model(config: dict[str, Any], vocab_size: int, checkpoint: Path) -> nn.Module:
+    """Built without memory for its weights, which come from the file."""
+    with torch.device("meta"):
+        model = build_model(model_config(config["model"]), vocab_size)
+    tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
+    return assign_weights(model, tensors)
+
+
+def assign_weights(model: nn.Module, tensors: Tensors) -> nn.Module:
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.head.tie(model.embedding)
+    return model.requires_grad_()
+
+
+def rebuilt(model: nn.Module, config: ModelConfig) -> nn.Module:
+    """The same weights, with another dropout or a shorter context: learned positions are cut."""
+    with torch.device("meta"):
+        new = build_model(config, model.embedding.table.num_embeddings)
+    weights = model_tensors(model)
+    cut = {}
+    for name, tensor in model_tensors(new).items():
+        part = tuple(slice(size) for size in tensor.shape)
+        cut[name] = weights[name][part].detach().clone()
+    return assign_weights(new, cut)

@@ -1,0 +1,206 @@
+"""Log: what a run prints and draws, metrics.jsonl, samples.jsonl and wandb. It never changes a weight."""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from configs.cli import escape, warn
+from configs.schema import Config
+from data.disk import atomic_write
+from training.checkpointer import TrainState
+from training.distributed import World
+from training.plot import draw_run
+
+EVALUATION = {
+    "val_loss": "val loss {:.3f}",
+    "val_bpb": "{:.3f} bits/byte",
+    "val_accuracy": "masked accuracy {:.1%}",
+    "val_exact_match": "exact match {:.1%}",
+    "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
+}
+
+
+def clock(seconds: float) -> str:
+    """1:02, or 1:00:02"""
+    minutes, seconds = divmod(round(min(seconds, 1e9)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class Log:
+    """Of the main process; in the others it does nothing. A progress bar on a terminal, lines elsewhere."""
+
+    def __init__(
+        self,
+        run: Path,
+        config: Config,
+        world: World,
+        state: TrainState,
+        ideal_seconds: float | None,
+    ) -> None:
+        self.run = run
+        self.config = config
+        self.is_main = world.is_main
+        self.ideal_seconds = ideal_seconds  # of a step at the peak FLOP/s of the GPU, for MFU
+        self.wandb: Any = None
+        self.disk_failed = False
+        self.samples: list[list[Any]] = []
+        self.first_step = state.step
+        self.console = Console(highlight=False, markup=False, soft_wrap=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn())
+        hidden = not (self.is_main and self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
+        self.task = self.bar.add_task("", total=1.0)
+        if not self.is_main:
+            return
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            truncate(run / name, state.step)
+        if config.wandb.mode != "disabled":
+            self.wandb = start_wandb(run, config)
+        self.bar.start()
+        self.measure_from(state.step)
+
+    def measure_from(self, step: int) -> None:
+        """The speed of the next steps is measured from here: an evaluation is not training time."""
+        self.last_time = time.perf_counter()
+        self.last_step = step
+
+    def print(self, line: str) -> None:
+        """Above the progress bar."""
+        if self.is_main:
+            self.console.print(escape(line, keep="\n"))
+
+    def step(
+        self, state: TrainState, progress: float, loss: float, lr: float, grad_norm: float
+    ) -> None:
+        """Logged every log.every steps; a terminal shows each one."""
+        is_due = state.step % self.config.log.every == 0
+        if not self.is_main or not (is_due or self.console.is_terminal):
+            return
+        per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
+        speed = state.tokens / state.step / per_step
+        mfu = self.ideal_seconds / per_step if self.ideal_seconds else None
+        left = state.seconds * (1 / progress - 1)
+        parts = [
+            f"step {state.step:>6}  loss {loss:6.3f}  lr {lr:.1e}",
+            f"grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s",
+            f"elapsed {clock(state.seconds)}  ETA {clock(left)}",
+        ]
+        if mfu is not None:
+            parts.insert(2, f"mfu {mfu:.1%}")
+        line = "  ".join(parts)
+        self.bar.update(self.task, completed=progress, description=line)
+        if is_due:
+            if not self.console.is_terminal:
+                self.print(line)
+            values = {"loss": loss, "lr": lr, "grad_norm": grad_norm}
+            self.add_row(state, **values, tokens_per_second=speed, mfu=mfu)
+            self.measure_from(state.step)
+
+    def evaluation(self, state: TrainState, full: bool = False, **metrics: float) -> None:
+        if not self.is_main:
+            return
+        self.add_row(state, **metrics, full=full)
+        parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
+        self.print(f"step {state.step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
+        if (
+            full or state.step > self.first_step
+        ):  # not before the first step: matplotlib takes a second
+            with suppress(OSError):
+                draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")
+        self.measure_from(state.step)
+
+    def sample(self, state: TrainState, texts: dict[str, str]) -> None:
+        if not self.is_main:
+            return
+        self.append("samples.jsonl", {"step": state.step, **texts})
+        for name, text in texts.items():
+            self.print(f"  {name:<14}{text!r}")
+        if self.wandb:
+            import wandb
+
+            self.samples.append([state.step, *texts.values()])
+            table = wandb.Table(columns=["step", *texts], data=self.samples)
+            self.wandb.log({"samples": table}, step=state.step)
+        self.measure_from(state.step)
+
+    def add_row(self, state: TrainState, **values: Any) -> None:
+        row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, **values}
+        self.append("metrics.jsonl", row)
+        if self.wandb:
+            self.wandb.log(row, step=state.step)
+
+    def append(self, name: str, row: dict[str, Any]) -> None:
+        """The whole row or nothing. A full disk costs rows, and not the run."""
+        path = self.run / name
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            if not self.disk_failed:
+                warn(f"{path} cannot be written ({error.strerror}); the run continues")
+            self.disk_failed = True
+            with suppress(OSError):
+                os.truncate(path, size)
+
+    def close(self) -> None:
+        self.bar.stop()
+        if self.wandb:
+            self.wandb.finish()
+
+
+def start_wandb(run: Path, config: Config) -> Any:
+    """A resumed run continues under the same id. A failure costs one warning, and not the run."""
+    id_file = run / "wandb-id"
+    if not id_file.exists():
+        id_file.write_text(uuid.uuid4().hex)
+    try:
+        import wandb
+
+        return wandb.init(
+            project=config.wandb.project,
+            name=run.name,
+            id=id_file.read_text(),
+            mode=config.wandb.mode,
+            dir=run.resolve(),
+            resume="allow",
+            reinit="create_new",
+            config=asdict(config),
+            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
+        )
+    except Exception as error:  # whatever the service does, the run continues
+        reason = str(error).partition("\n")[0]
+        warn(f"no wandb ({type(error).__name__}: {reason})")
+        return None
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """All rows but one that was cut off when a run was killed."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "step" in row:
+                yield row
+
+
+def truncate(path: Path, step: int) -> None:
+    """Drop the rows that a resumed run will write again."""
+    if path.exists():
+        kept = []
+        for row in read_rows(path):
+            is_final = row["step"] == step and row.get("full") is True  # it will be evaluated again
+            if row["step"] <= step and not is_final:
+                kept.append(json.dumps(row) + "\n")
+        atomic_write(path, "".join(kept))

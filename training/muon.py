@@ -1,0 +1,87 @@
+"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Unlike torch.optim.Muon, its base, it
+updates all matrices of one shape together: on a GPU, one kernel in place of hundreds."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from model.cpu import Eager, fast_bf16
+from training.distributed import is_sharded, like, local, whole
+
+
+class Muon(Eager, torch.optim.Muon):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            matrices = [p for p in group["params"] if p.grad is not None]
+            matrices.sort(key=lambda p: p.shape)
+            for shape, same_shape in groupby(matrices, key=lambda p: p.shape):
+                scale = max(1, shape[0] / shape[1]) ** 0.5
+                self.update(list(same_shape), group, scale)
+
+    def update(self, params: list[Tensor], group: dict[str, Any], scale: float) -> None:
+        """Nesterov momentum, orthogonalized."""
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        gradients = [local(p.grad) for p in params]
+        buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
+        torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
+        updates = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        if is_sharded(params[0]):
+            updates = orthogonalize_in_turn(updates, params, partial(newton_schulz, group=group))
+        else:
+            updates = list(newton_schulz(torch.stack(updates), group))
+        weights = [local(p) for p in params]
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
+
+
+def newton_schulz(x: Tensor, group: dict[str, Any]) -> Tensor:
+    """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to 1."""
+    a, b, c = group["ns_coefficients"]
+    dtype, is_tall = x.dtype, x.shape[-2] > x.shape[-1]
+    x = (x.mT if is_tall else x).to(matmul_dtype(x.device.type))
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
+    for _ in range(group["ns_steps"]):
+        square = x @ x.mT
+        square = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, square, x, beta=a)
+    return (x.mT if is_tall else x).to(dtype)
+
+
+@cache
+def matmul_dtype(device: str) -> torch.dtype:
+    slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16())
+    return torch.float32 if slow_bf16 else torch.bfloat16
+
+
+def orthogonalize_in_turn(
+    updates: list[Tensor],
+    params: list[Any],
+    orthogonalize: Callable[[Tensor], Tensor],
+) -> list[Tensor]:
+    """With FSDP: each process orthogonalizes one of `size` matrices at a time, and all exchange the
+    results."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    done = []
+    for start in range(0, len(updates), size):
+        turn = range(start, min(start + size, len(updates)))
+        matrices = [whole(rewrap(updates[i], params[i])) for i in turn]
+        results = matrices[0].new_zeros(len(turn), *params[start].shape)
+        if rank < len(turn):
+            results[rank] = orthogonalize(matrices[rank][None])[0]
+        dist.all_reduce(results)
+        done += [local(like(result, params[i])) for i, result in zip(turn, results, strict=True)]
+    return done
+
+
+def rewrap(part: Tensor, p: Any) -> Tensor:
+    """A part as a tensor that is sharded like the parameter."""
+    return type(p).from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
