@@ -45,7 +45,7 @@ from training.step import (
 from training.summary import summarize
 
 
-def train(config: Config, choices: dict[str, Any]) -> float:
+def train(config: Config, origin: dict[str, Any]) -> float:
     """Build all that a run needs, and run it; returns its validation loss."""
     cost.check_parts(config)
     run_folder.check_name(config)
@@ -87,7 +87,7 @@ def train(config: Config, choices: dict[str, Any]) -> float:
         if world.is_main:
             run_folder.check_disk_space(run, saver.nbytes(), config.checkpoint.keep)
             environment = run_folder.environment(world)
-            write_metadata(run, config, choices, data.tokenizer, environment)
+            write_metadata(run, config, origin, data.tokenizer, environment)
             print(run_folder.describe(run, config, data, model, world, state))
         log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
         try:
@@ -155,7 +155,8 @@ def loop(
         state.tokens += progress_of.tokens_per_step
         log.step(state, progress, loss=loss, lr=lr, grad_norm=grad_norm)
 
-        is_best = is_due(config.eval.every) and validate()
+        is_last = config.eval.every is not None and progress_of(state) == 1
+        is_best = (is_due(config.eval.every) or is_last) and validate()
         if is_due(config.sample.every):
             log.sample(state, sample(module, data, world))
         if is_best or is_due(config.checkpoint.every):
@@ -223,11 +224,11 @@ def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
 
     def job() -> float | None:
-        config, choices = read_settings(node)
+        config, origin = read_settings(node)
         if config.dry_run:
             print(cost.report(config))
             return None
-        return train(config, choices)
+        return train(config, origin)
 
     return run_job(job)
 

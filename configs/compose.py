@@ -154,7 +154,7 @@ def explain_hydra(error: Exception) -> str:
     if override := getattr(error, "override", None):
         return explain_unparsed(override)
     if match := re.search(r"Could not find '(.+?)/(.+)'", text):
-        available = re.findall(r"\n\t(\S+)", str(error))
+        available = re.findall(r"\n\t(\S+)", str(error).partition("Config search path")[0])
         return unknown_option(match[1], match[2], available or groups().get(match[1], []))
     if match := re.search(r"Ambiguous value for argument '(.+?)'|Sweep parameters '(.+?)'", text):
         return f"{match[1] or match[2]} lists several values; -m runs one training for each"

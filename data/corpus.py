@@ -66,7 +66,9 @@ def load(config, tokenizer=None, report=None):
     sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
     splits = corpus.train, corpus.validation
     return Loaders(
-        config.objective["kind"], corpus.tokenizer, *(make(s, objective, corpus.tokenizer, **sizes) for s in splits)
+        config.objective["kind"],
+        corpus.tokenizer,
+        *(make(s, objective, corpus.tokenizer, **sizes) for s in splits),
     )
 
 

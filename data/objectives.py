@@ -41,7 +41,11 @@ class Batch(NamedTuple):
     def share(self, rank, size):
         n = len(self.targets)
         rows = slice(rank * n // size, (rank + 1) * n // size)
-        return self.rows(rows.start, rows.stop) if rows.start < rows.stop else self.rows(0, 1).without_targets()
+        return (
+            self.rows(rows.start, rows.stop)
+            if rows.start < rows.stop
+            else self.rows(0, 1).without_targets()
+        )
 
     def without_targets(self):
         return self._replace(targets=torch.full_like(self.targets, IGNORE_INDEX), count=0)

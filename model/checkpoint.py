@@ -112,14 +112,15 @@ def mark_best(run: Path, step: int) -> None:
 def write_metadata(
     run: Path,
     config: Config,
-    choices: dict[str, Any],
+    origin: dict[str, Any],
     tokenizer: Tokenizer,
     environment: str,
 ) -> None:
-    """What a run needs besides its weights. choices: the option of each config group."""
+    """What a run needs besides its weights. origin: the choices, an option of each config group, and
+    the overrides that the config was composed from."""
     from omegaconf import OmegaConf
 
-    plain = asdict(config) | {"resume": False, "choices": choices}
+    plain = asdict(config) | {"resume": False, "choices": {}, "overrides": []} | origin
     atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
     atomic_write(run / "environment.txt", environment)
     atomic_write(run / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
@@ -217,7 +218,7 @@ def verify(checkpoint: Path) -> None:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The settings of a run, and the option of each config group."""
+    """The settings of a run, and its choices and overrides."""
     path = run / "config.yaml"
     if not run.exists():
         raise CheckpointError(f"no such run: {run}{did_you_mean_run(run)}")

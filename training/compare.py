@@ -36,7 +36,8 @@ class Result(NamedTuple):
     """Of one run, or of several that differ only in their seed."""
 
     name: str
-    config: dict[str, Any]  # with dotted keys
+    settings: dict[str, Any]  # dotted keys and groups
+    chosen: list[str]  # those of its command line
     code: str  # the hash of its source files
     last: dict[str, list[float]]  # the last value of each metric, of each seed
 
@@ -73,7 +74,7 @@ def compare(runs: list[Path], home: Path | None = None, swept: list[str] | None 
     lines = [table(results)]
     if len({result.code for result in results}) > 1:
         lines.append("these runs were trained with different code: see environment.txt of each")
-    lines += edge_hints([result.config for result in results], swept or [])
+    lines += edge_hints([result.settings for result in results], swept or [])
     text = "\n\n".join(lines)
     if home is None:
         return text
@@ -88,7 +89,10 @@ def compare(runs: list[Path], home: Path | None = None, swept: list[str] | None 
 
 
 def read_run(run: Path) -> Result:
-    config = flatten(read_config(run) | {"name": None, "choices": None})
+    stored = read_config(run) | {"name": None}
+    choices, overrides = stored.pop("choices"), stored.pop("overrides")
+    settings = flatten(stored) | choices
+    chosen = [override.lstrip("+~").partition("=")[0] for override in overrides]
     environment = run / "environment.txt"
     lines = environment.read_text(encoding="utf-8").splitlines() if environment.exists() else []
     code = next((line for line in lines if line.startswith("code ")), "")
@@ -96,17 +100,17 @@ def read_run(run: Path) -> Result:
     for row in read_rows(run / "metrics.jsonl"):
         last |= row
     numbers = {name: [last[name]] for name in COLUMNS if isinstance(last.get(name), int | float)}
-    return Result(run.name, config, code, numbers)
+    return Result(run.name, settings, chosen, code, numbers)
 
 
 def merge_seeds(results: list[Result]) -> list[Result]:
     """Runs of the same code that differ only in their seed become one, with all values. Best first."""
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        groups[repr((result.code, result.config | {"seed": None}))].append(result)
+        groups[repr((result.code, result.settings | {"seed": None}))].append(result)
     merged = []
     for group in groups.values():
-        seeds = [result.config.get("seed") for result in group]
+        seeds = [result.settings.get("seed") for result in group]
         if len(set(seeds)) < len(seeds):  # copies of a run have rows of their own
             merged += group
             continue
@@ -116,32 +120,45 @@ def merge_seeds(results: list[Result]) -> list[Result]:
             for name, values in result.last.items():
                 last[name] += values
         name = f"{first.name} (n={len(group)})" if len(group) > 1 else first.name
-        merged.append(Result(name, first.config, first.code, dict(last)))
+        merged.append(first._replace(name=name, last=dict(last)))
     return sorted(merged, key=lambda result: result.val_loss)
 
 
 def table(results: list[Result]) -> str:
-    """A row per run: the settings that differ (of parts of different kinds, only the kind), and the
-    metrics."""
-    keys = dict.fromkeys(key for result in results for key in result.config if key != "seed")
-    differ = [key for key in keys if len({repr(result.config.get(key)) for result in results}) > 1]
-    kinds = [key for key in differ if key.endswith(".kind")]
-    parts = tuple(key.removesuffix("kind") for key in kinds if key != "model.kind")
-    settings = [key for key in differ if key in kinds or not key.startswith(parts)]
+    """A row per run: the settings that differ, and the metrics."""
+    settings = differing_settings(results)
     fields = [field for field in COLUMNS if any(field in result.last for result in results)]
     lines = [["run", *settings, *(COLUMNS[field][0] for field in fields)]]
     for result in results:
-        values = [str(result.config.get(key, "-"))[:100] for key in settings]
+        values = [str(result.settings.get(key, "-"))[:100] for key in settings]
         values += [cell(result.last.get(field, []), COLUMNS[field][1]) for field in fields]
         lines.append([result.name, *values])
     return markdown(lines)
+
+
+def differing_settings(results: list[Result]) -> list[str]:
+    """Those that were given on a command line and differ. Others follow from them, but for those that
+    rows differ in which would read alike: by a file that has changed, perhaps."""
+
+    def values(key: str) -> list[str]:
+        return [repr(result.settings.get(key)) for result in results]
+
+    chosen = dict.fromkeys(key for result in results for key in result.chosen)
+    unseen = ("name", "seed")
+    columns = [key for key in chosen if key not in unseen and len(set(values(key))) > 1]
+    for key in dict.fromkeys(key for result in results for key in result.settings):
+        shown = list(zip(*map(values, columns), strict=True)) if columns else [()] * len(results)
+        with_key = set(zip(shown, values(key), strict=True))
+        if key not in unseen and len(with_key) > len(set(shown)):
+            columns.append(key)
+    return columns
 
 
 def cell(values: list[float], form: str) -> str:
     if not values:
         return "-"
     text = form.format(mean(values))
-    return text if len(values) == 1 else f"{text} ± {form.format(stdev(values))}"
+    return text if len(set(values)) == 1 else f"{text} ± {form.format(stdev(values))}"
 
 
 def markdown(lines: list[list[str]]) -> str:
@@ -173,7 +190,9 @@ def edge_hints(configs: list[dict[str, Any]], swept: list[str]) -> list[str]:
 def main() -> None:
     parser = ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=expand_user, metavar="runs/name")
-    parser.add_argument("--to", type=expand_user, metavar="FOLDER", help="save the table and a plot")
+    parser.add_argument(
+        "--to", type=expand_user, metavar="FOLDER", help="save the table and a plot"
+    )
     options = parser.parse_args()
     print(compare(options.runs, options.to))
 

@@ -98,7 +98,9 @@ def choose_parallel(config: Config, size: int) -> str:
     parallel, rows = config.parallel, config.train.batch_size
     if size == 1 and parallel in ("ddp", "fsdp"):
         command = "torchrun --nproc_per_node=2 train.py"
-        raise ValueError(f"parallel={parallel} needs several processes; use {command}")
+        raise ValueError(
+            f"parallel={parallel} needs several processes; use {command}, or parallel=auto"
+        )
     if size > 1 and parallel == "none":
         raise ValueError(
             f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"

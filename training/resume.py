@@ -26,15 +26,17 @@ TUNABLE = ("model.context_length", "model.dropout")
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
-    """(the config of a run, the option of each config group)"""
+    """(the config of a run; its origin: the option of each config group, and the overrides)"""
     hydra = HydraConfig.get()
-    overrides = [override.lstrip("+~").partition("=")[0] for override in hydra.overrides.task]
+    overrides = list(hydra.overrides.task)
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
+    origin = {"choices": choices, "overrides": overrides}
     if node.resume and is_resumable(node):
-        return resumed(node, overrides, choices)
+        return resumed(node, keys, origin)
     if node.init_from is not None:
-        return fine_tuned(node, overrides), choices
-    return to_config(node), choices
+        return fine_tuned(node, keys), origin
+    return to_config(node), origin
 
 
 def is_resumable(node: DictConfig) -> bool:
@@ -52,15 +54,16 @@ def is_resumable(node: DictConfig) -> bool:
 
 
 def resumed(
-    node: DictConfig, overrides: list[str], choices: dict[str, Any]
+    node: DictConfig, keys: list[str], origin: dict[str, Any]
 ) -> tuple[Config, dict[str, Any]]:
     """The stored settings, with the values of this command line laid over them."""
     stored = read_config(RUNS / node.name)
     before = flatten(stored)
-    old_choices = stored.pop("choices")
+    choices, old_choices = origin["choices"], stored.pop("choices")
+    old_overrides = stored.pop("overrides")
     defaults: Any = OmegaConf.to_container(node, resolve=True)
     changed = OmegaConf.create(with_new_settings(Config, stored, defaults))
-    for key in overrides:
+    for key in keys:
         if key not in choices:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
         elif choices[key] != old_choices.get(key):
@@ -73,7 +76,8 @@ def resumed(
         if key.startswith(FIXED):
             refuse(key, old, new)
         print(f"{key} was {show(old)} and is now {show(new)}")
-    return config, old_choices
+    new_overrides = [o for o in origin["overrides"] if o not in old_overrides]
+    return config, {"choices": old_choices, "overrides": [*old_overrides, *new_overrides]}
 
 
 def with_new_settings(
@@ -101,9 +105,9 @@ def show(value: Any) -> str:
     return json.dumps(value).strip('"')
 
 
-def fine_tuned(node: DictConfig, overrides: list[str]) -> Config:
+def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
     """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside it."""
-    for key in overrides:
+    for key in keys:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
@@ -112,7 +116,7 @@ def fine_tuned(node: DictConfig, overrides: list[str]) -> Config:
     model = dict(origin["model"])
     for key in TUNABLE:
         name = key.partition(".")[2]
-        if key in overrides:
+        if key in keys:
             model[name] = node.model[name]
     wanted, longest = model["context_length"], origin["model"]["context_length"]
     if wanted > longest:
