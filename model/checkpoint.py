@@ -55,7 +55,9 @@ def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any
     final = run / "checkpoints" / step_name(step)
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    draft.parent.mkdir(exist_ok=True)
+    draft.mkdir()
+    sync_folder(run)  # the new folder, and logs that are new
     try:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
