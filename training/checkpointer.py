@@ -149,4 +149,6 @@ class Checkpointer:
         if stored["scaler"]:
             self.world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
+        if self.world.is_main and state.best_step == state.step:  # it was stopped before it could
+            checkpoint.mark_best(self.run, state.step)
         return state
