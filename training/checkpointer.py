@@ -36,7 +36,8 @@ class TrainState:
 
     def judge(self, loss: float) -> bool:
         """Whether an evaluation is the best so far."""
-        is_best = loss < self.best_val_loss
+        is_again = (loss, self.step) == (self.best_val_loss, self.best_step)  # after a resume
+        is_best = loss < self.best_val_loss or is_again
         self.evals_since_best = 0 if is_best else self.evals_since_best + 1
         if is_best:
             self.best_val_loss = loss
