@@ -238,6 +238,8 @@ def read_config(run: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is of an older format; use this run with the version that wrote it"
         )
+    if "overrides" not in config:
+        raise CheckpointError(f"{path} is incomplete")
     return parts
 
 
