@@ -59,7 +59,8 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings added."""
+    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
+    added."""
     flags = [argument for argument in arguments if not is_override(argument)]
     overrides = [quote(argument) for argument in arguments if is_override(argument)]
     if unknown := [
@@ -83,7 +84,8 @@ def is_override(argument: str) -> bool:
 
 
 def quote(override: str) -> str:
-    """Values of the VERBATIM keys are taken as typed, but for lists: a sweep has one (-m name=a,b)."""
+    """Values of the VERBATIM keys are taken as typed, but for lists: a sweep has one (-m
+    name=a,b)."""
     key, _, value = override.partition("=")
     is_list = "," in value and not os.path.exists(os.path.expanduser(value))
     if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"\[]|\$\{", value):

@@ -45,7 +45,8 @@ class TrainState:
 
 
 class Checkpointer:
-    """A step waits only for the copy, and for the checkpoint before it if that is still being written."""
+    """A step waits only for the copy, and for the checkpoint before it if that is still being
+    written."""
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ class Checkpointer:
         checkpoint.prune(self.run, self.keep)
 
     def wait(self) -> None:
-        """For the checkpoint that is being written. A failure is a warning; several in a row end the
-        run."""
+        """For the checkpoint that is being written. A failure is a warning; several in a row end
+        the run."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None

@@ -1,4 +1,5 @@
-"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts there."""
+"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts
+there."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ def evaluating(module: Any, world: World) -> Iterator[None]:
 
 @torch.no_grad()
 def masked_accuracy(
-    model: nn.Module, tokenizer: Tokenizer, batch: Batch, world: World
+    model: Any, tokenizer: Tokenizer, batch: Batch, world: World
 ) -> tuple[int, int]:
     """(number of correct predictions, number of predictions)"""
     batch = batch.to(world.device)
@@ -117,7 +118,7 @@ def sample(module: LossModule, data: Loaders, world: World) -> dict[str, str]:
     return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
 
 
-def predict_masks(model: nn.Module, batch: Batch) -> dict[str, list[int]]:
+def predict_masks(model: Any, batch: Batch) -> dict[str, list[int]]:
     """The tokens of the first row, and its targets with the most likely predictions."""
     is_target = batch.targets[0] != IGNORE_INDEX
     predicted = model(**batch.inputs)[0].argmax(-1)

@@ -1,4 +1,5 @@
-"""Log: what a run prints and draws, metrics.jsonl, samples.jsonl and wandb. It never changes a weight."""
+"""Log: what a run prints and draws, metrics.jsonl, samples.jsonl and wandb. It never changes a
+weight."""
 
 import json
 import os
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -37,7 +38,8 @@ def clock(seconds: float) -> str:
 
 
 class Log:
-    """Of the main process; in the others it does nothing. A progress bar on a terminal, lines elsewhere."""
+    """Of the main process; in the others it does nothing. A progress bar on a terminal, lines
+    elsewhere."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Log:
             self.add_row(state, **values, tokens_per_second=speed, mfu=mfu)
             self.measure_from(state.step)
 
-    def evaluation(self, state: TrainState, full: bool = False, **metrics: float) -> None:
+    def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
         if not self.is_main:
             return
         self.add_row(state, **metrics, full=full)
@@ -171,7 +173,7 @@ def start_wandb(run: Path, config: Config) -> Any:
             project=config.wandb.project,
             name=run.name,
             id=id_file.read_text(),
-            mode=config.wandb.mode,
+            mode=cast(Any, config.wandb.mode),
             dir=run.resolve(),
             resume="allow",
             reinit="create_new",

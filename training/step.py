@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class LossModule(nn.Module):
 
     def __init__(self, model: nn.Module, config: LossConfig) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.options = {"label_smoothing": config.label_smoothing, "z_loss": config.z_loss}
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> Tensor:
@@ -43,7 +44,7 @@ def recompute_blocks(model: nn.Module) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def compile_module(module: nn.Module, config: Config, world: World) -> nn.Module:
+def compile_module(module: nn.Module, config: Config, world: World) -> Any:
     """By torch.compile; with compile=auto on a GPU, where what cannot be compiled runs eagerly."""
     if config.compile == "auto" and world.device.type == "cuda":
         torch._dynamo.config.suppress_errors = True
@@ -72,8 +73,9 @@ def fit_micro_batch(
     optimizer_bytes: int,
     found: int,
 ) -> int:
-    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and a
-    backward pass fit in memory in every process. No weight changes. found: before a resume, or 0."""
+    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
+    a backward pass fit in memory in every process. No weight changes. found: before a resume, or
+    0."""
     rows, size = config.train.batch_size // world.size, config.train.micro_batch_size
     if isinstance(size, int):
         return min(size, rows)
