@@ -77,11 +77,11 @@ def train(config: Config, origin: dict[str, Any]) -> float:
         saver = Checkpointer(run, config.checkpoint.keep, world, model, optimizers)
         state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
 
-        # micro-batches that fit in memory; torch.compile, DDP
+        # micro-batches that fit in memory; DDP, torch.compile
         needed = state_bytes(model, optimizers)
         found = state.micro_batch_size
         state.micro_batch_size = fit_micro_batch(module, data.train, config, world, needed, found)
-        train_module = distributed.wrap(compile_module(module, config, world), world)
+        train_module = compile_module(distributed.wrap(module, world), config, world)
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:

@@ -159,9 +159,8 @@ def wrap(module: nn.Module, world: World) -> nn.Module:
 
 
 def syncing(module: Any, is_last: bool, world: World) -> AbstractContextManager[Any]:
-    """Gradients are exchanged with those of the last micro-batch, and only added up before it."""
-    if world.parallel == "fsdp":
-        module.set_requires_gradient_sync(is_last)
+    """DDP exchanges gradients with those of the last micro-batch, and only adds them up before it. FSDP
+    exchanges those of each: whole gradients may not fit."""
     if world.parallel == "ddp" and not is_last:
         return module.no_sync()
     return nullcontext()

@@ -45,7 +45,7 @@ def recompute_blocks(model: nn.Module) -> None:
 
 
 def compile_module(module: nn.Module, config: Config, world: World) -> Any:
-    """By torch.compile; with compile=auto on a GPU, where what cannot be compiled runs eagerly."""
+    """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly."""
     if config.compile == "auto" and world.device.type == "cuda":
         torch._dynamo.config.suppress_errors = True
         return torch.compile(module)
@@ -89,7 +89,11 @@ def fit_micro_batch(
         if rows == 1:
             hint = "lower size= or model.context_length"
             raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
-        rows = math.ceil(rows / 2)
+        smaller = math.ceil(rows / 2)
+        if world.parallel == "fsdp":  # whose state is unusable after a backward pass that failed
+            hint = f"set train.micro_batch_size={smaller}"
+            raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
+        rows = smaller
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
     del reserved
