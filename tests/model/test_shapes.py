@@ -144,7 +144,7 @@ def test_a_trace_goes_from_tokens_to_logits():
     scores = ["scores_BGJS", "scores_BHTS", "weights_BHTS"]
     assert across == ["q_BHTD", "k_BGSD", "v_BGSE", *scores, "y_BGJE", "y_BHTE", "merged_BTW"]
     assert (steps[0].name, steps[-1].name) == ("tokens_BT", "logits_BTV")
-    weights = {s.module: s.shape for s in steps if s.name == "weights_BHTS"}
+    weights = {s.module: tuple(s.tensor.shape) for s in steps if s.name == "weights_BHTS"}
     assert weights == {
         "encoder.blocks.0.attention": (2, 4, 9, 9),
         "decoder.blocks.0.attention": (2, 4, 6, 6),
