@@ -1,5 +1,5 @@
-"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates queries
-and keys, or adds a bias to the attention scores."""
+"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates
+queries and keys, or adds a bias to the attention scores."""
 
 import math
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Every attention with every position and in every block: causality, cache, padding, distances.
 
-The kinds come from the registries, so a new kind is tested once it is registered and has a YAML file.
+The kinds come from the registries: a new one is tested once it is registered and has a YAML file.
 """
 
 from functools import partial
@@ -162,7 +162,7 @@ def cached_is_full(hidden, new_caches):
 
 @torch.no_grad()
 def rows_are_independent(hidden, new_caches):
-    """Rows of unequal length, padded on the left, in one batch and then continued with one cache."""
+    """Rows of unequal length, padded on the left, in one batch, and continued with one cache."""
     end = LENGTH + 2
     padding = [0, 5, 2]
     texts = [tokens(1, end - n, seed=n) for n in padding]

@@ -4,13 +4,11 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from model.transformer import build_model
 from tests.parts import part, tiny
 
 WIDE = {"d_model": 256, "n_heads": 4, "n_layers": 3}
-SCHEMES = ("gpt2", "bert", "t5", "vaswani", "modern")
 FAN_IN = 1 / 16
 HALF = 1 / 32
 XAVIER = math.sqrt(2 / 512)
@@ -81,15 +79,6 @@ def test_only_the_tied_embedding_counts_as_tied():
     net = built("encoder_decoder", init="modern", head={"tie_weights": True})
     assert std(net.embedding.table.weight) == 0.02
     assert std(net.source_embedding.table.weight) == 1.0
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("tie_weights", [True, False])
-def test_initial_loss_is_near_uniform(scheme, tie_weights):
-    net = built(init=scheme, head={"tie_weights": tie_weights}).eval()
-    text = torch.randint(0, 500, (8, 17), generator=torch.Generator().manual_seed(0))
-    loss = F.cross_entropy(net(text[:, :16]).flatten(0, 1), text[:, 1:].flatten())
-    assert abs(loss.item() - math.log(500)) < 0.7
 
 
 def test_only_the_seed_decides():

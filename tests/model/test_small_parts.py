@@ -11,22 +11,8 @@ from model.embedding import Embedding, Head
 from model.feedforward import FFNS
 from model.norm import LayerNorm, RMSNorm
 from model.transformer import build_model
+from tests.model.helpers import assert_same, randn, randomize
 from tests.parts import part, tiny, tokens
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def randomize(module):
-    module = module.double().eval()
-    for i, parameter in enumerate(module.parameters()):
-        parameter.data = randn(*parameter.shape, seed=i + 1)
-    return module
-
-
-def assert_same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
@@ -41,7 +27,7 @@ def test_norms(kind):
 
 @pytest.mark.parametrize("weight", [True, False])
 def test_the_gradient_of_rmsnorm(weight):
-    """It is written out for a CPU: against numerical ones, also where values are as small as eps."""
+    """It is written out for a CPU: beside numerical ones, also where values are as small as eps."""
     norm = randomize(RMSNorm(8, weight=weight, eps=1e-2))
     values = randn(2, 3, 8).requires_grad_()
     assert gradcheck(norm, values)
@@ -49,15 +35,6 @@ def test_the_gradient_of_rmsnorm(weight):
     with torch.no_grad():
         expected = norm(values)
     assert_same(norm(values).detach(), expected)
-
-
-@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
-def test_norms_under_autocast(kind):
-    x = randn(2, 3, 8).bfloat16()
-    with torch.autocast("cpu", torch.bfloat16):
-        normed = kind(8, bias=True)(x)
-    assert normed.dtype == torch.bfloat16
-    torch.testing.assert_close(normed.float(), kind(8)(x.float()), rtol=0, atol=0.02)
 
 
 def gelu_tanh(h):
@@ -96,7 +73,7 @@ class Map(torch.nn.Module):
 
 
 def make_block(kind, cross=True):
-    """A block of three linear maps, so that only its sums and norms matter; no two norms are alike."""
+    """Three linear maps in a block, so that only sums and norms matter; no two norms are alike."""
     parts = {"attention": Map(1), "cross": Map(2) if cross else None, "ffn": Map(3)}
     return randomize(BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)))
 
