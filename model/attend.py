@@ -107,16 +107,15 @@ def attend_in_float32(
     q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
 ) -> Tensor:
     """The same in float32, a few rows at a time, so that the copies stay in the CPU's cache."""
-    outputs = []
+    tensors = [q_BHTD, k_BGSD, v_BGSE]
+    if mask.bias is not None:
+        tensors.append(mask.bias.expand(len(q_BHTD), -1, -1, -1))
     n_rows = max(1, 2**18 // k_BGSD[0].numel())
+    outputs = []
     with torch.autocast("cpu", enabled=False):
-        for start in range(0, len(q_BHTD), n_rows):
-            rows = slice(start, start + n_rows)
-            bias = mask.bias
-            if bias is not None:
-                bias = bias.expand(len(q_BHTD), -1, -1, -1)[rows]
-            q, k, v = (tensor[rows].float() for tensor in (q_BHTD, k_BGSD, v_BGSE))
-            outputs.append(attend(q, k, v, Mask(bias), **options))
+        for rows in zip(*(tensor.split(n_rows) for tensor in tensors), strict=True):
+            q, k, v, *bias = (tensor.float() for tensor in rows)
+            outputs.append(attend(q, k, v, Mask(*bias), **options))
     return torch.cat(outputs).type_as(q_BHTD)
 
 

@@ -217,12 +217,13 @@ class MultiHeadLatentAttention(Attention):
         # the latent and the rotary key of a token, side by side, are all that is cached of it
         new_B1TK = torch.cat([split(self.latent_norm(self.kv_down(x)), 1), k_B1TR], -1)
         [cached_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
-        form = self.absorbed if self.absorbing_is_cheaper(x, cached_B1SK) else self.expanded
+        form = self.absorbed if x.shape[1] == 1 else self.expanded
         merged_BTW = merge(form(q_BHTP, q_BHTR, cached_B1SK, mask))
         return self.out(merged_BTW)
 
     def expanded(self, q_BHTP: Tensor, q_BHTR: Tensor, cached_B1SK: Tensor, mask: Mask) -> Tensor:
-        """Multi-head attention over keys and values that are expanded from the latents."""
+        """Multi-head attention over keys and values that are expanded from the latents: cheaper for
+        many queries, as in training."""
         latent_B1SL, k_B1SR = cached_B1SK.split([self.kv_lora_rank, self.rotary_dim], -1)
         k_BHSP = split(self.key(latent_B1SL[:, 0]), self.n_heads)
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
@@ -231,27 +232,15 @@ class MultiHeadLatentAttention(Attention):
         return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
 
     def absorbed(self, q_BHTP: Tensor, q_BHTR: Tensor, cached_B1SK: Tensor, mask: Mask) -> Tensor:
-        """The same result without expansion: q (W c) = (q W) c, so W, which expands a latent c to a
-        key, moves to the query, and its counterpart for values to the output. All heads share the
-        latents as keys (D is K) and as values (E is L)."""
+        """The same result without expansion, cheaper for a single query: q (W c) = (q W) c, so W,
+        which expands a latent c to a key, moves to the query, and its counterpart for values to the
+        output. All heads share the latents as keys (D is K) and as values (E is L)."""
         expand_HPL = self.key.weight.unflatten(0, (self.n_heads, -1))
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
         y_BHTL = self.attend(q_BHTK, cached_B1SK, cached_B1SK[..., : self.kv_lora_rank], mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
-
-    def absorbing_is_cheaper(self, x: Tensor, cached_B1SK: Tensor) -> bool:
-        """Compare multiplications per head: per cached token, new token, and pair of them."""
-        T = x.shape[1]
-        S = cached_B1SK.shape[2]
-        P = self.qk_nope_head_dim
-        R = self.rotary_dim
-        E = self.v_head_dim
-        L = self.kv_lora_rank
-        expanded = S * L * (P + E) + T * S * (P + R + E)
-        absorbed = T * L * (P + E) + T * S * (2 * L + R)
-        return absorbed < expanded
 
 
 ATTENTIONS = {

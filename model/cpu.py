@@ -110,9 +110,8 @@ def pack_linears(model: nn.Module) -> None:
     weight = next(model.parameters())
     if not weight.is_cpu or not torch.backends.mkldnn.is_available():
         return
-    if weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return
-    if weight.dtype not in (torch.float32, torch.bfloat16):
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if weight.dtype != torch.float32 and not (weight.dtype == torch.bfloat16 and has_bf16):
         return
     for parent in list(model.modules()):
         for name, module in parent.named_children():

@@ -16,8 +16,6 @@ MakeNorm = Callable[..., nn.Module]
 class Norm(nn.Module):
     """The gain and bias that both kinds have, each optional."""
 
-    normalize: Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
-
     def __init__(self, width: int, eps: Positive = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
         self.width = (width,)
@@ -25,24 +23,25 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
-    def forward(self, values: Tensor) -> Tensor:
-        # under autocast only the parameters are float32, and the fused kernel needs one dtype
+    def weight_and_bias(self, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """In the dtype of the values, as the fused kernel needs them: under autocast they differ."""
         weight = None if self.weight is None else self.weight.to(values.dtype)
         bias = None if self.bias is None else self.bias.to(values.dtype)
-        return self.normalize(values, weight, bias)
+        return weight, bias
 
 
 class LayerNorm(Norm):
     """Mean zero, variance one (arxiv.org/abs/1607.06450)."""
 
-    def normalize(self, values: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        return F.layer_norm(values, self.width, weight, bias, self.eps)
+    def forward(self, values: Tensor) -> Tensor:
+        return F.layer_norm(values, self.width, *self.weight_and_bias(values), self.eps)
 
 
 class RMSNorm(Norm):
     """Mean square one, without centering (arxiv.org/abs/1910.07467)."""
 
-    def normalize(self, values: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    def forward(self, values: Tensor) -> Tensor:
+        weight, bias = self.weight_and_bias(values)
         if cpu.trains_eagerly(values):
             normed = cpu.RMSNorm.apply(values, self.eps)
             normed = normed if weight is None else normed * weight

@@ -55,16 +55,13 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         device = torch.accelerator.current_accelerator(check_available=True)
         return device if device and device.type in DEVICES else torch.device("cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            "device=cuda, but there is no GPU that torch can use; choose device=auto or cpu"
-        )
-    if gpu and int(gpu[1]) >= torch.cuda.device_count():
-        n_gpus = torch.cuda.device_count()
+    device = torch.device(name)
+    if device.type != "cpu" and not torch.get_device_module(device).is_available():
+        raise ValueError(f"device={name}, but torch finds none; choose device=auto or cpu")
+    n_gpus = torch.cuda.device_count()
+    if gpu and int(gpu[1]) >= n_gpus:
         raise ValueError(f"device={name}, but there are {n_gpus} GPUs; the first is cuda:0")
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device=mps, but MPS is not available; choose device=auto or cpu")
-    return torch.device(name)
+    return device
 
 
 def use_deterministic_algorithms(on: bool) -> None:

@@ -70,16 +70,14 @@ class Stack(nn.Module):
         if (memory is not None) != self.has_memory:
             raise ValueError("pass a memory if, and only if, the stack has cross-attention")
         q_pos, k_pos = self.positions(x, visible, caches)
-        mask = make_mask(
-            q_pos,
-            k_pos,
-            causal=self.causal,
-            sliding_window=self.sliding_window,
-            visible=visible,
-            bias=self.position.bias(q_pos, k_pos),
+        bias = self.position.bias(q_pos, k_pos)
+        options: Any = {"causal": self.causal, "sliding_window": self.sliding_window}
+        context = AttentionContext(
+            mask=make_mask(q_pos, k_pos, visible=visible, bias=bias, **options),
+            rotate=self.position.rotary(x, q_pos),
+            memory=memory,
+            memory_mask=make_cross_mask(memory_visible),
         )
-        rotate = self.position.rotary(x, q_pos)
-        context = AttentionContext(mask, rotate, memory, make_cross_mask(memory_visible))
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
             x = block(x, context, caches and caches[i])
@@ -241,8 +239,7 @@ def check_config(config: ModelConfig) -> None:
                 f"an {kind} needs cross-attention; add attention@model.cross_attention=mha"
             )
     elif config.cross_attention is not None:
-        article = "an" if kind == "encoder" else "a"
-        raise ValueError(f"{article} {kind} has no encoder output; remove model.cross_attention")
+        raise ValueError(f"model.cross_attention is for an encoder_decoder; model.kind is {kind}")
     elif config.encoder != EncoderSizes(None, None, None):
         raise ValueError(
             f"model.encoder sets the encoder of an encoder_decoder; model.kind is {kind}"

@@ -1,6 +1,8 @@
-"""Multi-head latent attention: its two forms, and its cache."""
+"""Multi-head latent attention: which of its forms is used, and its cache.
 
-import pytest
+That both give the same result is in test_grid.py, where decoding equals a whole forward pass.
+"""
+
 import torch
 
 from model.attend import Mask
@@ -13,18 +15,6 @@ from tests.parts import alive, part, tiny, tokens
 B, T = 2, 6
 POS = torch.arange(T)[None]
 WIDTHS = {"kv_lora_rank": 20, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10}
-
-
-@pytest.mark.parametrize("q_lora_rank", [None, 12])
-def test_absorbed_equals_expanded(q_lora_rank, monkeypatch):
-    attention = randomize(MultiHeadLatentAttention(24, 4, q_lora_rank=q_lora_rank, **WIDTHS))
-    x = randn(B, T, 24, seed=99)
-    rotate = Rope(4).rotary(x, POS)
-    monkeypatch.setattr(attention, "absorbing_is_cheaper", lambda *_: True)
-    absorbed = attention(x, mask=Mask(causal=True), rotate=rotate)
-    monkeypatch.setattr(attention, "absorbing_is_cheaper", lambda *_: False)
-    expanded = attention(x, mask=Mask(causal=True), rotate=rotate)
-    torch.testing.assert_close(absorbed, expanded, rtol=0, atol=1e-10)
 
 
 def test_decoding_uses_the_absorbed_form(monkeypatch):

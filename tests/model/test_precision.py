@@ -36,7 +36,9 @@ def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
 def test_no_gpu_can_be_chosen_where_there_is_none(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="there is no GPU that torch can use"):
+    with pytest.raises(
+        ValueError, match="device=cuda.*, but torch finds none; choose device=auto or cpu"
+    ):
         choose_device(name)
     assert choose_device("cpu") == CPU
 
