@@ -50,9 +50,11 @@ def make_mask(
     behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
     distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
     allowed_B1TS = distance_B1TS >= 0
+
     if sliding_window is not None:
         farthest = sliding_window - 1 if causal else sliding_window // 2
         allowed_B1TS = allowed_B1TS & (distance_B1TS <= farthest)
+
     if visible is not None:
         # padding sees itself, so that no row of weights is empty
         allowed_B1TS = (allowed_B1TS & visible[:, None, None, :]) | (behind_B1TS == 0)
@@ -97,6 +99,7 @@ def attention_weights(
     """Scores after the softmax: along the keys, each row sums to one."""
     scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
     scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
+
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
     scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
     weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
@@ -110,6 +113,7 @@ def attend_in_float32(
     tensors = [q_BHTD, k_BGSD, v_BGSE]
     if mask.bias is not None:
         tensors.append(mask.bias.expand(len(q_BHTD), -1, -1, -1))
+
     n_rows = max(1, 2**18 // k_BGSD[0].numel())
     outputs = []
     with torch.autocast("cpu", enabled=False):
@@ -144,6 +148,7 @@ def attend(
             scale=scale,
             enable_gqa=q_BHTD.shape[1] != k_BGSD.shape[1],
         )
+
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
     y_BHTE = ungroup_queries(y_BGJE, q_BHTD)

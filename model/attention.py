@@ -104,6 +104,7 @@ class MultiHeadAttention(Attention):
             raise ValueError(
                 f"n_heads ({n_heads}) must be a multiple of queries_per_kv ({queries_per_kv})"
             )
+
         self.n_heads = n_heads
         self.n_groups = n_heads // queries_per_kv
         self.head_dim = head_dim or default_head_dim(d_model, n_heads)
@@ -137,12 +138,14 @@ class MultiHeadAttention(Attention):
         q_BHTD = self.query_norm(split(self.query(x), self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
+
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # the encoder's keys and values are computed once
         else:
             keys = x if keys is None else keys
             new = self.keys_and_values(keys, keys if values is None else values, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
+
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
@@ -176,6 +179,7 @@ class MultiHeadLatentAttention(Attention):
     ):
         super().__init__()
         width = default_head_dim(d_model, n_heads)
+
         self.n_heads = n_heads
         self.n_groups = n_heads
         self.kv_lora_rank = kv_lora_rank or 4 * width
@@ -193,6 +197,7 @@ class MultiHeadLatentAttention(Attention):
             down = nn.Linear(d_model, q_lora_rank, bias=False)
             up = nn.Linear(q_lora_rank, n_heads * self.head_dim, bias=False)
             self.query = nn.Sequential(down, norm(q_lora_rank), up)
+
         self.kv_down = nn.Linear(d_model, self.kv_lora_rank, bias=False)
         self.latent_norm = norm(self.kv_lora_rank)
         self.k_rope = nn.Linear(d_model, self.rotary_dim, bias=False)
@@ -214,9 +219,11 @@ class MultiHeadLatentAttention(Attention):
         if rotate is not None:
             q_BHTR = rotate(q_BHTR)
             k_B1TR = rotate(k_B1TR)
+
         # the latent and the rotary key of a token, side by side, are all that is cached of it
         new_B1TK = torch.cat([split(self.latent_norm(self.kv_down(x)), 1), k_B1TR], -1)
         [cached_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
+
         form = self.absorbed if x.shape[1] == 1 else self.expanded
         merged_BTW = merge(form(q_BHTP, q_BHTR, cached_B1SK, mask))
         return self.out(merged_BTW)
@@ -227,6 +234,7 @@ class MultiHeadLatentAttention(Attention):
         latent_B1SL, k_B1SR = cached_B1SK.split([self.kv_lora_rank, self.rotary_dim], -1)
         k_BHSP = split(self.key(latent_B1SL[:, 0]), self.n_heads)
         v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
+
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
         k_BHSD = torch.cat([k_BHSP, k_B1SR.expand(-1, self.n_heads, -1, -1)], -1)
         return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
@@ -237,6 +245,7 @@ class MultiHeadLatentAttention(Attention):
         output. All heads share the latents as keys (D is K) and as values (E is L)."""
         expand_HPL = self.key.weight.unflatten(0, (self.n_heads, -1))
         expand_HEL = self.value.weight.unflatten(0, (self.n_heads, -1))
+
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
         y_BHTL = self.attend(q_BHTK, cached_B1SK, cached_B1SK[..., : self.kv_lora_rank], mask)

@@ -48,6 +48,7 @@ def attention_maps(model: Any, inputs: dict[str, list[int]]) -> list[AttentionMa
         for i in range(len(model.decoder.blocks)):
             layers.append((f"decoder {i + 1}", tokens, tokens))
             layers.append((f"decoder {i + 1} to source", tokens, source))
+
     if len(layers) != len(weights):
         raise ValueError("this model's attention computes its weights itself: none can be shown")
     return [AttentionMap(*layer, own) for layer, own in zip(layers, weights, strict=True)]
@@ -60,6 +61,7 @@ def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path
     columns = max(len(layer.weights_HTS) for layer in maps)
     figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
     grid = figure.subplots(len(maps), columns, squeeze=False)
+
     for row, layer in zip(grid, maps, strict=True):
         for axes in row[len(layer.weights_HTS) :]:
             axes.axis("off")
@@ -70,6 +72,7 @@ def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path
             axes.set(xlabel="key", ylabel="query")
             name_ticks(axes.set_xticks, [decode([i]) for i in layer.keys], rotation=90)
             name_ticks(axes.set_yticks, [decode([i]) for i in layer.queries], rotation=0)
+
     figure.colorbar(image, ax=grid, label="attention weight", fraction=0.02)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box

@@ -40,6 +40,7 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
+
         self.attention_norm = norm()
         self.ffn_norm = norm()
         self.cross_norm = nn.Identity() if cross is None else norm()

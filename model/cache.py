@@ -19,11 +19,13 @@ class KVCache:
         if not self.buffers:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
+
         n_rows = len(self.buffers[0])
         if len(new[0]) != n_rows:
             raise ValueError(f"the cache has {n_rows} rows and cannot take {len(new[0])}")
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
+
         for buffer, n in zip(self.buffers, new, strict=True):
             buffer[..., self.length : end, :] = n
         self.length = end

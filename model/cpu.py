@@ -51,6 +51,7 @@ class CrossEntropy(torch.autograd.Function):
         probs_NV = logits_NV.softmax(-1)
         index_N1 = targets_N[:, None]
         ctx.save_for_backward(probs_NV, index_N1)
+
         # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
         log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
         return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
@@ -70,6 +71,7 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, eps: float) -> Tensor:
         normed = values.to(torch.promote_types(values.dtype, torch.float32))
+
         scale = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
         scale = scale.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
         normed = normed * scale
@@ -80,6 +82,7 @@ class RMSNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
+
         grad_normed = grad.type_as(normed)
         along = (grad_normed * normed).mean(-1, keepdim=True)
         grad_values = torch.addcmul(grad_normed, normed, along, value=-1).mul_(scale)
@@ -113,6 +116,7 @@ def pack_linears(model: nn.Module) -> None:
     has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if weight.dtype != torch.float32 and not (weight.dtype == torch.bfloat16 and has_bf16):
         return
+
     for parent in list(model.modules()):
         for name, module in parent.named_children():
             if type(module) is nn.Linear:

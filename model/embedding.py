@@ -36,6 +36,7 @@ class Embedding(nn.Module):
             raise ValueError(
                 "types need segment embeddings, but model.embedding.type_vocab_size is 0"
             )
+
         x = self.table(tokens_BT)
         if self.scale is not None:
             x = x * self.scale
@@ -76,6 +77,7 @@ class Head(nn.Module):
         self.tie_weights = tie_weights
         self.logit_softcap = logit_softcap
         self.scale = d_model**-0.5 if scale_by_inv_sqrt_d else None
+
         self.transform: nn.Module = nn.Identity()
         if mlm_transform is not None:
             self.transform = MLMTransform(d_model, mlm_transform, norm)

@@ -55,15 +55,18 @@ def initialize_weights(model: Any, scheme: str) -> None:
         if isinstance(module, nn.Linear | nn.Embedding)
     }
     n_residual_writes = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
+
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
+
         std = std_rule(name, matrix, model, stds)
         if isinstance(std, str):
             std = RULES[std](matrix.weight.shape, n_residual_writes[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
+
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.query.weight.data *= module.query_size

@@ -33,12 +33,14 @@ def chunk_loss(
     # in bfloat16 the sum over a vocabulary would be off by a percent
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     logits_NV = soft_cap(logits_NV, logit_softcap)
+
     if label_smoothing == 0 and cpu.trains_eagerly(logits_NV):
         total = cpu.CrossEntropy.apply(logits_NV, targets_N)
     else:
         total = F.cross_entropy(
             logits_NV, targets_N, reduction="sum", label_smoothing=label_smoothing
         )
+
     if z_loss > 0:
         total = total + z_loss * logits_NV.logsumexp(-1).square().sum()
     return total
@@ -53,6 +55,7 @@ def value_and_gradients(
         every = tuple(range(len(inputs)))
         gradients, value = torch.func.grad_and_value(function, every)(*inputs)
         return value, gradients
+
     with torch.enable_grad():
         inputs = [tensor.detach().requires_grad_() for tensor in inputs]
         value = function(*inputs)
@@ -69,6 +72,7 @@ class ChunkedLoss(torch.autograd.Function):
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = (hidden_NC[:1] @ hidden_NC[:1].mT).dtype  # under autocast that of matmuls
         low_NC, *low_parameters = (tensor.to(low) for tensor in (hidden_NC, *parameters))
+
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
         gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in parameters]
@@ -80,6 +84,7 @@ class ChunkedLoss(torch.autograd.Function):
             row_gradients.append(of_rows)
             for gradient, part in zip(gradients, others, strict=True):
                 gradient += part
+
         gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=True)]
         ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
         return total
@@ -113,6 +118,7 @@ def loss(
     if targets.shape != hidden.shape[:-1]:
         shapes = f"targets are {tuple(targets.shape)} and hidden is {tuple(hidden.shape)}"
         raise ValueError(f"{shapes}; all but its last axis must be the same")
+
     hidden = hidden.flatten(0, -2)
     targets = targets.flatten()
     if count is None:
@@ -121,6 +127,7 @@ def loss(
         positions = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]
         hidden = hidden[positions]
         targets = targets[positions]
+
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
     size = chunk_size(hidden, head.map.out_features)
@@ -128,6 +135,7 @@ def loss(
     function: Any = partial(chunk_loss, logit_softcap=head.logit_softcap, **options)
     if torch.is_grad_enabled():
         return ChunkedLoss.apply(function, size, hidden, targets, *parameters), count
+
     total = hidden.new_zeros(())
     for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
         total = total + function(rows, *parameters, targets_N=chunk)

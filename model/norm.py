@@ -24,7 +24,7 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def weight_and_bias(self, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """In the dtype of the values, as the fused kernel needs them: under autocast they differ."""
+        """In the dtype of the values, as fused kernels need them; under autocast they differ."""
         weight = None if self.weight is None else self.weight.to(values.dtype)
         bias = None if self.bias is None else self.bias.to(values.dtype)
         return weight, bias

@@ -132,6 +132,7 @@ class YarnScaling:
 
         low = max(math.floor(pair_with(self.beta_fast)), 0)
         high = min(math.ceil(pair_with(self.beta_slow)), 2 * pairs - 1)
+
         pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
         ramp = ((pair - low) / (high - low or 0.001)).clamp(0, 1)
         mscale = self.attention_factor or 0.1 * math.log(self.factor) + 1
@@ -170,6 +171,7 @@ class Rope(Position):
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
         inv_freq = inv_frequencies(self.width, self.rope_theta, x)
         inv_freq, mscale = self.scaling(inv_freq, self.rope_theta)
+
         angle = pos[:, None, :, None] * inv_freq
         cos = angle.cos() * mscale
         sin = angle.sin() * mscale
@@ -201,6 +203,7 @@ class Alibi(Position):
         steps = torch.arange(1, power + 1, device=q_pos.device) * 8 / power
         between = torch.arange(1, 1 + 2 * rest, 2, device=q_pos.device) * 4 / power
         slopes = 2.0 ** -torch.cat([steps, between])
+
         distance_B1TS = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs()
         bias_BHTS = -slopes[:, None, None] * distance_B1TS
         return bias_BHTS
@@ -239,6 +242,7 @@ class Relative(Position):
         distance = (-offset).clamp(min=0) if self.causal else offset.abs()
         ratio = distance.clamp(min=near).float() / near
         growth = ratio.log() / math.log(self.max_distance / near)
+
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         ahead = 0 if self.causal else buckets * (offset > 0)
         return ahead + torch.where(distance < near, distance, far)

@@ -52,12 +52,14 @@ def choose_device(name: str) -> torch.device:
     if name not in DEVICES and not gpu:
         choices = ", ".join(DEVICES)
         raise ValueError(f"device is {name!r}; choose one of: {choices}, or a GPU such as cuda:1")
+
     if name == "auto":
         device = torch.accelerator.current_accelerator(check_available=True)
         return device if device and device.type in DEVICES else torch.device("cpu")
     device = torch.device(name)
     if device.type != "cpu" and not torch.get_device_module(device).is_available():
         raise ValueError(f"device={name}, but torch finds none; choose device=auto or cpu")
+
     n_gpus = torch.cuda.device_count()
     if gpu and int(gpu[1]) >= n_gpus:
         raise ValueError(f"device={name}, but there are {n_gpus} GPUs; the first is cuda:0")
@@ -82,12 +84,14 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
         return Precision(device, DTYPES[precision], "as configured")
     if precision != "auto":
         raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
+
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         capability = f"native bf16 matmul (compute capability {major}.{minor})"
         if major >= 8:
             return Precision(device, torch.bfloat16, f"GPU has {capability}")
         return Precision(device, torch.float16, f"GPU lacks {capability}")
+
     feature = cpu.fast_bf16() if device.type == "cpu" else None
     if feature:
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")

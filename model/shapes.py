@@ -89,6 +89,7 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
     """The records of one forward pass: each tensor once per name, and only in the first layer."""
     with trace_tensors(model) as records:
         model(**inputs)
+
     seen = set()
     steps = []
     for record in records:
@@ -109,6 +110,7 @@ def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
         inputs["source"] = torch.arange(18).view(2, 9)
         name = "source_visible"
         length = 9
+
     if padding:
         visible = torch.arange(length) < torch.tensor([[length], [length - padding]])
         inputs[name] = visible.flip(-1) if kind == "decoder" else visible
@@ -125,9 +127,11 @@ def print_walk(steps: list[TensorRecord], kind: str) -> None:
             print(f"  {record.place:<20} {record.name:<14} {axes:<14} {shape!s:<15} {record.code}")
             for axis, size in zip(record.axes, shape, strict=True):
                 sizes[axis].add(size)
+
     print("\nOnly the first layer of each stack is shown; the others are identical.\n")
     for axis in filter(sizes.get, LEGEND):
         print(f"{axis}  {', '.join(map(str, sorted(sizes[axis]))):<5}  {LEGEND[axis]}")
+
     equal = [f"{a} = {b}" for a, b in ("GH", "JT", "ED", "WC") if sizes[a] == sizes[b]]
     print(f"\nHere {', '.join(equal)}." if equal else "")
 
@@ -151,12 +155,15 @@ def main(args: list[str]) -> None:
     padded = "padding tokens of the second sequence"
     parser.add_argument("--padding", type=int, choices=range(6), default=0, help=padded)
     options = parser.parse_intermixed_args(args)
+
     config = compose(["size=tiny", *options.overrides]).model
     # in float64 there is no fused kernel to hide the scores
     model = build_model(config, VOCAB_SIZE).double()
+
     steps = trace_forward(model, example_inputs(config.kind, options.padding))
     if not options.mask:
         return print_walk(steps, config.kind)
+
     masks = [draw_mask(record) for record in steps if record.name == "weights_BHTS"]
     for lines in zip_longest(*masks or [["no tensor is named weights_BHTS"]], fillvalue=""):
         print("  ".join(f"{line:<28}" for line in lines).rstrip())

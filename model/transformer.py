@@ -32,6 +32,7 @@ def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | 
         widths = shared | {"memory": (memory_width, memory_width)}
         options = config.cross_attention
         cross = build("model.cross_attention", ATTENTIONS, options, widths, needs="memory")
+
     parts = {"attention": attention, "ffn": ffn, "cross": cross}
     return build("model.block", BLOCKS, config.block, shared | parts)
 
@@ -46,11 +47,13 @@ class Stack(nn.Module):
         names = ("d_model", "n_heads", "context_length", "dropout")
         shared = {name: getattr(config, name) for name in names} | {"causal": causal, "norm": norm}
         blocks = [make_block(config, shared, memory_width) for _ in range(config.n_layers)]
+
         self.causal = causal
         self.has_memory = memory_width is not None
         self.blocks = nn.ModuleList(blocks)
         self.sliding_window = blocks[0].attention.sliding_window
         shared["rotary_dim"] = blocks[0].attention.rotary_dim
+
         self.position: Position = build("model.position", POSITIONS, config.position, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
@@ -69,6 +72,7 @@ class Stack(nn.Module):
         must be given at every later step. memory_visible: the same for the memory."""
         if (memory is not None) != self.has_memory:
             raise ValueError("pass a memory if, and only if, the stack has cross-attention")
+
         q_pos, k_pos = self.positions(x, visible, caches)
         bias = self.position.bias(q_pos, k_pos)
         options: Any = {"causal": self.causal, "sliding_window": self.sliding_window}
@@ -78,6 +82,7 @@ class Stack(nn.Module):
             memory=memory,
             memory_mask=make_cross_mask(memory_visible),
         )
+
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
             x = block(x, context, caches and caches[i])
@@ -93,6 +98,7 @@ class Stack(nn.Module):
         if limit is not None and end > limit:
             learned = f"learned positions end at model.context_length ({limit})"
             raise ValueError(f"{end} positions, but {learned}")
+
         k_pos = torch.arange(end, device=x.device)[None]
         if visible is not None:
             # count from the first visible token, so that left padding changes nothing
@@ -164,6 +170,7 @@ class EncoderDecoder(Transformer):
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         own_sizes = {name: n for name, n in asdict(config.encoder).items() if n is not None}
         encoder = replace(config, **own_sizes)
+
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
         try:
             self.encoder = Stack(encoder, causal=False)
@@ -171,6 +178,7 @@ class EncoderDecoder(Transformer):
             ValueError
         ) as error:  # the decoder took the same parts: the encoder's sizes are wrong
             raise ValueError(f"model.encoder: {error}") from None
+
         # source and target share an embedding if they have the same width
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
@@ -207,6 +215,7 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transfor
     check_config(config)
     check_value("vocab_size", vocab_size, Size)
     check_value("seed", seed, Seed)
+
     drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
     with torch.random.fork_rng(devices=[]), drawing:
         torch.default_generator.manual_seed(seed)
@@ -233,6 +242,7 @@ def check_config(config: ModelConfig) -> None:
     if kind not in ARCHITECTURES:
         raise ValueError(f"model.kind is {kind!r}; choose one of: {', '.join(ARCHITECTURES)}")
     from_dict(ModelConfig, asdict(config), "model.")
+
     if kind == "encoder_decoder":
         if config.cross_attention is None:
             raise ValueError(
@@ -244,6 +254,7 @@ def check_config(config: ModelConfig) -> None:
         raise ValueError(
             f"model.encoder sets the encoder of an encoder_decoder; model.kind is {kind}"
         )
+
     has_types = bool(config.embedding.get("type_vocab_size"))
     if kind != "encoder" and has_types:
         raise ValueError(f"model.embedding.type_vocab_size is for encoders; model.kind is {kind}")
