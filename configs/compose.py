@@ -239,6 +239,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if meaning := MEANING.get(last):
         return meaning if "." in meaning else nearest(meaning, known) or meaning
     siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == node}
+    siblings |= {other: siblings[own] for other, own in MEANING.items() if own in siblings}
     if close := get_close_matches(last, siblings, 1):
         return siblings[close[0]]
     return next(iter(get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)

@@ -71,7 +71,7 @@ every_module = pytest.mark.parametrize("module", MODULES)
 
 def imports(module):
     """(the imported module, whether at the top of the file) for each import."""
-    tree = ast.parse(MODULES[module].read_text())
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node in tree.body) for alias in node.names)

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
@@ -29,6 +30,9 @@ TUNABLE = ("model.context_length", "model.dropout")
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """(the config of a run; its origin: the option of each config group, and the overrides)"""
     hydra = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name is not None):
+        setting = "resume" if node.resume else "name"
+        raise ValueError(f"{setting}= and -m: each run of a sweep is new and has a name of its own")
     overrides = list(hydra.overrides.task)
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}

@@ -37,13 +37,6 @@ def check_name(config: Config) -> None:
     """All processes do so before they meet, or one would see the folder that another has just
     made."""
     name = config.name
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        if name is not None or config.resume:
-            setting = "resume" if config.resume else "name"
-            raise ValueError(
-                f"{setting}= and -m: each run of a sweep is new and has a name of its own"
-            )
-        return
     if name is None:
         return
     if not NAME.fullmatch(name):
