@@ -18,17 +18,13 @@ from itertools import product
 from statistics import median
 
 import torch
-import torch.nn as nn
-import transformers as hf
 
 from configs.compose import compose
-from model.checkpoint.load import PackedLinear, move_for_inference
 from model.generate.decode import generate
 from model.hub import best_match
 from model.hub.spec import spec_from_config
 from model.precision import DTYPES
 from model.transformer import build_model
-from tests.model.test_parity import IDS, copy_weights
 
 # layers, heads, width, context length, vocabulary
 SIZES = {"10m": (6, 6, 384, 256, 65), "124m": (12, 12, 768, 1024, 50257)}
@@ -37,6 +33,10 @@ PROMPT = 16
 
 def build_both(size):
     """Our GPT-2 and that of transformers, with the same weights."""
+    import transformers as hf
+
+    from tests.model.test_parity import IDS, copy_weights
+
     *sizes, vocab_size = SIZES[size]
     names = ("n_layers", "n_heads", "d_model", "context_length")
     overrides = [f"model.{name}={n}" for name, n in zip(names, sizes, strict=True)]
@@ -44,28 +44,26 @@ def build_both(size):
     model = build_model(config, vocab_size).eval()
     match = best_match(spec_from_config(config, model), IDS, "gpt2")
     # without an end token, every text has the full length
-    options = match.hf_config | {
-        "vocab_size": vocab_size,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
+    options = match.hf_config | dict.fromkeys(("bos_token_id", "eos_token_id"))
     torch.manual_seed(0)
-    hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options)).eval()
+    hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options | {"vocab_size": vocab_size})).eval()
     copy_weights(model, hf_model, match.family.tensors(match.spec, match.hf_config))
     return model, hf_model
 
 
 def decode(model, prompts, new):
     """(ids, the time before the first token and after each)"""
-    times, columns = [time.perf_counter()], []
+    columns = []
+    times = [time.perf_counter()]
     for ids in generate(model, prompts, max_new_tokens=new):
         columns.append(ids)
         times.append(time.perf_counter())
-    return [list(row) for row in zip(*columns, strict=True)], times
+    return list(zip(*columns, strict=True)), times
 
 
 def decode_hf(model, prompts, new):
-    text, start = torch.tensor(prompts), time.perf_counter()
+    text = torch.tensor(prompts)
+    start = time.perf_counter()
     options = {"attention_mask": torch.ones_like(text), "do_sample": False, "pad_token_id": 0}
     ids = model.generate(text, max_new_tokens=new, **options)
     return ids[:, PROMPT:].tolist(), [start, time.perf_counter()]
@@ -74,18 +72,17 @@ def decode_hf(model, prompts, new):
 @torch.inference_mode()
 def run_linear_maps(model, prompts, new):
     """Each linear map on its own input of the second token."""
-    calls, maps = (
-        [],
-        [module for module in model.modules() if isinstance(module, (nn.Linear, PackedLinear))],
-    )
+    maps = [m for m in model.modules() if type(m).__name__ in ("Linear", "PackedLinear")]
+    calls = []
     for module in maps:
         module.register_forward_pre_hook(lambda module, args: calls.append((module.forward, *args)))
     list(generate(model, prompts, max_new_tokens=2))
+    second = calls[len(maps) : 2 * len(maps)]
     start = time.perf_counter()
     for _ in range(new):
-        for forward, x in calls[len(maps) : 2 * len(maps)]:
+        for forward, x in second:
             forward(x)
-    return None, [start, time.perf_counter()]
+    return [], [start, time.perf_counter()]
 
 
 SIDES = {"ours": decode, "hf": decode_hf, "linear": run_linear_maps}
@@ -93,43 +90,42 @@ SIDES = {"ours": decode, "hf": decode_hf, "linear": run_linear_maps}
 
 def measure(side, size, dtype, batch, new):
     """Print the ids and times of one side."""
+    from model.cpu import pack_linears
+
     model, hf_model = build_both(size)
-    move_for_inference(model, torch.device("cpu"), DTYPES[dtype])
-    model = hf_model.to(DTYPES[dtype]) if side == "hf" else model
-    prompts = torch.randint(
-        SIZES[size][-1], (batch, PROMPT), generator=torch.Generator().manual_seed(1)
-    )
-    SIDES[side](model, prompts.tolist(), 4)  # the first call warms up
-    print(json.dumps(SIDES[side](model, prompts.tolist(), new)))
+    if side == "hf":
+        model = hf_model
+    model.to(DTYPES[dtype])
+    if side != "hf":
+        pack_linears(model)
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=generator).tolist()
+    SIDES[side](model, prompts, 4)  # the first call warms up
+    print(json.dumps(SIDES[side](model, prompts, new)))
 
 
 def compare(size, dtype, batch, new, rounds):
     """A row of the table."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.benchmarks.decoding",
-        "--sizes",
-        size,
-        "--dtypes",
-        dtype,
-    ]
-    command += ["--batches", str(batch), "--new", str(new), "--measure"]
-    results = {side: [] for side in SIDES}
+    command = [sys.executable, "-m", "tests.benchmarks.decoding"]
+    command += ["--sizes", size, "--dtypes", dtype, "--batches", str(batch), "--new", str(new)]
+    texts = {}
+    times = {side: [] for side in SIDES}
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else reversed(SIDES):
-            results[side].append(json.loads(subprocess.check_output([*command, side])))
-    ours, theirs, linear = (
-        [times[-1] - times[0] for _, times in column] for column in results.values()
-    )
-    speeds = [f"{batch * new / median(seconds):.1f}" for seconds in (ours, theirs, linear)]
-    ratios, shares = (
-        [b / a for a, b in zip(ours, other, strict=True)] for other in (theirs, linear)
-    )
-    growths = [(t[-1] - t[new // 2]) / (t[new // 2] - t[1]) for _, t in results["ours"]]
-    n_equal = sum(map(list.__eq__, results["ours"][0][0], results["hf"][0][0]))
-    medians = [f"{median(column):.2f}" for column in (ratios, shares, growths)]
-    spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+            output = subprocess.check_output([*command, "--measure", side])
+            texts[side], stamps = json.loads(output)
+            times[side].append(stamps)
+    seconds = {side: [t[-1] - t[0] for t in column] for side, column in times.items()}
+
+    def ratios(side):
+        return [other / own for own, other in zip(seconds["ours"], seconds[side], strict=True)]
+
+    half = new // 2
+    growths = [(t[-1] - t[half]) / (t[half] - t[1]) for t in times["ours"]]
+    speeds = [f"{batch * new / median(seconds[side]):.1f}" for side in SIDES]
+    medians = [f"{median(column):.2f}" for column in (ratios("hf"), ratios("linear"), growths)]
+    spread = f"{min(ratios('hf')):.2f}-{max(ratios('hf')):.2f}"
+    n_equal = sum(map(list.__eq__, texts["ours"], texts["hf"]))
     return [size, dtype, batch, *speeds, *medians, spread, f"{n_equal}/{batch}"]
 
 
@@ -144,14 +140,13 @@ def main():
     args = parser.parse_args()
     cells = product(args.sizes, args.dtypes, args.batches)
     if args.measure:
-        return measure(args.measure, *next(cells), args.new)
+        measure(args.measure, *next(cells), args.new)
+        return
     columns = "size dtype batch ours/s hf/s linear/s ours/hf ours/lin growth range same_ids"
     print("  ".join(f"{name:>9}" for name in columns.split()))
     for cell in cells:
-        print(
-            "  ".join(f"{value!s:>9}" for value in compare(*cell, args.new, args.rounds)),
-            flush=True,
-        )
+        values = compare(*cell, args.new, args.rounds)
+        print("  ".join(f"{value!s:>9}" for value in values), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,10 @@ def measure(target_rate, autocast, function):
     hidden = torch.randn(POSITIONS, WIDTH, requires_grad=True)
     targets = torch.randint(VOCABULARY, (POSITIONS,))
     targets[torch.rand(POSITIONS) >= target_rate] = IGNORE_INDEX
-    hidden.grad, head.map.weight.grad = torch.zeros_like(hidden), torch.zeros_like(head.map.weight)
-    before, start = peak_mib(), time.perf_counter()
+    for tensor in (hidden, head.map.weight):
+        tensor.grad = torch.zeros_like(tensor)
+    before = peak_mib()
+    start = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         total, _ = function(hidden, head, targets)
     total.backward()
@@ -58,9 +60,8 @@ def main(rounds=3):
                     measured.append(pool.apply(measure, (target_rate, autocast, function)))
         for function, measured in results.items():
             total, memory, seconds = map(median, zip(*measured, strict=True))
-            ratios = [
-                own[-1] / other[-1] for own, other in zip(measured, results[plain], strict=True)
-            ]
+            pairs = zip(measured, results[plain], strict=True)
+            ratios = [own[-1] / other[-1] for own, other in pairs]
             spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             dtype = "bfloat16" if autocast else "float32"
             row = f"{target_rate:>8.0%} {dtype:>9} {function.__name__:>8}"
