@@ -59,7 +59,7 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
-        """With respect to the logits, the gradient is softmax minus one-hot."""
+        """Softmax minus one-hot, written over the softmax: it can be read only once."""
         probs_NV, index_N1 = ctx.saved_tensors
         probs_NV.scatter_add_(-1, index_N1, probs_NV.new_full(index_N1.shape, -1))
         return probs_NV.mul_(scale), None
@@ -71,7 +71,6 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, eps: float) -> Tensor:
         normed = values.to(torch.promote_types(values.dtype, torch.float32))
-
         scale = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
         scale = scale.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
         normed = normed * scale
@@ -82,7 +81,6 @@ class RMSNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
-
         grad_normed = grad.type_as(normed)
         along = (grad_normed * normed).mean(-1, keepdim=True)
         grad_values = torch.addcmul(grad_normed, normed, along, value=-1).mul_(scale)
@@ -94,7 +92,7 @@ class PackedLinear(nn.Module):
     at each call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the
     time."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear):
         super().__init__()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self.bias = linear.bias

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 
 from model import cpu
-from model.cpu import processor as processor
-from model.cpu import tune_malloc as tune_malloc
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -35,10 +33,6 @@ class Precision(NamedTuple):
     def scaler(self) -> torch.amp.GradScaler:
         """Small gradients would underflow in float16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-
-    @property
-    def n_threads(self) -> int:
-        return torch.get_num_threads() if self.device.type == "cpu" else 1
 
     def peak_flops(self) -> float | None:
         """The device's peak FLOP/s, if known."""
@@ -100,7 +94,3 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
 
 def peak_of(name: str) -> float | None:
     return next((flops for words, flops in PEAKS.items() if re.search(rf"\b{words}\b", name)), None)
-
-
-def fast_bf16(processor: dict[str, str]) -> str | None:
-    return cpu.fast_bf16()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import model.attend
-from model.attention import ATTENTIONS, MultiHeadAttention
+from model.attention import ATTENTIONS
 from model.block import BLOCKS
 from model.position import POSITIONS
 from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, names, part, tiny, tokens
@@ -78,27 +78,6 @@ def test_the_fused_kernel(attention, position, architecture, monkeypatch):
 def test_rope_sees_only_distances(attention, architecture):
     net = alive(config_of(architecture, attention=attention, position="rope"))
     assert change_by_shift(net) < 1e-10
-
-
-class SplitAfterRotation(MultiHeadAttention):
-    """Differential attention done wrong: each head is rotated as one and then split into two."""
-
-    def __init__(self, d_model: int, n_heads: int):
-        width = d_model // n_heads
-        super().__init__(d_model, n_heads, head_dim=2 * width, v_head_dim=width)
-
-    def attend(self, q_BHTD, k_BGSD, v_BGSE, mask):
-        q1, q2 = q_BHTD.chunk(2, -1)
-        k1, k2 = k_BGSD.chunk(2, -1)
-        second = super().attend(q2, k2, v_BGSE, mask)
-        return super().attend(q1, k1, v_BGSE, mask) - 0.5 * second
-
-
-def test_only_the_shift_finds_a_head_split_after_its_rotation(monkeypatch):
-    monkeypatch.setitem(ATTENTIONS, "differential", SplitAfterRotation)
-    config = tiny(attention={"kind": "differential"}, position=part("position", "rope"))
-    check(config)
-    assert change_by_shift(alive(config)) > 1e-3
 
 
 @torch.no_grad()

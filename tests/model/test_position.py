@@ -9,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.position import Alibi, LearnedPosition, Relative, Rope, Sinusoidal, inv_frequencies
+from model.position import Alibi, Relative, Rope, Sinusoidal, inv_frequencies
 from tests.model.helpers import randn
 from tests.parts import alive, names, part, tiny, tokens
 
@@ -105,12 +105,6 @@ def test_relative_buckets_equal_t5(causal, buckets, max_distance):
     assert torch.equal(Relative(4, causal, buckets, max_distance).bucket(offset), expected)
 
 
-def test_all_layers_share_the_relative_bias():
-    net = alive(tiny(position=part("position", "relative")))
-    tables = [name for name, p in net.named_parameters() if tuple(p.shape) == (32, 4)]
-    assert tables == ["stack.position.table.weight"]
-
-
 @pytest.mark.parametrize("name", names("position"))
 def test_order_matters(name):
     """Without position encoding, one layer gives the last token no order of the others."""
@@ -135,12 +129,3 @@ def test_learned_positions_end_at_the_context_length():
     net(tokens(1, 16), caches=caches)
     with pytest.raises(ValueError, match=message):
         net(tokens(1, 1), caches=caches)
-
-
-def test_learned_positions_start_at_row_0():
-    """As do those of left padding, which are negative."""
-    learned = LearnedPosition(16, 8).double()
-    x = randn(1, 3, 8)
-    rows = learned.table.weight
-    torch.testing.assert_close(learned.embed(x, POS[:, :3]), x + rows[:3])
-    torch.testing.assert_close(learned.embed(x, POS[:, :3] - 2), x + rows[:1])

@@ -157,14 +157,6 @@ def test_the_command(capsys):
     assert out.endswith("\nHere G = H, J = T, W = C.\n")
 
 
-def test_the_legend_has_the_sizes_of_each_axis(capsys):
-    overrides = ["model=t5", "attention=gqa", "model.attention.v_head_dim=8"]
-    assert run_command(main, overrides) == 0
-    _, _, legend = capsys.readouterr().out.partition("identical.\n")
-    sizes = dict(re.findall(r"^(\w)  (.*?)  ", legend, re.MULTILINE))
-    assert (sizes["G"], sizes["J"], sizes["E"]) == ("2, 4", "6, 12, 18", "8, 16")
-
-
 CAUSAL = ["#.....", "##....", "###...", "####..", "#####.", "######"]
 PADDED = ["#.....", ".#....", "..#...", "..##..", "..###.", "..####"]
 WINDOW = ["#.....", "##....", ".##...", "..##..", "...##.", "....##"]
