@@ -92,7 +92,7 @@ def train(config: Config, origin: dict[str, Any]) -> float:
         log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
         try:
             loop(config, world, data, module, train_module, optimizers, state, saver, log)
-            metrics = evaluate(module, data, world, state.micro_batch_size)
+            metrics = evaluate(module, data, world, state.micro_batch_size, watch=log.watch)
             log.evaluation(state, metrics, full=True)
         except StopRequested:
             if state.step:

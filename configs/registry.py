@@ -97,7 +97,8 @@ def from_dict(schema: type[Schema], values: Any, path: str = "") -> Schema:
     """A dataclass from plain data; unknown and missing keys are errors."""
     hints = get_type_hints(schema, include_extras=True)
     if not isinstance(values, dict):
-        example = f"{path}{next(iter(hints))}={values!s:.60}"
+        first, hint = next(iter(hints.items()))
+        example = f"{path}{first}={values if matches(values, hint) else '...'}"
         raise ValueError(f"{path[:-1]} is a group of settings; set one of them, such as {example}")
     if unknown := [name for name in values if name not in hints]:
         known = ", ".join(path + name for name in hints)
@@ -160,8 +161,8 @@ def construct(
 
 def build(
     name: str,
-    kinds: Mapping[str, Callable[..., Any]],
-    node: dict[str, Any],
+    kinds: Mapping[str, Any],
+    node: Any,
     shared: dict[str, Any],
     needs: str | None = None,
 ) -> Any:

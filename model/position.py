@@ -232,7 +232,7 @@ class Relative(Position):
     def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         offset_BTS = k_pos[:, None, :] - q_pos[:, :, None]
         bias_BHTS = self.table(self.bucket(offset_BTS)).movedim(-1, 1)
-        return bias_BHTS
+        return bias_BHTS.contiguous()  # fused kernels need it
 
     def bucket(self, offset: Tensor) -> Tensor:
         """Half of the buckets hold one distance each; the others grow logarithmically up to

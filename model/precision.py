@@ -57,17 +57,19 @@ def choose_device(name: str) -> torch.device:
     n_gpus = torch.cuda.device_count()
     if gpu and int(gpu[1]) >= n_gpus:
         raise ValueError(f"device={name}, but there are {n_gpus} GPUs; the first is cuda:0")
+    if gpu:
+        torch.cuda.set_device(device)  # of which memory is asked, too
     return device
 
 
 def use_deterministic_algorithms(on: bool) -> None:
-    """Warns of an operation that has none. Filling new memory, as torch then does, would only cost
+    """An operation that has none raises. Filling new memory, as torch then does, would only cost
     time."""
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS requires
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if on != torch.are_deterministic_algorithms_enabled():  # for the call imports torch._inductor
-        torch.use_deterministic_algorithms(on, warn_only=True)
+        torch.use_deterministic_algorithms(on)
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:

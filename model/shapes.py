@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.cli import ArgumentParser, print, run_command
-from configs.compose import check_flags, compose
+from configs.compose import compose
 from model import LEGEND
 from model.transformer import build_model
 
@@ -146,8 +146,7 @@ def draw_mask(record: TensorRecord) -> list[str]:
     return lines
 
 
-def main(args: list[str]) -> None:
-    check_flags(args, {"-h", "--help", "--mask", "--padding"})
+def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
     settings = "config overrides, as for train.py"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=settings)
@@ -170,4 +169,4 @@ def main(args: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))

@@ -5,7 +5,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from configs.cli import escape, warn
 from configs.schema import Config
 from data.disk import atomic_write
+from data.objectives import Batch
 from training.checkpointer import TrainState
-from training.distributed import World
+from training.distributed import World, stoppable
 from training.plot import draw_run
 
 EVALUATION = {
@@ -28,6 +29,9 @@ EVALUATION = {
     "val_exact_match": "exact match {:.1%}",
     "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
 }
+
+
+SECONDS_SILENT = 10.0  # of a long evaluation, at most
 
 
 def clock(seconds: float) -> str:
@@ -120,6 +124,17 @@ class Log:
             with suppress(OSError):
                 draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")
         self.measure_from(state.step)
+
+    def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
+        """Show how far a long evaluation is; a signal can stop it between two batches."""
+        shown = time.perf_counter()
+        for number, batch in enumerate(stoppable(batches), 1):
+            yield batch
+            done = min(1.0, number / total)
+            self.bar.update(self.task, completed=done, description=f"evaluating {done:.0%}")
+            if time.perf_counter() - shown > SECONDS_SILENT and not self.console.is_terminal:
+                self.print(f"evaluating {done:.0%}")
+                shown = time.perf_counter()
 
     def sample(self, state: TrainState, texts: dict[str, str]) -> None:
         if not self.is_main:
