@@ -89,7 +89,8 @@ class Log:
         per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
         speed = state.tokens / state.step / per_step
         mfu = self.ideal_seconds / per_step if self.ideal_seconds else None
-        left = state.seconds * (1 / progress - 1)
+        # with train.minutes, nothing is known of it in the first step
+        left = state.seconds * (1 / progress - 1) if progress else 0.0
         parts = [
             f"step {state.step:>6}  loss {loss:6.3f}  lr {lr:.1e}",
             f"grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s",
