@@ -272,8 +272,11 @@ def describe_length(config: Config) -> str:
 
 
 def describe_evaluation(config: Config) -> str:
-    partial = f"every {config.eval.every:,} steps on {config.eval.max_examples:,} examples, and "
-    return f"{partial if config.eval.every else ''}at the end on the whole validation set"
+    full = "at the end on the whole validation set"
+    if config.eval.every is None:
+        return full
+    partial = f"every {config.eval.every:,} steps on {config.eval.max_examples:,} examples"
+    return f"{partial}, and {full}"
 
 
 def total_flops(config: Config, cost: Cost) -> str:
