@@ -201,7 +201,8 @@ def truncate(path: Path, step: int) -> None:
     if path.exists():
         kept = []
         for row in read_rows(path):
-            is_final = row["step"] == step and row.get("full") is True  # it will be evaluated again
-            if row["step"] <= step and not is_final:
+            # the first evaluation, and that of the whole validation set, are made again
+            is_repeated = row["step"] == step and (step == 0 or row.get("full") is True)
+            if row["step"] <= step and not is_repeated:
                 kept.append(json.dumps(row) + "\n")
         atomic_write(path, "".join(kept))
