@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ GPU_MEMORY = {  # GB
 FILLED = 0.9  # of it, at most: evaluation, communication and fragmentation need some
 MUON_COPIES = 6.5  # of all matrices of one shape, while they are orthogonalized; measured
 VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000}
+Sizes = Sequence[int]
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 
@@ -124,7 +125,7 @@ def count_model(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
     with FakeTensorMode():
         model = build_model(config.model, vocab_size)
         rows = [fake_batch(config, n) for n in (1, 2)]  # so that casts of the weights cancel out
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=attention_kernels()) as counter:
             one, two = (kept_bytes(model, batch, dtype) for batch in rows)
         optimizers = build_optimizers(config.optimizer, model)
         optimizer = state_bytes(model, optimizers)
@@ -136,6 +137,24 @@ def count_model(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
     loss = vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model)
     kept = inputs_two - inputs_one
     return Cost(parameters, optimizer, update, flops, two - one, kept, loss)
+
+
+def attention_kernels() -> dict[Any, Callable[..., int]]:
+    """The FLOPs of the CPU's attention kernel, which torch does not count."""
+
+    def forward(query: Sizes, key: Sizes, value: Sizes, *_: Any, **__: Any) -> int:
+        products = math.prod(query[:-1]) * key[-2]
+        return 2 * products * (query[-1] + value[-1])
+
+    def backward(grad: Sizes, *inputs: Any, **__: Any) -> int:
+        return 2 * forward(*inputs)
+
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    operations = torch.ops.aten
+    return {
+        getattr(operations, name): forward,
+        getattr(operations, f"{name}_backward"): backward,
+    }
 
 
 def fake_batch(config: Config, rows: int) -> Batch:
