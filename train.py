@@ -101,6 +101,7 @@ def train(config: Config, origin: dict[str, Any]) -> float:
             log.print(f"stopped; to resume: python train.py name={name_of(run)} resume=true")
             raise
         finally:
+            saver.close()
             log.close()
         if world.is_main:
             print(summarize(config, data, saver, state, metrics))

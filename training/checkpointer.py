@@ -121,6 +121,10 @@ class Checkpointer:
         self.failures = MAX_FAILURES - 1
         self.wait()
 
+    def close(self) -> None:
+        """Whatever ends the run, a checkpoint that is being written is completed."""
+        self.thread.shutdown()
+
     def nbytes(self) -> int:
         """Of a checkpoint."""
         weights = sum(tensor.nbytes for tensor in checkpoint.model_tensors(self.model).values())

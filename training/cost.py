@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,8 @@ from training.muon import Muon
 from training.optimizer import build_optimizers, groups_of, state_bytes
 from training.schedule import build_schedule
 from training.step import recompute_blocks
+
+Sizes = Sequence[int]
 
 GPU_MEMORY = {  # GB
     **{"B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48},
@@ -90,7 +92,7 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
 
     with FakeTensorMode():
         model = build_model(config.model, vocab_size)
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=attention_flops()) as counter:
             activations: float = row_bytes(model, config, dtype)
         if config.train.recompute == "block":  # of which one runs again at a time
             recompute_blocks(model)
@@ -120,6 +122,24 @@ def row_bytes(model: Any, config: Config, dtype: torch.dtype) -> int:
     """What a second row adds to the activations: casts of the weights are kept once."""
     one, two = (kept_bytes(model, fake_batch(config, rows), dtype) for rows in (1, 2))
     return two - one
+
+
+def attention_flops() -> dict[Any, Callable[..., int]]:
+    """Of the CPU's attention kernel, which torch does not count."""
+
+    def forward(query: Sizes, key: Sizes, value: Sizes, *_: Any, **__: Any) -> int:
+        products = math.prod(query[:-1]) * key[-2]
+        return 2 * products * (query[-1] + value[-1])
+
+    def backward(gradient: Sizes, *inputs: Any, **__: Any) -> int:
+        return 2 * forward(*inputs)
+
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    operations = torch.ops.aten
+    return {
+        getattr(operations, name): forward,
+        getattr(operations, f"{name}_backward"): backward,
+    }
 
 
 def fake_batch(config: Config, rows: int) -> Batch:
@@ -200,11 +220,13 @@ def report(config: Config) -> str:
         else "a length unknown until the text is read"
     )
     states = f"weights and gradients {filesize(8 * n)}, optimizer {filesize(cost.optimizer)}"
+    partial = ""
+    if config.eval.every is not None:
+        partial = f"every {config.eval.every:,} steps on {config.eval.max_examples:,} examples; "
     lines = [
         f"model       {config.model.kind}, {n:,} parameters at vocab {vocab_size:,}: {sizes}",
         f"training    {run}; {train.batch_size:,} rows of up to {length:,} tokens per step",
-        f"evaluation  every {config.eval.every} steps on {config.eval.max_examples:,} examples; "
-        "at the end on the whole validation set",
+        f"evaluation  {partial}at the end on the whole validation set",
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(round(cost.activations))} per row",
         *ways_to_fit(config, cost, memory),

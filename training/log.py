@@ -95,7 +95,8 @@ class Log:
         per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
         speed = state.tokens / state.step / per_step
         mfu = self.ideal_seconds / per_step if self.ideal_seconds else None
-        left = state.seconds * (1 / progress - 1)
+        # with train.minutes, nothing is known of it in the first step
+        left = state.seconds * (1 / progress - 1) if progress else 0.0
         parts = [
             f"step {state.step:>6}  loss {loss:6.3f}  lr {lr:.1e}",
             f"grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s",
@@ -217,7 +218,8 @@ def truncate(path: Path, step: int) -> None:
     if path.exists():
         kept = []
         for row in read_rows(path):
-            is_final = row["step"] == step and row.get("full") is True  # it will be evaluated again
-            if row["step"] <= step and not is_final:
+            # the first evaluation, and that of the whole validation set, are made again
+            is_repeated = row["step"] == step and (step == 0 or row.get("full") is True)
+            if row["step"] <= step and not is_repeated:
                 kept.append(json.dumps(row) + "\n")
         atomic_write(path, "".join(kept))
