@@ -234,10 +234,9 @@ def read_config(run: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
         reason = type(error).__name__
         raise CheckpointError(f"{path} is not the config of a run ({reason})") from None
-    if "choices" not in config:
-        raise CheckpointError(
-            f"{path} is of an older format; use this run with the version that wrote it"
-        )
+    if not {"choices", "overrides"} <= config.keys():
+        hint = "use this run with the version that wrote it"
+        raise CheckpointError(f"{path} is incomplete, or of an older format; {hint}")
     return parts
 
 
