@@ -55,7 +55,9 @@ def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any
     final = run / "checkpoints" / step_name(step)
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    draft.parent.mkdir(exist_ok=True)
+    draft.mkdir()
+    sync_folder(run)  # the new folder, and logs that are new
     try:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
@@ -232,10 +234,9 @@ def read_config(run: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
         reason = type(error).__name__
         raise CheckpointError(f"{path} is not the config of a run ({reason})") from None
-    if "choices" not in config:
-        raise CheckpointError(
-            f"{path} is of an older format; use this run with the version that wrote it"
-        )
+    if not {"choices", "overrides"} <= config.keys():
+        hint = "use this run with the version that wrote it"
+        raise CheckpointError(f"{path} is incomplete, or of an older format; {hint}")
     return parts
 
 

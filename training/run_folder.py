@@ -50,10 +50,12 @@ def check_name(config: Config) -> None:
 def open_folder(config: Config, world: World) -> Iterator[Path]:
     """The folder of a run, locked: two processes must not write into one. The other processes of
     the run only know its name."""
-    run = make_folder(config) if world.is_main else RUNS / str(config.name)
     if not world.is_main:
-        yield run
+        yield RUNS / str(config.name)
         return
+    run = make_folder(config)
+    for folder in run.parents:
+        sync_folder(folder)
     lock = FileLock(run / "lock")
     try:
         lock.acquire(blocking=False)
@@ -77,14 +79,12 @@ def make_folder(config: Config) -> Path:
     if config.name:
         run = RUNS / config.name
         run.mkdir(parents=True, exist_ok=True)
-        sync_folder(RUNS)
         return run
     stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
     for number in count(1):
         run = RUNS / (stem if number == 1 else f"{stem}_{number}")
         try:
             run.mkdir(parents=True)
-            sync_folder(RUNS)
             break
         except FileExistsError:
             continue
