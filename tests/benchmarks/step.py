@@ -53,6 +53,17 @@ class Ours:
         return update(self.train_module, batch, *rest)[0]
 
 
+def random_batch(config, vocab_size, rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (2, rows, config.context_length + 1)
+    text, source = torch.randint(vocab_size, shape, generator=generator)
+    inputs = {"tokens": text[:, :-1]}
+    if config.kind == "encoder_decoder":
+        inputs["source"] = source[:, :-1]
+    targets = text[:, 1:].contiguous()
+    return Batch(inputs, targets, targets.numel())
+
+
 class PlainBlock(nn.Module):
     def __init__(self, width, n_heads):
         super().__init__()
@@ -153,14 +164,12 @@ def plain_step(module, batch, in_bf16=True):
 def candidates(case, compiled):
     """(name, step) of each."""
     overrides, rows, *sizes = CASES[case]
-    *_, length, vocab_size = sizes
-    generator = torch.Generator().manual_seed(0)
-    text = torch.randint(vocab_size, (rows, length + 1), generator=generator)
-    batch = Batch({"tokens": text[:, :-1]}, text[:, 1:].contiguous(), rows * length)
-
+    vocab_size = sizes[-1]
     settings = [*overrides, "device=cpu", "precision=bf16", f"train.batch_size={rows}"]
     settings += [f"model.{name}={size}" for name, size in zip(SIZES, sizes[:-1], strict=True)]
-    ours = Ours(compose(settings), vocab_size)
+    config = compose(settings)
+    batch = random_batch(config.model, vocab_size, rows)
+    ours = Ours(config, vocab_size)
     yield "ours", lambda: ours(batch)
     if compiled:
         faster = Ours(compose([*settings, "compile=true"]), vocab_size)
