@@ -19,45 +19,20 @@ from training.schedule import SCHEDULES
 FOLDERS = ("configs", "data", "model", "training")  # each imports only itself and those before it
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-# the network and its decoding; names without a file are skipped
-CORE = (
-    "transformer block attention attend cache position norm feedforward kernels embedding init loss"
-)
-CORE = {f"model.{name}" for name in CORE.split()} | {"model", "configs.registry", "configs.schema"}
-CORE |= {"model.generate"} | {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
+# the network and its decoding
+NETWORK = "transformer block attention attend cache position norm feedforward embedding init loss"
+CORE = {f"model.{name}" for name in [*NETWORK.split(), "cpu", "kernels"]}
+CORE |= {"model", "configs.registry", "configs.schema", "model.generate"}
+CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
 USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
+DATA = "numpy torch tiktoken tiktoken_ext tokenizers datasets huggingface_hub pyarrow requests rich"
+MODEL = "torch safetensors tokenizers huggingface_hub yaml omegaconf matplotlib rich transformers"
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
-    "data": {
-        "numpy",
-        "torch",
-        "tiktoken",
-        "tiktoken_ext",
-        "tokenizers",
-        "datasets",
-        "huggingface_hub",
-    }
-    | {"pyarrow", "requests", "rich", "filelock"},
-    "model": {
-        "torch",
-        "safetensors",
-        "tokenizers",
-        "huggingface_hub",
-        "yaml",
-        "omegaconf",
-        "matplotlib",
-    }
-    | {"rich", "filelock", "transformers"},
+    "data": {*DATA.split(), "filelock"},
+    "model": {*MODEL.split(), "filelock"},
 }
-SLOW = {
-    "datasets",
-    "tokenizers",
-    "huggingface_hub",
-    "requests",
-    "wandb",
-    "matplotlib",
-    "transformers",
-}
+SLOW = set("datasets tokenizers huggingface_hub requests wandb matplotlib transformers".split())
 
 
 def module_name(path):
@@ -66,6 +41,7 @@ def module_name(path):
 
 
 MODULES = {module_name(path): path for path in FILES}
+pytestmark = pytest.mark.quick
 every_module = pytest.mark.parametrize("module", MODULES)
 
 
@@ -150,7 +126,6 @@ def test_sources_of_pairs():
 
 def test_every_yaml_file_starts_with_a_description():
     for path in CONFIGS.rglob("*.yaml"):
-        lines = [
-            line for line in path.read_text().splitlines() if not line.startswith("# @package")
-        ]
+        text = path.read_text(encoding="utf-8").splitlines()
+        lines = [line for line in text if not line.startswith("# @package")]
         assert lines[0].startswith("# ") and len(lines[0].split()) > 1, path

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import sample
 from configs.cli import run_command
 from data.tokenizers.tokenizer import tokenizer_from_state
-from model.checkpoint.load import load_run
+from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import init_model
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
@@ -64,10 +64,8 @@ def imported(request, tmp_path):
 def run(tmp_path, capsys):
     def run(*args):
         capsys.readouterr()
-        assert (
-            run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *args])
-            == 0
-        )
+        options = ["--run", str(tmp_path / "run"), "--precision", "fp32", *args]
+        assert run_command(lambda: sample.main(options)) == 0
         return capsys.readouterr().out
 
     return run

@@ -2,8 +2,6 @@
 
 import json
 
-from model.checkpoint import list_checkpoints
-
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 USUAL = [
     "size=tiny",
@@ -40,20 +38,24 @@ def rows(folder, *names):
     return [tuple(row[name] for name in names) for row in logged if set(names) <= set(row)]
 
 
+def newest(folder):
+    """The folder of the newest checkpoint."""
+    return max((folder / "checkpoints").glob("step-*"))
+
+
 def weights(folder):
-    """The bytes of the newest checkpoint's model."""
-    return (list_checkpoints(folder)[0] / "model.safetensors").read_bytes()
+    return (newest(folder) / "model.safetensors").read_bytes()
 
 
 def content(folder):
     """What a run comes to, without what the clock decides."""
-    newest = list_checkpoints(folder)[0]
-    state = json.loads((newest / "state.json").read_text())
+    place = newest(folder)
+    state = json.loads((place / "state.json").read_text())
     logged = read_lines(folder / "metrics.jsonl")
     samples = folder / "samples.jsonl"
     return {
         "model": weights(folder),
-        "optimizer": (newest / "optimizer.safetensors").read_bytes(),
+        "optimizer": (place / "optimizer.safetensors").read_bytes(),
         "state": {name: value for name, value in state.items() if name not in TIMES},
         "rows": [{k: v for k, v in row.items() if k not in TIMES} for row in logged],
         "samples": samples.read_bytes() if samples.exists() else b"",

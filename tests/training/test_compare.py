@@ -57,7 +57,7 @@ def test_a_signal_ends_a_sweep(start, monkeypatch):
     code, output, _ = start("-m", "seed=1,2,3", "log.every=1")
     assert code == 75 and "stopped; to resume: python train.py name=sweep-" in output
     [first] = Path("runs").glob("*/*/metrics.jsonl")
-    assert home.name == "0"
+    assert first.parent.name == "0"
 
 
 def test_a_sweep_of_dry_runs_trains_nothing(start):
