@@ -303,21 +303,6 @@ def test_any_time_may_be_logged(folder, resume, value):
     assert code == 0 and "Traceback" not in output and "elapsed 0:0" in output, output
 
 
-TOKENIZERS = {
-    "code": {"kind": "bpe", "pattern": "(?{system})", "ranks": [], "specials": {}},
-    "huge": {"kind": "byte", "specials": {"end": 1 << 40}},
-    "name": {"kind": "byte", "specials": {"end": 256, "../x": 257}},
-    "kind": {"kind": "os.system", "specials": {"end": 256}},
-    "none": None,
-}
-
-
-@pytest.mark.parametrize("what", TOKENIZERS)
-def test_bad_tokenizers(folder, what):
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZERS[what]))
-    refused(folder, "tokenizer.json")
-
-
 JUNK = (b"9" * 30, b"[" * 50, b"null", b"-1", b'"', b"{}", b"1e999", b"\0")
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from configs.errors import CheckpointError
-from data.disk import HashCache
 from data.store import Corpus
 from tests.faults.harness import (
     STEPS,
@@ -245,7 +244,7 @@ def test_tokens_are_complete_or_absent(tmp_path):
     ):
         corpora = [path for path in (folder / "cache").glob("text-*") if not path.suffix]
         for path in corpora:
-            Corpus(path, HashCache(tmp_path / "hashes.json"))
+            Corpus(path)
         seen.add(len(corpora))
     assert seen == {0, 1}
 
