@@ -84,7 +84,7 @@ def killed_while_tokenizing(operation, cwd):
 @pytest.mark.faults
 def test_while_tokenizing(tmp_path):
     """At each operation until the rename."""
-    n = run_trials(killed_while_tokenizing, range(1, 13), tmp_path)
+    n = run_trials(killed_while_tokenizing, range(1, 12), tmp_path)
     print(f"{n} kills while tokenizing")
 
 
