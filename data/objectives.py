@@ -39,10 +39,11 @@ class Batch(NamedTuple):
         return Batch(inputs, function(self.targets), self.count)
 
     def to(self, device: torch.device) -> "Batch":
-        return self.map_tensors(lambda x: x.to(device, non_blocking=True))
+        is_gpu = device.type == "cuda"  # elsewhere a copy may be read before it is there
+        return self.map_tensors(lambda x: x.to(device, non_blocking=is_gpu))
 
     def pinned(self) -> "Batch":
-        return self.map_tensors(Tensor.pin_memory)
+        return self.map_tensors(lambda x: x.contiguous().pin_memory())
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
