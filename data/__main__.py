@@ -30,6 +30,7 @@ def main(args: list[str]) -> None:
     for loader in (train, loaders.validation):
         sizes = f"{loader.part.n_items:>12,}{loader.part.n_bytes:>15,}{loader.part.n_tokens:>15,}"
         print(f"{loader.part.split:<12}{sizes}{loader.n:>12,}")
+
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
     print(f"            {part.n_bytes / part.n_tokens:.2f} bytes per token (train)")

@@ -50,6 +50,7 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
     if objective.input_kind != source.input_kind:
         given = f"data={options['kind']} gives {source.input_kind}"
         raise ValueError(f"{name} needs {objective.input_kind}, and {given}; use objective=auto")
+
     if architecture not in objective.architectures:
         # every architecture has an objective for text
         hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
@@ -57,6 +58,7 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
         raise ValueError(
             f"{name} needs a model whose kind is {needed}, not {architecture}; use {hint}"
         )
+
     return source, objective, cache, val_fraction
 
 
@@ -69,6 +71,7 @@ def load(
         trainer = Pretrained(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+
     with tokenizing_progress() if report is None else nullcontext(report) as report:
         corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
         loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
@@ -76,6 +79,7 @@ def load(
             loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
             for part in (corpus.train, corpus.validation)
         )
+
     return Loaders(config.objective["kind"], corpus.tokenizer, train, validation)
 
 
@@ -115,6 +119,7 @@ def tokenizing_progress() -> Iterator[Report]:
             progress.update(task.id, completed=done, total=total, visible=True)
 
         yield report
+
     if task.completed:
         speed = f" ({decimal(round(task.speed))}/s)" if task.speed else ""
         print(f"tokenized {decimal(int(task.completed))}{speed}", file=sys.stderr)

@@ -58,6 +58,7 @@ class TokenLoader(Loader):
     def __post_init__(self) -> None:
         length = self.objective.seq_len
         lookahead = self.objective.lookahead
+
         self.tokens_per_example = length
         self.n = (self.part.n_tokens - lookahead) // length
         if self.n < 1:
@@ -92,6 +93,7 @@ class TokenLoader(Loader):
         for start in starts[rank::world_size]:
             batch = ids[start : start + self.batch_size]
             yield self.make(batch, row_draw("evaluation", batch))
+
         end = self.n * self.objective.seq_len
         rest = self.part.n_tokens - end
         if len(ids) == self.n and rest > 1 and len(starts) % world_size == rank:
@@ -110,6 +112,7 @@ class PairLoader(Loader):
         is_too_long = (truncated < lengths).any(1)
         self.n_too_long = int(is_too_long.sum())
         too_long = self.objective.too_long
+
         self.pairs = np.flatnonzero(~is_too_long | (too_long != "drop"))
         self.n = len(self.pairs)
         if not self.n or (self.n_too_long and too_long == "error"):
@@ -117,6 +120,7 @@ class PairLoader(Loader):
             context = f"a context of {self.objective.context_length}"
             hint = "raise model.context_length or choose objective.too_long=truncate"
             raise DataError(f"{pairs} are too long for {context}; {hint}")
+
         self.lengths = truncated[self.pairs]
         self.widths = self.objective.widths(self.lengths)
         self.tokens_per_example = self.lengths.sum(1).mean()
@@ -152,6 +156,7 @@ class PairLoader(Loader):
         pairs = self.pairs[ids[rows]]
         sources = self.part.texts(2 * pairs)
         targets = self.part.texts(2 * pairs + 1)
+
         end = self.tokenizer.specials["end"]
         for i, (n, m) in enumerate(self.lengths[ids[rows]]):
             sources[i] = sources[i][:n]
@@ -167,6 +172,16 @@ class PairLoader(Loader):
         yield from map(self.make, batches[rank::world_size])
 
 
+def map_ahead(function: Callable, items: Iterable, workers: int, ahead: int) -> Iterator:
+    """map(function, items), in threads that are some items ahead."""
+    with ThreadPoolExecutor(workers) as threads:
+        futures = (threads.submit(function, item) for item in items)
+        running = deque(islice(futures, ahead))
+        while running:
+            running.extend(islice(futures, 1))
+            yield running.popleft().result()
+
+
 def prefetch(
     batch: Callable[[int], Batch], steps: Iterable[int], pin: bool = False
 ) -> Iterator[Batch]:
@@ -175,9 +190,4 @@ def prefetch(
     def make(step: int) -> Batch:
         return batch(step).pinned() if pin else batch(step)
 
-    with ThreadPoolExecutor(1, "prefetch") as thread:
-        futures = (thread.submit(make, step) for step in steps)
-        running = deque(islice(futures, 1))
-        while running:
-            running.extend(islice(futures, 1))
-            yield running.popleft().result()
+    return map_ahead(make, steps, workers=1, ahead=1)

@@ -59,6 +59,7 @@ class Batch(NamedTuple):
         n_rows = len(self.targets)
         rows = list(range(n_rows)[rank_slice(n_rows, rank, size)])
         n_missing = math.ceil(n_rows / size) - len(rows)
+
         part = self.map_tensors(lambda x: x[rows + [0] * n_missing])
         part.targets[len(rows) :] = IGNORE_INDEX
         return part._replace(count=count_targets(part.targets))
@@ -106,11 +107,14 @@ class Masked:
         length = rows.shape[1]
         n = max(1, round(self.mask_prob * length))
         is_target = random_subset_mask(draw("asked", length), n)
+
         roll = draw("fate", length) % np.uint64(10)
         random_ids = draw("other", length) % np.uint64(tokenizer.n_ordinary)
         tokens = np.where(is_target & (roll < 8), tokenizer.specials["mask"], rows)
         tokens = np.where(is_target & (roll == 8), random_ids.astype(np.int64), tokens)
-        return make_batch(tokens=tokens, targets=np.where(is_target, rows, IGNORE_INDEX))
+        targets = np.where(is_target, rows, IGNORE_INDEX)
+
+        return make_batch(tokens=tokens, targets=targets)
 
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
@@ -135,11 +139,13 @@ class Span:
     ) -> None:
         self.noise_density = noise_density
         self.mean_span_length = mean_span_length
+
         # as much text as fits once its spans are removed, if the target fits, too
         lengths = range(2, 2 * context_length + 2)
         n = bisect_right(lengths, context_length, key=self.longest)
         if not n:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
+
         self.seq_len = lengths[n - 1]
         _, n_spans = self.sizes(self.seq_len)
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(n_spans)))
@@ -158,14 +164,17 @@ class Span:
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
         n_rows, length = rows.shape
         removed, spans = self.sizes(length)
+
         kept_lengths = random_partition(length - removed, spans, partial(draw, "kept"))
         removed_lengths = random_partition(removed, spans, partial(draw, "cut"))
         lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()  # they take turns
         is_removed = np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(rows.shape)
+
         sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
         start = np.full((n_rows, 1), tokenizer.specials["start"])
         end = np.full((n_rows, 1), tokenizer.specials["end"])
+
         return make_batch(
             source=collapse_spans(rows, is_removed, sentinels),
             tokens=np.hstack([start, target]),
@@ -235,6 +244,7 @@ class Seq2Seq:
         start = np.array([tokenizer.specials["start"]])
         tokens = [np.append(start, target[:-1]) for target in targets]
         inputs = {}
+
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))
             silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
@@ -243,6 +253,7 @@ class Seq2Seq:
             lengths = np.array([len(source) for source in sources])
             inputs["source"] = pad_rows(sources, widths[0], pad)
             inputs["source_visible"] = np.arange(widths[0]) < lengths[:, None]
+
         inputs["tokens"] = pad_rows(tokens, widths[-1], pad)
         return make_batch(pad_rows(targets, widths[-1], IGNORE_INDEX), **inputs)
 

@@ -10,9 +10,7 @@ import math
 import os
 import shutil
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -26,6 +24,7 @@ from numpy import ndarray
 from configs.cli import expand_user
 from configs.errors import DataError
 from data.disk import disk_errors, sync_folder
+from data.loader import map_ahead
 from data.readers import rechunk
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
@@ -64,9 +63,11 @@ def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
     if len(first) == 1:
         yield from cut_document(first[0][1], val_fraction)
         return
+
     if len(first) < LOOKAHEAD:
         lowest = min(x for x, _ in first)
         val_fraction = max(val_fraction, math.nextafter(lowest, 1))
+
     for x, document in chain(first, hashed):
         split = VALIDATION if x < val_fraction else TRAIN
         if is_pairs:
@@ -141,6 +142,7 @@ def prepare(
                         draft, source, trainer, specials, val_fraction, progress
                     )
                     write_index(draft, options, tokenizer, parts)
+
     return Corpus(folder)
 
 
@@ -187,7 +189,8 @@ def tokenize(
     limit = source.max_tokens or sys.maxsize
     with closing(train), closing(validation):
         jobs = batch_chunks(split_chunks(source, val_fraction))
-        for encoded in ordered_map(partial(encode, tokenizer), jobs):
+        workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+        for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
             for chunk, texts_ids in encoded:
                 part = train if chunk.split == TRAIN else validation
                 for ids in texts_ids:
@@ -197,10 +200,12 @@ def tokenize(
             report(train.n_bytes + validation.n_bytes)
             if train.n_tokens >= limit:
                 break
+
     for part in (train, validation):
         if not part.n_tokens:
             reason = f"the {part.split} split is empty with data.val_fraction={val_fraction}"
             raise DataError(f"{reason}; change it, or give texts that differ")
+
     return tokenizer, [train, validation]
 
 
@@ -215,6 +220,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
             yield job
             job = []
             size = 0
+
     if job:
         yield job
 
@@ -230,15 +236,5 @@ def encode(tokenizer: Tokenizer, job: list[Chunk]) -> list[tuple[Chunk, list[nda
         if chunk.has_end:
             ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
+
     return encoded
-
-
-def ordered_map(function: Callable, jobs: Iterable) -> Iterator:
-    """map(function, jobs), a few at once in threads: encoding releases the GIL."""
-    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
-    with ThreadPoolExecutor(workers) as pool:
-        futures = (pool.submit(function, job) for job in jobs)
-        running = deque(islice(futures, 2 * workers))
-        while running:
-            running.extend(islice(futures, 1))
-            yield running.popleft().result()

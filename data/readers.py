@@ -53,16 +53,19 @@ def find_files(path: str, cache: str = os.devnull) -> list[Path]:
     only by name."""
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
+
     place = str(expand_user(path))
     if os.path.isfile(place):
         return [Path(place)]
+
     is_folder = os.path.isdir(place)
-    names = walk_files(place) if is_folder else glob.iglob(place, recursive=True)
+    found = walk_files(place) if is_folder else glob.iglob(place, recursive=True)
+    ours = os.path.join(os.path.abspath(expand_user(cache)), "")
+    names = [name for name in found if not os.path.abspath(name).startswith(ours)]
     files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
-    ours = expand_user(cache).absolute()
-    files = [file for file in files if ours not in file.absolute().parents]
     if files:
         return files
+
     if is_folder:
         raise DataError(f"there is no text in the folder {path}: it holds no files")
     if os.path.exists(place):
@@ -113,6 +116,7 @@ def rechunk(chunks: Iterable[str]) -> Iterator[str]:
             yield text[start:stop]
             start = stop
         rest = text[start:]
+
     if rest:
         yield rest
 

@@ -37,9 +37,11 @@ def permutation(positions: Rows, n: int, seed: np.uint64) -> ndarray:
     (en.wikipedia.org/wiki/Format-preserving_encryption)."""
     x = np.array(positions, np.uint64)
     assert x.size == 0 or int(x.max()) < n, "a position outside would loop forever"
+
     half = np.uint64((max(n - 1, 1).bit_length() + 1) // 2)
     low = (np.uint64(1) << half) - np.uint64(1)
     round_keys = random_words(seed, [0], ROUNDS)[0]
+
     outside = np.arange(len(x))
     while len(outside):
         left, right = x[outside] >> half, x[outside] & low
@@ -47,6 +49,7 @@ def permutation(positions: Rows, n: int, seed: np.uint64) -> ndarray:
             left, right = right, left ^ (splitmix64(right + key) & low)
         x[outside] = left << half | right
         outside = outside[x[outside] >= n]
+
     return x.astype(np.int64)
 
 

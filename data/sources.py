@@ -78,18 +78,17 @@ class Text(Source):
 
     def documents(self) -> Iterator[Document]:
         """Each file, each line, or each paragraph: lines up to an empty one."""
-        if self.split_on == "file":
-            yield from super().documents()
-            return
         for path in self.files():
             lines = enumerate(read_lines(path), 1)
-            if self.split_on == "line":
-                yield from (Document(f"{path}:{number}", (line,)) for number, line in lines)
-                continue
-            for has_text, group in groupby(lines, key=lambda line: bool(line[1].strip())):
-                if has_text:
-                    numbers, paragraph = zip(*group, strict=True)
-                    yield Document(f"{path}:{numbers[0]}", ("\n".join(paragraph),))
+            if self.split_on == "file":
+                yield Document(path)
+            elif self.split_on == "line":
+                yield from (Document(f"{path}:{number}", [line]) for number, line in lines)
+            else:
+                for has_text, group in groupby(lines, key=lambda line: bool(line[1].strip())):
+                    if has_text:
+                        numbers, paragraph = zip(*group, strict=True)
+                        yield Document(f"{path}:{numbers[0]}", ["\n".join(paragraph)])
 
 
 class Table(Source):
@@ -156,6 +155,7 @@ class Hub(Source):
 
         name = f"{self.id}@{self.revision}.commit".replace("/", "--")
         known = expand_user(self.cache) / name
+
         try:
             api = huggingface_hub.HfApi()
             commit = str(api.dataset_info(self.id, revision=self.revision).sha)
@@ -165,6 +165,7 @@ class Hub(Source):
             place = f"{self.id} from the Hugging Face Hub ({readers.first_line(error)})"
             hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
             raise DataError(f"cannot get {place}; {hint}") from None
+
         with suppress(OSError):  # a cache that has all tokens need not be writable
             atomic_write(known, commit)
         return commit
@@ -175,8 +176,6 @@ class Hub(Source):
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)
         with readers.reader_errors(self.id):
             table = self.load()
-            if isinstance(table, datasets.Dataset):
-                table = table.to_iterable_dataset()
             if self.field in (table.column_names or ()):
                 table = table.select_columns([self.field])  # do not decode images and the like
             rows = readers.numbered(self.id, table)
@@ -190,18 +189,22 @@ class Hub(Source):
         if not self.folder.is_dir():
             options |= {"revision": self.commit, "streaming": self.streaming}
             return datasets.load_dataset(self.id, **options)
+
         if not {"dataset_dict.json", "state.json"} & set(os.listdir(folder)):
             # a cached copy could be stale
             return datasets.load_dataset(folder, **options, streaming=True)
+
         if self.name or self.revision:
             reason = "data.name and data.revision do not apply"
             raise DataError(f"{folder} was saved to disk: {reason}")
+
         splits = datasets.load_from_disk(folder)
         if isinstance(splits, datasets.Dataset):
             splits = {str(splits.split or "train"): splits}
         if self.split not in splits:
             known = ", ".join(splits)
             raise DataError(f"{folder} has no split {self.split!r}; its splits are: {known}")
+
         return splits[self.split]
 
 
@@ -270,9 +273,11 @@ class Docstrings(Source):
 def documented_functions(path: Path) -> list[Document]:
     text = "".join(read_chunks(path))
     lines = text.split("\n")
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the library's own code
         tree = ast.parse(text)
+
     documents = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -280,11 +285,13 @@ def documented_functions(path: Path) -> list[Document]:
         summary = (ast.get_docstring(node) or "").split("\n")[0].strip()
         begin = node.body[0].lineno
         end = node.body[0].end_lineno
+
         # a docstring alone, or one that shares a line with code, cannot be cut out
         if summary and len(node.body) > 1 and begin != node.lineno and node.body[1].lineno != end:
             rest = lines[node.lineno - 1 : begin - 1] + lines[end : node.end_lineno]
             function = textwrap.dedent("\n".join(rest))
             documents.append(Document(f"{path}:{node.lineno}", (function, summary)))
+
     return documents
 
 
@@ -323,6 +330,7 @@ class Synthetic(Source):
     def documents(self) -> Iterator[Document]:
         seed = hash_seed("synthetic", self.task)
         n_lengths = self.max_length - self.min_length + 1
+
         for number in range(self.size):
             [row] = random_words(seed, [number], 2 + 2 * self.max_length).tolist()
             n, m = (self.min_length + word % n_lengths for word in row[:2])

@@ -47,9 +47,11 @@ def write_index(folder: Path, options: str, tokenizer: Tokenizer, parts: list[To
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
     files = {}
+
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
         files[path.name] = path.stat().st_size
+
     index = {"content": content.hexdigest(), "files": files, "tokenizer": state}
     for part in parts:
         index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
@@ -110,6 +112,7 @@ class Corpus:
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
         except (OSError, ValueError, KeyError) as error:
             raise corrupt_error(path, f"is damaged ({error})") from None
+
         shared = index["content"], self.tokenizer.vocab_size
         self.train = TokenFile(folder, TRAIN, *shared, **index[TRAIN])
         self.validation = TokenFile(folder, VALIDATION, *shared, **index[VALIDATION])

@@ -240,6 +240,7 @@ class HubTokenizer(Tokenizer):
             if len(text) > len(shown):
                 seen = new
                 new = []
+
             return text[len(shown) :]
 
         return decode

@@ -119,6 +119,7 @@ class TiktokenPretrained:
             what = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
             hint = "connect once, set TIKTOKEN_CACHE_DIR to their folder or use tokenizer=bpe"
             raise DataError(f"cannot download {what}; {hint}") from None
+
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))
         end = published["special_tokens"]["<|endoftext|>"]
