@@ -31,7 +31,7 @@ from training.checkpointer import Checkpointer, TrainState
 from training.distributed import World
 from training.evaluate import evaluate, sample
 from training.log import Log
-from training.optimizer import build_optimizers, groups_of, set_lr, state_bytes
+from training.optimizer import build_optimizers, set_lr, state_bytes
 from training.resume import read_settings
 from training.schedule import Progress, build_schedule
 from training.step import (
