@@ -1,4 +1,5 @@
-"""The structure of the project: imports only go down, and each kind has a YAML file with all its options."""
+"""The structure of the project: imports only go down; each kind has a YAML file with all its
+options."""
 
 import ast
 import sys
@@ -32,7 +33,8 @@ LIBRARIES = {
     "data": {*DATA.split(), "filelock"},
     "model": {*MODEL.split(), "filelock"},
 }
-SLOW = set("datasets tokenizers huggingface_hub requests wandb matplotlib transformers".split())
+SLOW = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib"}
+SLOW |= {"transformers"}
 
 
 def module_name(path):

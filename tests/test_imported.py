@@ -1,4 +1,5 @@
-"""Imported models generate what they generate in transformers, with the template of their tokenizer."""
+"""Imported models generate what they generate in transformers, with the template of their
+tokenizer."""
 
 import json
 
@@ -85,7 +86,8 @@ def test_masks_are_filled_as_in_transformers(imported, run, tmp_path):
 
 
 def hf_generate(model, tokenizer):
-    """(ids of the prompt, ids that transformers generates greedily from it, which may begin with them)"""
+    """(ids of the prompt, ids that transformers generates greedily from it, which may begin with
+    them)"""
     inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
     output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     return inputs["input_ids"][0].tolist(), output[0].tolist()
@@ -101,7 +103,8 @@ def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
 
 
 def test_decoders_generate_as_in_transformers(imported, run):
-    """With the template's prefix, without its suffix; no space is lost where the generated text begins."""
+    """With the template's prefix, without its suffix; no space is lost where the generated text
+    begins."""
     model, tokenizer = imported("mistral")
     prompt, output = hf_generate(model, tokenizer)
     printed, row = (

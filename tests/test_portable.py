@@ -1,4 +1,5 @@
-"""Nothing needs POSIX: a run trains, resumes and is sampled where its calls are missing, as on Windows."""
+"""Nothing needs POSIX: a run trains, resumes and is sampled where its calls are missing, as on
+Windows."""
 
 import os
 import subprocess

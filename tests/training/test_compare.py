@@ -60,12 +60,6 @@ def test_a_signal_ends_a_sweep(start, monkeypatch):
     assert first.parent.name == "0"
 
 
-def test_a_sweep_of_dry_runs_trains_nothing(start):
-    code, output, _ = start("-m", "model=gpt2,bert", "dry_run=true")
-    assert code == 0 and output.count("\nmemory") == 2
-    assert not list(Path("runs").glob("*/*/config.yaml"))
-
-
 def test_runs_at_the_same_time(tmp_path):
     """With the launcher of joblib, by the real command."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
@@ -147,15 +141,6 @@ def test_a_comparison_is_saved_where_it_is_asked_for(compare, tmp_path):
     code, output, _ = compare("a", "--to", "new")
     assert code == 0 and table(Path("new/comparison.md").read_text()) == table(output)
     assert Path("new/comparison.png").stat().st_size > 1000
-
-
-def test_folders_that_are_not_runs(compare):
-    for folder, sentence in (
-        ("nowhere", "error: no such run: nowhere"),
-        (".", "error: . is not the folder of a run: it has no config.yaml"),
-    ):
-        code, _, errors = compare(folder)
-        assert code == 4 and errors.startswith(sentence)
 
 
 @pytest.mark.quick

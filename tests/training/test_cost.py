@@ -41,17 +41,6 @@ def test_flops_are_those_of_the_formula(attention):
     assert flops == pytest.approx(6 * length * (linear + products), rel=0.02)
 
 
-def test_what_is_divided_among_the_processes():
-    cost = count(compose(["model=llama", "size=124m"]), torch.bfloat16, 50_000)
-
-    def memory(shards):
-        return cost.memory(0, "none", shards, torch.bfloat16)
-
-    states = 10 * cost.n + cost.optimizer  # weights, gradients and casts of the weights
-    assert memory(2) - memory(4) >= states / 4
-    assert memory(1) > memory(2) > memory(4) > memory(8)
-
-
 def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
     before = sorted(room.iterdir())
     code, output, _ = start(*DRY, "name=plan", "model=gpt2")
@@ -59,8 +48,7 @@ def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
     lines = dict(line.split(maxsplit=1) for line in output.splitlines() if line[0] != " ")
     expected = ["model", "training", "evaluation", "compute", "memory", "checkpoint"]
     assert [*lines] == expected and "at a vocabulary of 257\n" in output
-    n, *parts = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*(?!\S)", lines["model"]))
-    assert lines["model"].startswith("decoder, ") and n > 0
+    assert re.match(r"decoder, [\d,]+ parameters: ffn [\d,]+, ", lines["model"])
     assert "4 steps, 512 tokens; 4 rows of up to 32 tokens per step" in lines["training"]
     assert start(*DRY, "eval.every=null", "train.epochs=3")[0] == 0
 

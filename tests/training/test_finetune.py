@@ -40,15 +40,11 @@ def test_zero_steps_only_evaluate(tune):
     assert code == 0 and '--run runs/tuned --prompt "..."\n' in output
     last = rows(Path("runs/base"), "val_loss", "full")[-1]
     assert rows(folder, "val_loss", "full")[-1] == last
-    weights = [load_file(list_checkpoints(run)[0] / "model.safetensors")
-               for run in (folder, Path("runs/base"))]  # fmt: skip
-    assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_only_a_shorter_context_and_dropout_may_be_set(tune):
     code, _, errors = tune("model.context_length=16", "model.dropout=0.1", "train.steps=1")
     assert code == 0, errors
-    position = "position.table.weight"
     long, short = (
         load_file(list_checkpoints(Path("runs", run))[-1] / "model.safetensors")
         for run in ("base", "tuned")

@@ -1,6 +1,5 @@
 """What is drawn of a run, and what wandb gets."""
 
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 
 from configs.compose import compose
 from tests.training.runs import read_lines
-from training.log import clock, start_wandb, truncate
+from training.log import clock, start_wandb
 from training.plot import draw_run
 
 
@@ -41,16 +40,6 @@ def test_the_curve_of_a_run(tmp_path, monkeypatch):
     assert lines["best validation"] == [[2e6, 3]]
     assert lines["full validation"] == [[4e6, 3.5]]
     assert right.lines[0].get_ydata().tolist() == [row["lr"] for row in logged[:4]]
-    assert "2M" in [label.get_text() for label in axes.get_xticklabels()]
-
-
-@pytest.mark.quick
-def test_a_resumed_run_keeps_the_rows_before_its_step(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"step": step, "text": "x" * 100_000}) + "\n" for step in (1, 2, 2, 3)]
-    path.write_text("".join(lines) + json.dumps({"step": 2, "full": True}) + "\n" + lines[0][:-9])
-    truncate(path, 2)
-    assert path.read_text() == "".join(lines[:3])
 
 
 @pytest.mark.quick

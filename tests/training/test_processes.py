@@ -1,4 +1,4 @@
-"""One run, whether alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
+"""One run, alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
 
 import os
 import subprocess

@@ -94,15 +94,6 @@ def test_observers_change_no_weight(run):
     assert weights(run(*usual, "seed=1")) != reference
 
 
-def test_the_validation_loss_is_plain_cross_entropy(run):
-    """A label smoothing would raise it before the first step already."""
-    usual = ["train.steps=1", "optimizer.lr=1e-9", "log.every=1"]
-    plain = run(*usual)
-    smooth = run(*usual, "loss.label_smoothing=0.5", "loss.z_loss=0.1")
-    assert rows(smooth, "val_loss")[0] == rows(plain, "val_loss")[0]
-    assert rows(smooth, "loss") > rows(plain, "loss")
-
-
 def test_a_nan_ends_a_run_with_good_weights(start):
     overrides = ["optimizer=adamw", "optimizer.lr=1e30", "train.grad_clip=0", "checkpoint.every=1"]
     code, _, errors = start(*overrides, "optimizer.weight_decay=0", "name=nan")
@@ -143,14 +134,6 @@ def test_patience_stops_a_run_early_and_the_best_checkpoint_is_kept(start):
     assert "stopped early: no improvement in 3 evaluations\n" in output
     assert f"the best checkpoint is that of step {best} (val loss {losses[best]:.3f})" in output
     assert '--run runs/early --prompt "..." --checkpoint best\n' in output
-
-
-def test_a_run_ends_after_its_tokens(run):
-    folder = run("train.tokens=300", "log.every=1", "schedule=linear", "schedule.warmup=0")
-    assert [step for step, _ in rows(folder, "step", "loss")] == [1, 2, 3], "128 tokens per step"
-    peak = 0.02
-    expected = [peak * (1 - (step + 0.5) / 3) for step in range(3)]
-    assert [lr for [lr] in rows(folder, "lr")] == pytest.approx(expected)
 
 
 def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):

@@ -1,4 +1,4 @@
-"""One update: the mean over all targets however a batch is split, and the rules of the optimizers."""
+"""One update: the mean over all targets however a batch is split; the rules of the optimizers."""
 
 import math
 from types import SimpleNamespace
@@ -15,16 +15,13 @@ from data.objectives import Batch
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, VOCABULARY, names, part, tiny, tokens
-from tests.training.meta import Crossings
 from training import step
 from training.checkpointer import TrainState
 from training.distributed import World
 from training.muon import Muon
 from training.optimizer import (
     build_optimizers,
-    expected_state,
     groups_of,
-    load_state,
     set_lr,
     state_tensors,
 )
@@ -171,20 +168,17 @@ def test_dropout_follows_from_seed_step_and_rank():
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("preset", names("model"))
 def test_a_step_stays_on_its_device(preset, optimizer):
-    """It reads nothing back, and copies nothing but the batch: on `meta` both show."""
+    """It reads nothing back, which would wait for a GPU, and on `meta` raises."""
     config = compose([f"model={preset}", f"optimizer={optimizer}", "size=tiny"])
     with torch.device("meta"):
         model = build_model(config.model, VOCABULARY)
     optimizers = build_optimizers(config.optimizer, model)
     module, batch = LossModule(model, config.loss), make_batch(model.kind)
-    with Crossings() as crossings:
-        for rows, _ in micro_batches(batch, 3, torch.device("meta")):
-            module(*rows).backward()
-        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        for each in optimizers:
-            each.step()
-    assert not crossings.others
-    assert crossings.copies == 2 * (len(batch.inputs) + 1)
+    for rows, _ in micro_batches(batch, 3, torch.device("meta")):
+        module(*rows).backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    for each in optimizers:
+        each.step()
 
 
 # ---- evaluation
@@ -252,18 +246,6 @@ def test_adamw_follows_its_formula():
         assert torch.allclose(parameter, expected, atol=1e-6), name
 
 
-def test_muon_updates_hidden_matrices_and_adamw_the_rest():
-    model = make_model("encoder_decoder")
-    muon, adamw = (
-        {p for group in optimizer.param_groups for p in group["params"]}
-        for optimizer in make_optimizers("muon", model)
-    )
-    for name, parameter in model.named_parameters():
-        in_stack = name.split(".")[0] in ("encoder", "decoder")
-        hidden = in_stack and parameter.ndim == 2 and "table" not in name
-        assert (parameter in muon) == hidden != (parameter in adamw), name
-
-
 def test_muon_agrees_with_torch():
     """In the update, the momentum and the weight decay."""
     shapes = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)]
@@ -281,46 +263,3 @@ def test_muon_agrees_with_torch():
         assert (a - b).norm() < 0.02 * b.norm(), "bfloat16 is not exact"
         buffers = (optimizers[0].state[a], optimizers[1].state[b])
         assert torch.equal(*(buffer["momentum_buffer"] for buffer in buffers))
-
-
-def test_muon_learns_the_same_at_any_scale_of_the_scores():
-    """T5's scores are unscaled and its queries are smaller, which alone changes nothing."""
-    losses = []
-    for scale in (None, 1.0):  # 1 / sqrt(16) is a power of 2, so that even the rounding is the same
-        attention = part("attention", "mha_nobias", scale=scale)
-        model = make_model(n_heads=2, init="t5", attention=attention)
-        update = updater(model, make_optimizers("muon", model))
-        losses.append([update(make_batch(seed=i))[0] for i in range(4)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_embeddings_have_a_learning_rate_of_their_own(tied):
-    """AdamW's first step moves each entry by the learning rate."""
-    model = make_model(head={"tie_weights": tied})
-    before = copy_of(model.state_dict())
-    rates = {"lr": 0.02, "adamw_lr_ratio": 0.1, "embedding_lr_ratio": 0.5}
-    updater(model, make_optimizers("muon", model, **rates))(make_batch())
-
-    def moved(name):
-        return (model.state_dict()[name] - before[name]).abs().max().item()
-
-    assert moved("embedding.table.weight") == pytest.approx(0.01, rel=1e-3)
-    assert moved("head.map.weight") == pytest.approx(0.01 if tied else 0.002, rel=1e-3)
-    assert moved("stack.final_norm.weight") == pytest.approx(0.002, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_state_of_an_optimizer_is_loaded(name):
-    model, other = make_model(), make_model()
-    optimizers, loaded = make_optimizers(name, model), make_optimizers(name, other)
-    updater(model, optimizers)(make_batch())
-    state = copy_of(state_tensors(model, optimizers))
-    expected = expected_state(other, loaded)
-    assert {key: t.shape for key, t in state.items()} == {k: t.shape for k, t in expected.items()}
-    other.load_state_dict(model.state_dict())
-    load_state(other, loaded, iter(state.items()))
-    for each, owner in ((model, optimizers), (other, loaded)):
-        updater(each, owner)(make_batch(seed=5))
-    assert_equal(other.state_dict(), model.state_dict())
-    assert_equal(state_tensors(other, loaded), state_tensors(model, optimizers))
