@@ -1,4 +1,4 @@
-"""The results of experiments on this machine: time of the process, time of training, and the last evaluation.
+"""The results of experiments on this machine: times of process and training, last evaluation.
 
 OMP_NUM_THREADS=2 python -m tests.benchmarks.experiments default shakespeare_char reverse
 """

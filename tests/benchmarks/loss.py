@@ -1,8 +1,9 @@
-"""Peak memory and time of the loss beside the plain form, at the vocabulary of GPT-2. Each case is a process.
+"""Peak memory and time of the loss beside the plain form, at the vocabulary of GPT-2.
 
-OMP_NUM_THREADS=2 python -m tests.benchmarks.loss [rounds]
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.loss [rounds]
 
-The ratios are those of pairs: the time of the loss over that of the plain form which ran just before.
+Each case is a process. The ratios are those of pairs: the time of the loss over that of the plain
+form which ran just before.
 """
 
 import itertools
@@ -52,20 +53,22 @@ def main(rounds=3):
     print(f"{POSITIONS} positions, width {WIDTH}, vocabulary {VOCABULARY}; forward and backward")
     columns = f"{'peak MiB':>9} {'seconds':>8} {'sum':>12}  time relative to plain"
     print(f"{'targets':>8} {'dtype':>9} {'loss':>8} {columns}")
-    for target_rate, autocast in itertools.product((1.0, 0.15), (False, True)):
+    for case in itertools.product((1.0, 0.15), (False, True)):
         results = {plain: [], loss: []}
         for _ in range(rounds):
             for function, measured in results.items():
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    measured.append(pool.apply(measure, (target_rate, autocast, function)))
+                    measured.append(pool.apply(measure, (*case, function)))
+        target_rate, autocast = case
         for function, measured in results.items():
-            total, memory, seconds = map(median, zip(*measured, strict=True))
+            totals, memory, seconds = zip(*measured, strict=True)
             pairs = zip(measured, results[plain], strict=True)
             ratios = [own[-1] / other[-1] for own, other in pairs]
-            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             dtype = "bfloat16" if autocast else "float32"
             row = f"{target_rate:>8.0%} {dtype:>9} {function.__name__:>8}"
-            print(f"{row} {memory:>9.0f} {seconds:>8.2f} {total:>12.1f}  {spread}", flush=True)
+            row += f" {median(memory):>9.0f} {median(seconds):>8.2f} {median(totals):>12.1f}"
+            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{row}  {spread}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long commands take to their first step, their first token or their end, beside `import torch`.
+"""How long commands take to their first step, first token or end, beside `import torch`.
 
     OMP_NUM_THREADS=2 python -m tests.benchmarks.start [rounds]
 
@@ -21,9 +21,15 @@ COMMANDS = {
     "first step": TRAIN.split(),
     "first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"],
 }
-for name in ("train.py", "sample.py", "-m data", "-m model.hub", "-m model.shapes"):
-    COMMANDS[f"{name} --help"] = [*name.split(), "--help"]
-COMMANDS["-m training.compare --help"] = ["-m", "training.compare", "--help"]
+HELP = (
+    "train.py",
+    "sample.py",
+    "-m data",
+    "-m model.hub",
+    "-m model.shapes",
+    "-m training.compare",
+)
+COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
 FIRST_STEP = b"step      1  loss"
 
 
@@ -38,11 +44,9 @@ def measure(command, folder):
         stderr=subprocess.DEVNULL,
     )
     start = time.perf_counter()
-    output = b""
-    while FIRST_STEP not in output and (chunk := process.stdout.read1()):
-        output += chunk
-    if FIRST_STEP in output:
-        process.kill()
+    for line in process.stdout:
+        if line.startswith(FIRST_STEP):
+            process.kill()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode > 0:

@@ -1,14 +1,16 @@
-"""A training step beside those of a plain module, transformers, and if installed litgpt and x-transformers.
+"""A training step beside that of a plain module and, if installed, those of other libraries.
 
-OMP_NUM_THREADS=2 python -m tests.benchmarks.step --compile
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.step --compile
 
 In turn in one process, with the same sizes, precision and optimizer: medians, and ratios to ours.
 """
 
 import argparse
-import time
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
+from timeit import timeit
 
 import torch
 import torch.nn as nn
@@ -30,7 +32,16 @@ CASES = {
     "medium": (GPT2, 16, 6, 6, 384, 256, 65),
     "default": ([], 16, 2, 4, 128, 128, 6144),
 }
-SIZES = ("n_layers", "n_heads", "d_model", "context_length")
+
+
+def model_sizes(n_layers, n_heads, width, length):
+    """As overrides."""
+    return [
+        f"model.n_layers={n_layers}",
+        f"model.n_heads={n_heads}",
+        f"model.d_model={width}",
+        f"model.context_length={length}",
+    ]
 
 
 class Ours:
@@ -49,17 +60,24 @@ class Ours:
 
     def __call__(self, batch):
         """The loss of a batch, before its step."""
-        rest = (self.optimizers, self.world, self.config, self.state, 0.0)
-        return update(self.train_module, batch, *rest)[0]
+        loss, *_ = update(
+            self.train_module,
+            batch,
+            self.optimizers,
+            self.world,
+            self.config,
+            self.state,
+            seconds=0.0,
+        )
+        return loss
 
 
 def random_batch(config, vocab_size, rows, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    shape = (2, rows, config.context_length + 1)
-    text, source = torch.randint(vocab_size, shape, generator=generator)
+    text = torch.randint(vocab_size, (rows, config.context_length + 1), generator=generator)
     inputs = {"tokens": text[:, :-1]}
     if config.kind == "encoder_decoder":
-        inputs["source"] = source[:, :-1]
+        inputs["source"] = text.flip(1)[:, 1:]
     targets = text[:, 1:].contiguous()
     return Batch(inputs, targets, targets.numel())
 
@@ -79,12 +97,14 @@ class PlainBlock(nn.Module):
         packed = self.qkv(self.norm1(x)).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = packed.permute(2, 0, 3, 1, 4)
         scores = q * q.shape[-1] ** -0.5 @ k.mT + mask.to(q.dtype)
-        x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        y = scores.softmax(-1) @ v
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        hidden = F.gelu(self.up(self.norm2(x)), approximate="tanh")
+        return x + self.down(hidden)
 
 
 class Plain(nn.Module):
-    """GPT-2 as one would write it for speed: packed projections, attention by matmuls, tied weights."""
+    """GPT-2 as written for speed: packed projections, attention by matmuls, tied weights."""
 
     def __init__(self, n_layers, n_heads, width, length, vocab_size):
         super().__init__()
@@ -105,28 +125,33 @@ class Plain(nn.Module):
 def hf_model(n_layers, n_heads, width, length, vocab_size):
     import transformers as hf
 
-    options = {"n_layer": n_layers, "n_head": n_heads, "n_embd": width, "n_positions": length}
-    options |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    options |= dict.fromkeys(("bos_token_id", "eos_token_id"))
-    return hf.GPT2LMHeadModel(hf.GPT2Config(**options, vocab_size=vocab_size, use_cache=False))
+    config = hf.GPT2Config(
+        n_layer=n_layers,
+        n_head=n_heads,
+        n_embd=width,
+        n_positions=length,
+        vocab_size=vocab_size,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+        use_cache=False,
+    )
+    return hf.GPT2LMHeadModel(config)
 
 
 def litgpt_model(n_layers, n_heads, width, length, vocab_size):
     from litgpt import GPT, Config
 
     config = Config(
-        name="gpt2",
         n_layer=n_layers,
         n_head=n_heads,
         n_embd=width,
-        intermediate_size=4 * width,
         block_size=length,
         vocab_size=vocab_size,
         padded_vocab_size=vocab_size,
-        bias=True,
         parallel_residual=False,
-        norm_class_name="LayerNorm",
-        mlp_class_name="GptNeoxMLP",
         gelu_approximate="tanh",
     )
     return GPT(config)
@@ -135,22 +160,27 @@ def litgpt_model(n_layers, n_heads, width, length, vocab_size):
 def x_transformers_model(n_layers, n_heads, width, length, vocab_size):
     from x_transformers import Decoder, TransformerWrapper
 
-    sizes = {"dim": width, "depth": n_layers, "heads": n_heads, "attn_dim_head": width // n_heads}
-    layers = Decoder(**sizes, attn_flash=True)
+    layers = Decoder(
+        dim=width,
+        depth=n_layers,
+        heads=n_heads,
+        attn_dim_head=width // n_heads,
+        attn_flash=True,
+    )
     return TransformerWrapper(num_tokens=vocab_size, max_seq_len=length, attn_layers=layers)
 
 
 PEERS = {"transformers": hf_model, "litgpt": litgpt_model, "x_transformers": x_transformers_model}
 
 
-def plain_step(module, batch, in_bf16=True):
+def plain_step(module, batch):
     """A step as in nanoGPT: forward, backward, clipping, fused AdamW."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, fused=True)
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        with torch.autocast("cpu", torch.bfloat16):
             output = module(batch.inputs["tokens"])
-            logits = output if torch.is_tensor(output) else output.logits
+            logits = getattr(output, "logits", output)
             loss = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -163,28 +193,22 @@ def plain_step(module, batch, in_bf16=True):
 
 def candidates(case, compiled):
     """(name, step) of each."""
-    overrides, rows, *sizes = CASES[case]
-    vocab_size = sizes[-1]
-    settings = [*overrides, "device=cpu", "precision=bf16", f"train.batch_size={rows}"]
-    settings += [f"model.{name}={size}" for name, size in zip(SIZES, sizes[:-1], strict=True)]
-    config = compose(settings)
+    overrides, rows, *sizes, vocab_size = CASES[case]
+    settings = [*overrides, *model_sizes(*sizes), "device=cpu", "precision=bf16"]
+    config = compose([*settings, f"train.batch_size={rows}"])
     batch = random_batch(config.model, vocab_size, rows)
-    ours = Ours(config, vocab_size)
-    yield "ours", lambda: ours(batch)
+    yield "ours", partial(Ours(config, vocab_size), batch)
     if compiled:
-        faster = Ours(compose([*settings, "compile=true"]), vocab_size)
-        yield "ours, compiled", lambda: faster(batch)
+        config = replace(config, compile=True)
+        yield "ours, compiled", partial(Ours(config, vocab_size), batch)
     if not overrides:
         return
-
-    yield "plain", plain_step(Plain(*sizes), batch)
-    yield "plain, fp32", plain_step(Plain(*sizes), batch, in_bf16=False)
-    if compiled:
-        yield "plain, compiled", plain_step(torch.compile(Plain(*sizes)), batch)
-    for name in filter(find_spec, PEERS):
-        yield name, plain_step(PEERS[name](*sizes), batch)
-        if compiled and name == "litgpt":
-            yield "litgpt, compiled", plain_step(torch.compile(litgpt_model(*sizes)), batch)
+    for name in ("plain", *filter(find_spec, PEERS)):
+        make = PEERS.get(name, Plain)
+        yield name, plain_step(make(*sizes, vocab_size), batch)
+        if compiled and name in ("plain", "litgpt"):
+            module = torch.compile(make(*sizes, vocab_size))
+            yield f"{name}, compiled", plain_step(module, batch)
 
 
 def main():
@@ -198,10 +222,7 @@ def main():
         seconds = {name: [] for name in steps}
         for i in range(args.rounds + 1):
             for name in list(steps)[:: 1 if i % 2 else -1]:
-                start = time.perf_counter()
-                for _ in range(5):
-                    steps[name]()
-                seconds[name].append((time.perf_counter() - start) / 5)
+                seconds[name].append(timeit(steps[name], number=5) / 5)
         ours = seconds["ours"][1:]  # the first round warms up
         for name, [_, *column] in seconds.items():
             ratios = [other / own for other, own in zip(column, ours, strict=True)]

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.benchmarks import versions
-from tests.benchmarks.gpu import checks
 from tests.benchmarks.gpu.__main__ import CHECKS, run_check
 from tests.parts import ROOT
 
@@ -21,7 +20,7 @@ def test_every_check_runs_on_a_cpu():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     *rows, summary = map(json.loads, done.stdout.splitlines())
     assert done.returncode == 0, f"{summary}\n{done.stderr[-3000:]}"
-    assert [row["check"] for row in rows] == summary["passed"] == list(CHECKS)
+    assert [row["check"] for row in rows] == list(CHECKS) and summary["ok"]
     resumed = rows[-1]
     assert resumed["stopped_early"] and resumed["repeats"] and resumed["resumes"]
 
@@ -49,8 +48,8 @@ def is_wrong(bench):
 def test_a_check_that_fails_costs_only_itself(monkeypatch):
     outcomes = {raises: "no such kernel", hangs: "more than", dies: "died", is_wrong: None}
     for check, reason in outcomes.items():
-        monkeypatch.setitem(CHECKS, "environment", (check, 1))
-        row = run_check("environment", tiny=True, limit=1)
+        monkeypatch.setitem(CHECKS, "environment", (check, 0.25))
+        row = run_check("environment", tiny=True)
         assert row["ok"] is False
         assert reason is None or (reason in row["error"] and row["found"])
         assert bool(row["failed"]) == (check is is_wrong)
@@ -61,5 +60,4 @@ def test_versions(monkeypatch, capsys):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     assert versions.main()
     row = json.loads(capsys.readouterr().out)
-    assert row["torch"] == torch.__version__
     assert row["gpt2"]["graphs"] == 1 and not row["modern"]["recompiled"]

@@ -1,4 +1,4 @@
-"""Does the torch of this environment compile a training step, and rightly? To be run with other versions.
+"""Whether the torch of this environment compiles a training step, and rightly.
 
 python -m tests.benchmarks.versions
 """
@@ -11,38 +11,32 @@ import torch
 from torch._dynamo.utils import counters
 
 from configs.compose import compose
+from tests.benchmarks.gpu.checks import randomize, results
 from tests.benchmarks.step import Ours, random_batch
 
 SETTINGS = "size=tiny model.n_layers=1 model.context_length=16 device=cpu precision=fp32"
-VOCABULARY = 64
 
 
-def losses_and_gradients(preset, compiled):
-    """(loss and gradient of each of six batches, the graphs that were compiled after each)"""
+def gradients(preset, compiled):
+    """(the gradient of each of six batches, the graphs that were compiled by then)"""
     config = compose([f"model={preset}", *SETTINGS.split(), f"compile={compiled}"])
-    ours = Ours(config, VOCABULARY)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in ours.model.parameters():  # none stays zero, which would hide an error
-            parameter += 0.03 * torch.randn(parameter.shape, generator=generator)
+    ours = Ours(config, 64)
+    randomize(ours.model)
     counters.clear()
-    results = []
+    found = []
     graphs = []
     for seed in range(6):
-        ours.module.zero_grad()
-        loss = ours.train_module(*random_batch(config.model, VOCABULARY, 4, seed))
-        loss.backward()
-        gradient = torch.cat([p.grad.flatten() for p in ours.model.parameters()])
-        results.append(torch.cat([loss.detach()[None], gradient]))
+        batch = random_batch(config.model, 64, 4, seed)
+        found.append(results(ours.train_module, batch, ours.world.precision)["gradient"])
         graphs.append(counters["stats"]["unique_graphs"])
-    return torch.stack(results), graphs
+    return torch.stack(found), graphs
 
 
 def main():
     row = {"torch": torch.__version__, "python": platform.python_version(), "ok": True}
     for preset in ("gpt2", "modern"):
-        eager, _ = losses_and_gradients(preset, "false")
-        compiled, graphs = losses_and_gradients(preset, "true")
+        eager, _ = gradients(preset, "false")
+        compiled, graphs = gradients(preset, "true")
         error = ((compiled - eager).norm() / eager.norm()).item()
         recompiled = graphs[-1] - graphs[2]
         row[preset] = {"error": error, "graphs": graphs[2], "recompiled": recompiled}

@@ -1,8 +1,7 @@
-"""What the checks share: runs of train.py, and clocks."""
+"""What the checks share: runs of train.py."""
 
 import gc
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -67,14 +66,13 @@ class Bench:
         """The figures of a run of train.py. before: {step: what is called before it}"""
         release()
         actions = {0: reset_peak} | (before or {})
-        stamps = []
         update = train.update
 
-        def watched(module, batch, optimizers, world, config, state, seconds):
-            stamps.append(time.perf_counter())
+        def watched(*args):
+            *_, state, _ = args
             if state.step in actions:
                 actions[state.step]()
-            return update(module, batch, optimizers, world, config, state, seconds)
+            return update(*args)
 
         sys.argv = ["train.py", f"name={name}", *self.settings(*overrides)]
         train.update = watched
@@ -84,7 +82,7 @@ class Bench:
             pass
         finally:
             train.update = update
-        return {"first_step_seconds": stamps[1] - stamps[0]} | figures(name)
+        return figures(name)
 
 
 def figures(name):
@@ -94,11 +92,12 @@ def figures(name):
     steps = [row for row in rows if "loss" in row]
     later = steps[len(steps) // 2 :]
     return {
+        "first_step_seconds": steps[0]["seconds"],
         "loss": steps[-1]["loss"],
         "val_loss": rows[-1].get("val_loss"),
         "tokens_per_second": median(row["tokens_per_second"] for row in later),
         "mfu": later[-1]["mfu"] and median(row["mfu"] for row in later),
-        "peak_gb": peak_gb(),
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
         "micro_batch_size": read_state(list_checkpoints(run)[0])["micro_batch_size"],
     }
 
@@ -111,34 +110,11 @@ def saved(name):
 
 def release():
     """Forget compiled code, and return memory that nothing holds."""
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+    torch._dynamo.reset()
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
 
 
 def reset_peak():
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-
-
-def peak_gb():
-    return torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else None
-
-
-def synchronize():
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def seconds(function, times, warmup=2):
-    """The mean time of a call."""
-    for _ in range(warmup):
-        function()
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(times):
-        function()
-    synchronize()
-    return (time.perf_counter() - start) / times
