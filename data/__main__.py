@@ -6,14 +6,13 @@ python -m data data=text data.path=book.txt model=bert
 import sys
 
 from configs.cli import ArgumentParser, print, run_command
-from configs.compose import check_flags, compose
+from configs.compose import compose
 from configs.schema import IGNORE_INDEX
 
 MAX_ROWS = 4  # of the first batch
 
 
-def main(args: list[str]) -> None:
-    check_flags(args, {"-h", "--help"})
+def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m data", description=str(__doc__).splitlines()[0])
     help = "a group or setting of configs/"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
@@ -53,4 +52,4 @@ def main(args: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))
