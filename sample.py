@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from configs.cli import escape, expand_user, print, run_command
 from model.attention_maps import attention_maps, draw_maps
-from model.checkpoint.files import RUNS_DIR, newest_run
-from model.checkpoint.load import load_run, move_for_inference
+from model.checkpoint import load_run, newest_run
+from model.cpu import pack_linears
 from model.generate.beams import beam_search
 from model.generate.decode import DecodeStep, decode
 from model.generate.options import choose_sampling, parse_options, read_texts
@@ -38,11 +38,12 @@ class Row(NamedTuple):
 
 class Sampler:
     def __init__(self, options: Namespace) -> None:
-        folder = expand_user(options.run) if options.run else newest_run(RUNS_DIR)
+        folder = expand_user(options.run) if options.run else newest_run()
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
-        move_for_inference(run.model, device, precision.dtype)
+        run.model.to(device, precision.dtype)
+        pack_linears(run.model)
         dtype = str(precision.dtype).removeprefix("torch.")
         where = f"{dtype} on {device}, {precision.reason}"
         print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
@@ -187,4 +188,4 @@ def main(args: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))

@@ -5,7 +5,7 @@ python -m model.hub export --run runs/name --to FOLDER
 """
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,9 +15,7 @@ from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import DEFAULT_OBJECTIVE, compose
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import save as checkpoint
-from model.checkpoint.files import FORMAT, TrainState, model_config
-from model.checkpoint.load import load_run
+from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
 from model.hub import FAMILIES
 from model.hub.convert import atomic_folder, export, load_hf
 
@@ -30,13 +28,9 @@ def write_run(
     origin: str,
 ) -> None:
     """A run at step 0, which can be sampled from and fine-tuned, but not resumed."""
-    state = {"format": FORMAT, **asdict(TrainState()), "total_steps": 0}
-    state |= {"micro_batch_size": None, "scaler": {}}
     with atomic_folder(folder) as draft:
-        environment = [origin, checkpoint.versions()]
-        checkpoint.write_metadata(draft, config, [], tokenizer, environment)
-        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}
-        checkpoint.save(draft / "checkpoints", tensors, state)
+        write_metadata(draft, config, {}, tokenizer, f"{origin}\n")
+        save(draft, 0, {"model": model_tensors(model), "optimizer": {}}, {})
 
 
 def import_run(place: str | Path, folder: Path) -> str:
@@ -56,7 +50,7 @@ def import_run(place: str | Path, folder: Path) -> str:
 
 def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
     """Write the folder, and return how to load it."""
-    loaded = load_run(expand_user(run), which)
+    loaded = load_run(run, which)
     config = model_config(loaded.config["model"])
     family = export(loaded.model, loaded.tokenizer, config, folder, family_name)
     load = f"transformers.{family.auto}.from_pretrained({str(folder)!r})"
@@ -91,4 +85,4 @@ def main(args: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))

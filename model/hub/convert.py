@@ -18,7 +18,14 @@ from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.schema import ModelConfig
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import did_you_mean_run, load_run, model_config, model_tensors, read_config
+from model.checkpoint import (
+    assign_weights,
+    did_you_mean_run,
+    load_run,
+    model_config,
+    model_tensors,
+    read_config,
+)
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
 from model.hub.files import is_hf_folder, refuse_invalid, resolve_folder
@@ -48,9 +55,7 @@ def load_hf(place: str | Path) -> Loaded:
             model: Any = build_model(config, tokenizer.vocab_size)
         table = family.tensors(spec_from_config(config, model), hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
-    model.load_state_dict(tensors, strict=False, assign=True)
-    model.head.tie(model.embedding)
-    return Loaded(model.requires_grad_(), tokenizer, config, family)
+    return Loaded(assign_weights(model, tensors), tokenizer, config, family)
 
 
 def init_config(place: str) -> dict[str, Any]:
