@@ -49,7 +49,7 @@ class Sampler:
         print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
 
         self.options = options
-        self.model = run.model
+        self.model: Any = run.model
         self.tokenizer = run.tokenizer
         self.specials = run.tokenizer.specials
         self.before, self.after = run.tokenizer.template
@@ -165,7 +165,8 @@ def interact(sampler: Sampler) -> None:
     """One prompt after another; an error or an interrupt ends only its own."""
     with suppress(ImportError):  # not on every system
         import readline  # noqa: F401  line editing and history
-    sys.stdin.reconfigure(errors="surrogateescape")  # only a line that is not UTF-8 is refused
+    stdin: Any = sys.stdin
+    stdin.reconfigure(errors="surrogateescape")  # only a line that is not UTF-8 is refused
     with suppress(EOFError):
         while True:
             prompt = input("> " if sys.stdin.isatty() else "")

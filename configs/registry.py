@@ -106,8 +106,9 @@ def from_dict(schema: type[Schema], values: Any, path: str = "") -> Schema:
     made = {}
     for name, hint in hints.items():
         if name not in values:
-            raise ValueError(f"{path}{name} is missing")
-        if isinstance(hint, type) and is_dataclass(hint):
+            if not hasattr(schema, name):  # it has no default
+                raise ValueError(f"{path}{name} is missing")
+        elif isinstance(hint, type) and is_dataclass(hint):
             made[name] = from_dict(hint, values[name], f"{path}{name}.")
         else:
             made[name] = check_value(f"{path}{name}", values[name], hint)

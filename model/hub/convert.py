@@ -72,8 +72,8 @@ def init_config(place: str) -> dict[str, Any]:
         raise CheckpointError(
             f"no such run: {place}; for a model of the Hub, import it first: {command}"
         )
-    config = read_config(run)
-    return {"model": config["model"], "tokenizer": config["tokenizer"]}
+    stored = read_config(run)
+    return {"model": stored["model"], "tokenizer": stored["tokenizer"]}
 
 
 def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
