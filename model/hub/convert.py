@@ -172,9 +172,9 @@ def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokeniz
     for hf_name, (rule, names, _) in resolve(family.tensors(spec, hf_config), tensors).items():
         hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
     weights = draft / "model.safetensors"
-    weights.touch()  # for save_file would make a file that only its owner can read
     save_file(hf_tensors, weights, {"format": "pt"})
     write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
     for name, content in {"config": hf_config, "generation_config": ids}.items():
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
+    shutil.copymode(draft / "config.json", weights)  # save_file lets only its owner read it
