@@ -50,12 +50,13 @@ def home() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "book.txt").write_text(TEXT)
-    before = Path.cwd()
+    before, argv = Path.cwd(), sys.argv
     handlers = {number: signal.getsignal(number) for number in train.distributed.STOP_SIGNALS}
     os.chdir(folder)
     for more in ([], ["resume=true"]):
         assert command([*data_at(folder), *OVERRIDES, *more]) == 0
     os.chdir(before)
+    sys.argv = argv
     for number, handler in handlers.items():
         signal.signal(number, handler)
     return folder
@@ -165,7 +166,7 @@ def assert_equal(folder: Path, expected: Path | None = None) -> None:
         found = read_lines(folder / name)
         assert found == read_lines(expected / name), name
     assert verified_steps(folder)[-1] == STEPS
-    unlike = {"name": None, "overrides": None}
+    unlike = dict.fromkeys(["name", "overrides", "ddp_timeout"])
     assert read_config(folder) | unlike == read_config(expected) | unlike
     drafts = [path.name for path in folder.rglob("*") if path.suffix in (".draft", ".trash")]
     assert not drafts, drafts

@@ -1,0 +1,217 @@
+"""Damaged files are reported and never used; a folder has one writer; no NaN is saved."""
+
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from configs.errors import CheckpointError
+from model.checkpoint import verify
+from tests.faults.harness import (
+    NEWEST,
+    RUN,
+    STEPS,
+    assert_equal,
+    copy_run,
+    end,
+    home,
+    overridden,
+    resume,
+    run,
+    start,
+    verified_steps,
+)
+from tests.faults.shim import Shim
+
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+
+
+# ---- damages: (the bytes of a file, random draws) -> other bytes
+
+
+def flip_bit(data: bytes, draw: random.Random) -> bytes:
+    at = draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+
+
+def truncate(data: bytes, draw: random.Random) -> bytes:
+    return data[: draw.randrange(len(data))]
+
+
+def lose_block(data: bytes, draw: random.Random) -> bytes:
+    """A block that the file system has lost reads as zeros."""
+    begin = draw.randrange(len(data) - 1)
+    size = min(len(data) - begin, draw.choice([64, 512, 4096]))
+    return data[:begin] + bytes(size) + data[begin + size :]
+
+
+def append(data: bytes, draw: random.Random) -> bytes:
+    return data + bytes(draw.randrange(1, 9))
+
+
+def damage(path: Path, change: Callable[[bytes, random.Random], bytes] | None, seed: int) -> None:
+    if change is None:
+        path.unlink()
+        return
+    draw = random.Random(seed)
+    before = path.read_bytes()
+    after = before
+    while after == before:
+        after = change(before, draw)
+    path.write_bytes(after)
+
+
+DAMAGES = [flip_bit, truncate, lose_block, append, None]
+every_damage = pytest.mark.parametrize(
+    "change", DAMAGES, ids=["flip bit", "truncate", "lose block", "append", "missing"]
+)
+
+
+# ---- checkpoints
+
+
+@every_damage
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_detected(name, change, tmp_path):
+    path = copy_run(tmp_path) / "checkpoints" / NEWEST / name
+    whole = path.read_bytes()
+    for seed in range(50):
+        path.write_bytes(whole)
+        damage(path, change, seed)
+        with pytest.raises(CheckpointError, match=NEWEST):
+            verify(path.parent)
+
+
+@pytest.mark.faults
+@every_damage
+@pytest.mark.parametrize("name", FILES)
+def test_the_run_goes_back_to_the_checkpoint_before_it(name, change, tmp_path):
+    folder = copy_run(tmp_path)
+    damage(folder / "checkpoints" / NEWEST / name, change, 0)
+    output = resume(tmp_path)
+    assert f"warning: runs/run/checkpoints/{NEWEST}/" in output
+    assert "going back to the checkpoint before it" in output
+    assert f"resuming from step {STEPS - 1}" in output
+    assert_equal(folder)
+
+
+def test_no_checkpoint_is_undamaged(tmp_path):
+    folder = copy_run(tmp_path)
+    for path in folder.glob("checkpoints/step-*/model.safetensors"):
+        damage(path, flip_bit, 0)
+    before = contents(folder)
+    code, output = run(tmp_path, "resume=true")
+    assert code == 4, output
+    assert "error: no checkpoint of runs/run is undamaged" in output
+    assert output.count("model.safetensors is damaged") == 2
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("share", range(0, 100, 5))
+@pytest.mark.parametrize("zeros", [True, False])
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer.json"])
+def test_other_files_of_a_run(name, zeros, share, tmp_path):
+    """Cut off, or overwritten with zeros from there on."""
+    path = copy_run(tmp_path) / name
+    data = path.read_bytes()
+    kept = len(data) * share // 100
+    path.write_bytes(data[:kept] + bytes(len(data) - kept) * zeros)
+    code, output = run(tmp_path, "resume=true")
+    if name == "config.yaml" and kept > data.index(b"overrides:") and not zeros:
+        return  # nothing depends on those that the run was started with
+    assert code == 4, output
+    assert output.count("error: ") == 1
+    assert f"runs/run/{name}" in output
+    assert "Traceback" not in output
+
+
+# ---- runs
+
+
+def after_a_checkpoint(happen: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    """The losses of training steps go through happen(), once there is a checkpoint."""
+    real = train.LossModule.forward
+
+    def forward(module, *arguments):
+        loss = real(module, *arguments)
+        saved = module.training and list(Path(RUN).glob("checkpoints/step-????????"))
+        return happen(loss) if saved else loss
+
+    train.LossModule.forward = forward
+
+
+def test_a_nan_is_never_saved(tmp_path):
+    spoil = partial(after_a_checkpoint, lambda loss: loss * torch.nan)
+    code, output = run(tmp_path, act=spoil)
+    assert code == 5, output
+    assert "the loss is not finite (nan); the weights were not updated" in output
+    assert verified_steps(tmp_path / RUN)[-1] < STEPS
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_out_of_memory_is_one_sentence(tmp_path):
+    def exhaust(loss: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    code, output = run(tmp_path, act=partial(after_a_checkpoint, exhaust))
+    assert code == 6, output
+    assert output.count("error: ") == 1
+    assert "lower train.micro_batch_size" in output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_one_writer(tmp_path):
+    """A second process is refused, and a killed one leaves no lock behind."""
+
+    def pause(name: str, path: str, argument: object) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    first = start(tmp_path, overridden(), Shim(pause, 60), output="first")
+    os.waitpid(first, os.WUNTRACED)
+    before = contents(tmp_path / RUN)
+    code, output = run(tmp_path, "resume=true")
+    assert code == 8, output
+    assert "runs/run is in use by another process" in output
+    assert contents(tmp_path / RUN) == before
+    os.kill(first, signal.SIGKILL)
+    assert end(first) == -signal.SIGKILL
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_a_lost_terminal(tmp_path):
+    """Nobody reads the output any more: the run ends, and can be resumed."""
+
+    def lose() -> None:
+        reads, writes = os.pipe()
+        os.close(reads)
+        sys.stdout = os.fdopen(writes, "w")
+
+    code, output = run(tmp_path, act=lose)
+    assert code != 0
+    assert "Traceback" not in output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_the_umask_does_not_matter(tmp_path):
+    code, output = run(tmp_path, act=partial(os.umask, 0o077))
+    assert code == 0, output
+    shutil.rmtree(tmp_path / RUN / "checkpoints" / NEWEST)
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN, home() / RUN)

@@ -1,0 +1,121 @@
+"""A run that gets a signal finishes its step, saves, exits with 75, and resumes to the same bytes."""
+
+import os
+import random
+import signal
+from functools import partial
+from typing import Any
+
+import pytest
+
+import train
+from model.transformer import Decoder
+from tests.faults.harness import (
+    RUN,
+    STEPS,
+    assert_equal,
+    end,
+    overridden,
+    resume,
+    run,
+    start,
+    verified_steps,
+)
+from tests.faults.shim import Shim
+from training.distributed import STOP_SIGNALS
+
+RESUME = "python train.py name=run resume=true"
+PHASES = {  # name: (the owner of a function, its name, the call in which the signal comes)
+    "data": (train, "load", 1),
+    "first evaluation": (train, "evaluate", 1),
+    "step": (train, "update", 2),
+    "evaluation": (train, "evaluate", 2),
+    "sample": (train, "sample", 1),
+    "checkpoint": (train.Checkpointer, "write", 2),
+    "last step": (train, "update", STEPS),
+    "last evaluation": (train, "evaluate", 3),
+    "last checkpoint": (train.Checkpointer, "finish", 1),
+    "final evaluation": (train, "evaluate", 4),
+}
+BEFORE = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGUSR2: -signal.SIGUSR2}
+
+
+def send(owner: Any, name: str, call: int, *numbers: int) -> None:
+    """These signals, at the beginning of the n-th call of a function."""
+    real = getattr(owner, name)
+    count = 0
+
+    def function(*arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == call:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return real(*arguments, **options)
+
+    setattr(owner, name, function)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("phase", PHASES)
+def test_in_every_phase(phase, number, tmp_path):
+    code, output = run(tmp_path, act=partial(send, *PHASES[phase], number))
+    if phase == "data":  # the loop has not begun
+        assert code == BEFORE[number], output
+    else:
+        assert code == 75, output
+        assert RESUME in output
+    if "last" in phase or "final" in phase:
+        assert verified_steps(tmp_path / RUN)[-1] == STEPS
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(30))
+def test_in_any_forward_pass(seed, tmp_path):
+    """Of steps, evaluations and samples; there are about 90."""
+    draw = random.Random(seed)
+    call = draw.randrange(1, 90)
+    code, output = run(
+        tmp_path, act=partial(send, Decoder, "hidden", call, draw.choice(STOP_SIGNALS))
+    )
+    assert code == 75, output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("at", range(2, 100, 4))
+def test_at_an_operation_of_the_disk(at, tmp_path):
+    def act(name: str, path: str, argument: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    code, output = run(tmp_path, act=Shim(act, at, below="/runs/run/checkpoints"))
+    assert code in (0, 75), output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_a_second_signal_ends_the_run_at_once(tmp_path):
+    both = partial(send, train, "update", 3, signal.SIGTERM, signal.SIGINT)
+    code, output = run(tmp_path, act=both)
+    assert code == 128 + signal.SIGINT, output
+    assert verified_steps(tmp_path / RUN)[-1] < 3
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_a_stopped_sweep(tmp_path):
+    """Its other runs are not started, and the stopped one can be resumed."""
+    usual = [override for override in overridden() if not override.startswith("name=")]
+    stop = partial(send, train, "update", 2, signal.SIGTERM)
+    code = end(start(tmp_path, ["-m", "seed=0,1", *usual], stop))
+    output = (tmp_path / "output").read_text()
+    assert code == 75, output
+    [folder] = tmp_path.glob("runs/sweep-*/*/")
+    name = folder.relative_to(tmp_path / "runs")
+    assert f"python train.py name={name} resume=true" in output
+    resume(tmp_path, f"name={name}")
+    assert_equal(folder)
