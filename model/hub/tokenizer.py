@@ -130,9 +130,10 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     roles = role_names(to_hf(tokenizer)[1])
     if tokenizer.text is not None:
-        tokenizer.text = json.dumps(json.loads(tokenizer.text) | {"post_processor": None})
-    if "tokenizer.json" in tokenizer.files:
-        tokenizer.files["tokenizer.json"] = tokenizer.text
+        text = json.dumps(json.loads(tokenizer.text) | {"post_processor": None})
+        tokenizer.text = text
+        if "tokenizer.json" in tokenizer.files:
+            tokenizer.files["tokenizer.json"] = text
     if SETTINGS in tokenizer.files:
         settings = roles | json.loads(tokenizer.files[SETTINGS])
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
