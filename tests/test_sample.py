@@ -15,7 +15,7 @@ from configs.cli import run_command
 from configs.compose import compose
 from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, assign_ids
 from model.attention_maps import draw_maps, name_ticks
-from model.checkpoint.load import load_run
+from model.checkpoint import load_run
 from model.generate.options import make_parser, parse_options
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import write_run
@@ -57,7 +57,7 @@ def run(home, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         capsys.readouterr()
         folder = ["--run", f"runs/{name}"] if name else []
-        code = run_command(sample.main, ["--precision", "fp32", *folder, *args])
+        code = run_command(lambda: sample.main(["--precision", "fp32", *folder, *args]))
         printed = capsys.readouterr()
         assert "Traceback" not in printed.err
         errors = [line for line in printed.err.splitlines() if line.startswith("error: ")]
@@ -431,5 +431,5 @@ def test_from_a_shell(home):
 def test_debug_shows_the_traceback(home, monkeypatch, capsys, debug):
     monkeypatch.chdir(home)
     args = ["--run", "runs/gpt2", "--prompt", "x" * 33, *debug]
-    assert run_command(sample.main, args) == 2
+    assert run_command(lambda: sample.main(args)) == 2
     assert ("Traceback" in capsys.readouterr().err) == bool(debug)

@@ -119,8 +119,9 @@ def refuse_own_parts(model: nn.Module, block: Any) -> None:
 def closed_options(attention: Any) -> dict[str, Any]:
     """What the config of an attention may leave open."""
     if type(attention) is MultiHeadLatentAttention:
-        names = ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
-        return {name: getattr(attention, name) for name in names}
+        names = ["kv_lora_rank", "qk_nope_head_dim", "v_head_dim"]
+        options = {name: getattr(attention, name) for name in names}
+        return options | {"qk_rope_head_dim": attention.rotary_dim}
     is_default = attention.scale == attention.head_dim**-0.5
     return {
         "kind": "gqa",

@@ -147,7 +147,7 @@ def test_a_trace_goes_from_tokens_to_logits():
 
 
 def test_the_command(capsys):
-    assert run_command(main, ["model=llama", "attention=mla"]) == 0
+    assert run_command(lambda: main(["model=llama", "attention=mla"])) == 0
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines() if ".py:" in line]
     assert lines[0][1] == "tokens_BT"
@@ -173,7 +173,7 @@ WINDOW = ["#.....", "##....", ".##...", "..##..", "...##.", "....##"]
 )
 def test_masks(command, mask, capsys):
     """Padding attends to itself. (Masks side by side are in model/README.md.)"""
-    assert run_command(main, command.split()) == 0
+    assert run_command(lambda: main(command.split())) == 0
     module, _, *rows = capsys.readouterr().out.splitlines()
     assert module == "stack.blocks.0.attention"
     assert [row[len("query 0 ") :].replace(" ", "") for row in rows] == mask

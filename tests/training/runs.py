@@ -1,6 +1,12 @@
 """The overrides of a small run, and what is read from its folder."""
 
 import json
+import signal
+import sys
+
+from configs.cli import run_command
+from train import command
+from training.distributed import STOP_SIGNALS
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 USUAL = [
@@ -61,3 +67,15 @@ def content(folder):
         "samples": samples.read_bytes() if samples.exists() else b"",
         "best": (folder / "checkpoints/best").read_text(),
     }
+
+
+def train(*arguments):
+    """The exit code of train.py, in this process."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    argv, sys.argv = sys.argv, ["train.py", *arguments]
+    try:
+        return run_command(command)
+    finally:
+        sys.argv = argv
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

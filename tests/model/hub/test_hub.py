@@ -14,7 +14,7 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from configs.cli import run_command
-from model.checkpoint.load import load_run
+from model.checkpoint import load_run
 from model.generate.decode import generate
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
@@ -318,7 +318,10 @@ def test_invalid_folders_are_refused(name, change, sentence, copy, tmp_path, cap
         edit_config(folder, **change)
     else:
         change(folder)
-    assert run_command(main, ["import", "--from", str(folder), "--to", str(tmp_path / "run")]) == 4
+    assert (
+        run_command(lambda: main(["import", "--from", str(folder), "--to", str(tmp_path / "run")]))
+        == 4
+    )
     message = capsys.readouterr().err
     assert re.search(sentence, message)
     assert message.count("\n") == 1
@@ -337,7 +340,7 @@ BAD_COMMANDS = [
 @pytest.mark.parametrize(("command", "code", "sentence"), BAD_COMMANDS)
 def test_invalid_commands_are_refused(command, code, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run_command(main, command.split()) == code
+    assert run_command(lambda: main(command.split())) == code
     assert re.search(sentence, capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 

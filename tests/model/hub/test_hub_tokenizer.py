@@ -15,20 +15,17 @@ from tokenizers import (
     processors,
 )
 
-from configs.compose import compose
 from data.tokenizers.huggingface import SAMPLE
 from data.tokenizers.tokenizer import NO_TEMPLATE, HubTokenizer
-from model.checkpoint.load import load_run
+from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream
 from model.hub.__main__ import export_run, import_run
-from model.hub.convert import export, init_config, load_hf
+from model.hub.convert import export, load_hf
 from tests.data.test_huggingface import NOT_POSSESSIVE, train_hf_bpe
 from tests.model.hub.hub_models import build_hf, edit_config, save
 from tests.model.hub.test_hub_export import build
-from tests.training.runs import TEXT
-from train import main
-from training.sweep import launch
+from tests.training.runs import TEXT, train
 
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>{% endfor %}é"
@@ -225,7 +222,7 @@ def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
         "precision=fp32",
     ]
     overrides += ["train.steps=1", "eval.max_examples=2", "name=tuned"]
-    assert launch(main, lambda overrides: compose(overrides, init_config), overrides) == 0
+    assert train(*overrides) == 0
     export_run("runs/tuned", "latest", tmp_path / "back", None)
     back, before = behavior(tmp_path / "back"), behavior(folder, template=False)
     changed = {i for i in range(len(back)) if back[i] != before[i]}
