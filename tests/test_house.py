@@ -1,4 +1,5 @@
-"""The structure of the project: imports only go down, and each kind has a YAML file with all its options."""
+"""The structure of the project: imports only go down; each kind has a YAML file with all its
+options."""
 
 import ast
 import sys
@@ -19,45 +20,21 @@ from training.schedule import SCHEDULES
 FOLDERS = ("configs", "data", "model", "training")  # each imports only itself and those before it
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-# the network and its decoding; names without a file are skipped
-CORE = (
-    "transformer block attention attend cache position norm feedforward kernels embedding init loss"
-)
-CORE = {f"model.{name}" for name in CORE.split()} | {"model", "configs.registry", "configs.schema"}
-CORE |= {"model.generate"} | {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
+# the network and its decoding
+NETWORK = "transformer block attention attend cache position norm feedforward embedding init loss"
+CORE = {f"model.{name}" for name in [*NETWORK.split(), "cpu", "kernels"]}
+CORE |= {"model", "configs.registry", "configs.schema", "model.generate"}
+CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
 USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
+DATA = "numpy torch tiktoken tiktoken_ext tokenizers datasets huggingface_hub pyarrow requests rich"
+MODEL = "torch safetensors tokenizers huggingface_hub yaml omegaconf matplotlib rich transformers"
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
-    "data": {
-        "numpy",
-        "torch",
-        "tiktoken",
-        "tiktoken_ext",
-        "tokenizers",
-        "datasets",
-        "huggingface_hub",
-    }
-    | {"pyarrow", "requests", "rich", "filelock"},
-    "model": {
-        "torch",
-        "safetensors",
-        "tokenizers",
-        "huggingface_hub",
-        "yaml",
-        "omegaconf",
-        "matplotlib",
-    }
-    | {"rich", "filelock", "transformers"},
+    "data": {*DATA.split(), "filelock"},
+    "model": {*MODEL.split(), "filelock"},
 }
-SLOW = {
-    "datasets",
-    "tokenizers",
-    "huggingface_hub",
-    "requests",
-    "wandb",
-    "matplotlib",
-    "transformers",
-}
+SLOW = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib"}
+SLOW |= {"transformers"}
 
 
 def module_name(path):
@@ -66,12 +43,13 @@ def module_name(path):
 
 
 MODULES = {module_name(path): path for path in FILES}
+pytestmark = pytest.mark.quick
 every_module = pytest.mark.parametrize("module", MODULES)
 
 
 def imports(module):
     """(the imported module, whether at the top of the file) for each import."""
-    tree = ast.parse(MODULES[module].read_text())
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node in tree.body) for alias in node.names)
@@ -150,7 +128,6 @@ def test_sources_of_pairs():
 
 def test_every_yaml_file_starts_with_a_description():
     for path in CONFIGS.rglob("*.yaml"):
-        lines = [
-            line for line in path.read_text().splitlines() if not line.startswith("# @package")
-        ]
+        text = path.read_text(encoding="utf-8").splitlines()
+        lines = [line for line in text if not line.startswith("# @package")]
         assert lines[0].startswith("# ") and len(lines[0].split()) > 1, path

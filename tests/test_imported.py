@@ -1,4 +1,5 @@
-"""Imported models generate what they generate in transformers, with the template of their tokenizer."""
+"""Imported models generate what they generate in transformers, with the template of their
+tokenizer."""
 
 import json
 
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import sample
 from configs.cli import run_command
 from data.tokenizers.tokenizer import tokenizer_from_state
-from model.checkpoint.load import load_run
+from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import init_model
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
@@ -64,10 +65,8 @@ def imported(request, tmp_path):
 def run(tmp_path, capsys):
     def run(*args):
         capsys.readouterr()
-        assert (
-            run_command(sample.main, ["--run", str(tmp_path / "run"), "--precision", "fp32", *args])
-            == 0
-        )
+        options = ["--run", str(tmp_path / "run"), "--precision", "fp32", *args]
+        assert run_command(lambda: sample.main(options)) == 0
         return capsys.readouterr().out
 
     return run
@@ -87,7 +86,8 @@ def test_masks_are_filled_as_in_transformers(imported, run, tmp_path):
 
 
 def hf_generate(model, tokenizer):
-    """(ids of the prompt, ids that transformers generates greedily from it, which may begin with them)"""
+    """(ids of the prompt, ids that transformers generates greedily from it, which may begin with
+    them)"""
     inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
     output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     return inputs["input_ids"][0].tolist(), output[0].tolist()
@@ -103,7 +103,8 @@ def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
 
 
 def test_decoders_generate_as_in_transformers(imported, run):
-    """With the template's prefix, without its suffix; no space is lost where the generated text begins."""
+    """With the template's prefix, without its suffix; no space is lost where the generated text
+    begins."""
     model, tokenizer = imported("mistral")
     prompt, output = hf_generate(model, tokenizer)
     printed, row = (

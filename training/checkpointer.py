@@ -46,7 +46,8 @@ class TrainState:
 
 
 class Checkpointer:
-    """A step waits only for the copy, and for the checkpoint before it if that is still being written."""
+    """A step waits only for the copy, and for the checkpoint before it if that is still being
+    written."""
 
     def __init__(
         self,
@@ -100,8 +101,8 @@ class Checkpointer:
         checkpoint.prune(self.run, self.keep)
 
     def wait(self) -> None:
-        """For the checkpoint that is being written. A failure is a warning; several in a row end the
-        run."""
+        """For the checkpoint that is being written. A failure is a warning; several in a row end
+        the run."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
@@ -120,6 +121,10 @@ class Checkpointer:
         self.save(state)
         self.failures = MAX_FAILURES - 1
         self.wait()
+
+    def close(self) -> None:
+        """Whatever ends the run, a checkpoint that is being written is completed."""
+        self.thread.shutdown()
 
     def nbytes(self) -> int:
         """Of a checkpoint."""

@@ -1,11 +1,13 @@
-"""The settings of a run: those of a command line; of a resumed run, the stored ones with the changes of this
-command line; of a fine-tuned one, with the model and tokenizer that it starts from."""
+"""The settings of a run: those of a command line; of a resumed run, the stored ones with the
+changes of this command line; of a fine-tuned one, with the model and tokenizer that it starts
+from."""
 
 import json
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
@@ -28,6 +30,9 @@ TUNABLE = ("model.context_length", "model.dropout")
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """(the config of a run; its origin: the option of each config group, and the overrides)"""
     hydra = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name is not None):
+        setting = "resume" if node.resume else "name"
+        raise ValueError(f"{setting}= and -m: each run of a sweep is new and has a name of its own")
     overrides = list(hydra.overrides.task)
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
@@ -106,13 +111,14 @@ def show(value: Any) -> str:
 
 
 def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
-    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside it."""
+    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
+    it."""
     for key in keys:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
     origin = init_config(node.init_from)
-    changed = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
+    changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     model = dict(origin["model"])
     for key in TUNABLE:
         name = key.partition(".")[2]

@@ -22,7 +22,7 @@ def run(tmp_path, capsys, monkeypatch):
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
 
     def run_main(*overrides):
-        code = run_command(main, ["size=tiny", "tokenizer=byte", *overrides])
+        code = run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides]))
         out, err = capsys.readouterr()
         return (code, err) if code else out
 
@@ -126,7 +126,9 @@ def test_errors_are_one_line(run, overrides, code, message):
 def test_a_large_text_is_announced(run, capsys, tmp_path, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
     monkeypatch.setattr(corpus, "LARGE", len(TEXT))
-    code = run_command(main, ["size=tiny", *TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=300"])
+    code = run_command(
+        lambda: main(["size=tiny", *TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=300"])
+    )
     lines = capsys.readouterr().err.splitlines()
     assert code == 0 and lines[0] == f"tokenizing {decimal(len(TEXT))} ..." and len(lines) == 2
     assert lines[1].startswith(f"tokenized {decimal(len(TEXT))}")

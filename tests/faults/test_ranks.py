@@ -3,11 +3,8 @@ the run resumes to the bytes of one that was never interrupted."""
 
 import os
 import random
-import re
 import select
 import signal
-import subprocess
-import sys
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +27,6 @@ from tests.faults.harness import (
 )
 from tests.faults.shim import Shim, full, kill
 from tests.faults.test_signals import send
-from tests.parts import ROOT
 
 LIMIT = 240  # seconds in which both processes end
 LOST = "another process of this run has ended or does not respond"

@@ -1,27 +1,35 @@
 """Runs as a user starts them, in a folder of their own, with a small text."""
 
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from configs.cli import run_command
 from tests.training.runs import TEXT, with_usual
-from train import main, validate
-from training.sweep import launch
+from train import command
+from training.distributed import STOP_SIGNALS
 
 
 @pytest.fixture
 def room(tmp_path, monkeypatch):
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(TEXT)
-    return tmp_path
+    yield tmp_path
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
-def start(room, capsys):
-    """start(*overrides) -> (exit code, stdout, stderr); start.plainly leaves out the usual overrides."""
+def start(room, monkeypatch, capsys):
+    """start(*overrides) -> (exit code, stdout, stderr), in this process; start.plainly leaves out
+    the usual overrides."""
 
-    def plainly(*overrides):
-        code = launch(main, validate, overrides)
+    def plainly(*arguments):
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        code = run_command(command)
         return code, *capsys.readouterr()
 
     def start(*overrides):

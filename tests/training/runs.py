@@ -1,29 +1,26 @@
 """The overrides of a small run, and what is read from its folder."""
 
 import json
-import os
-import subprocess
+import signal
 import sys
 
-import torch
-
-from tests.parts import ROOT
+from configs.cli import run_command
+from train import command
+from training.distributed import STOP_SIGNALS
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
-USUAL = ["size=tiny", "model.context_length=32", "tokenizer=byte", "data=text", "data.path=book.txt",
-         "train.steps=4", "train.batch_size=4", "eval.max_examples=4", "precision=fp32"]  # fmt: skip
-
-
-def torchrun_environment(rank, port, n=2):
-    """What torchrun gives to one of n processes; their store, a TCPStore, is in another one."""
-    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "TORCHELASTIC_RESTART_COUNT": 0,
-                   "OMP_NUM_THREADS": 1}  # fmt: skip
-    environment |= {
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": port,
-        "TORCHELASTIC_USE_AGENT_STORE": True,
-    }
-    return {name: str(value) for name, value in environment.items()}
+USUAL = [
+    "size=tiny",
+    "model.context_length=32",
+    "tokenizer=byte",
+    "data=text",
+    "data.path=book.txt",
+    "train.steps=4",
+    "train.batch_size=4",
+    "eval.max_examples=4",
+    "precision=fp32",
+]
+TIMES = {"seconds", "tokens_per_second", "mfu"}
 
 
 def with_usual(overrides):
@@ -31,27 +28,54 @@ def with_usual(overrides):
     replaced = {override.partition("=")[0] for override in overrides}
     if replaced & {"data", "experiment"}:
         replaced.add("data.path")
-    return [*(usual for usual in USUAL if usual.partition("=")[0] not in replaced), *overrides]
+    if replaced & {"train.tokens", "train.epochs", "train.minutes"}:
+        replaced.add("train.steps")
+    usual = [override for override in USUAL if override.partition("=")[0] not in replaced]
+    return [*usual, *overrides]
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def rows(folder, *names):
     """The values of these names in each row of metrics.jsonl that has all of them."""
-    logged = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    logged = read_lines(folder / "metrics.jsonl")
     return [tuple(row[name] for name in names) for row in logged if set(names) <= set(row)]
 
 
-def weights(folder, step=4):
-    return (folder / f"checkpoints/step-{step:08}/model.safetensors").read_bytes()
+def newest(folder):
+    """The folder of the newest checkpoint."""
+    return max((folder / "checkpoints").glob("step-*"))
 
 
-def start_processes(n, overrides):
-    """The exit codes of n processes that share a run."""
-    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    command = [sys.executable, str(ROOT / "train.py"), *overrides]
-    ranks = [os.environ | torchrun_environment(rank, store.port, n) for rank in range(n)]
-    environment = {"OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(command, env=rank | environment, stdout=subprocess.DEVNULL)
-        for rank in ranks
-    ]
-    return [process.wait(timeout=300) for process in processes]
+def weights(folder):
+    return (newest(folder) / "model.safetensors").read_bytes()
+
+
+def content(folder):
+    """What a run comes to, without what the clock decides."""
+    place = newest(folder)
+    state = json.loads((place / "state.json").read_text())
+    logged = read_lines(folder / "metrics.jsonl")
+    samples = folder / "samples.jsonl"
+    return {
+        "model": weights(folder),
+        "optimizer": (place / "optimizer.safetensors").read_bytes(),
+        "state": {name: value for name, value in state.items() if name not in TIMES},
+        "rows": [{k: v for k, v in row.items() if k not in TIMES} for row in logged],
+        "samples": samples.read_bytes() if samples.exists() else b"",
+        "best": (folder / "checkpoints/best").read_text(),
+    }
+
+
+def train(*arguments):
+    """The exit code of train.py, in this process."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    argv, sys.argv = sys.argv, ["train.py", *arguments]
+    try:
+        return run_command(command)
+    finally:
+        sys.argv = argv
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,57 +1,77 @@
-"""Schedules are functions of the step with the values of their formulas."""
+"""Schedules are functions of the progress, with the values of their formulas."""
+
+import math
+from types import SimpleNamespace
 
 import pytest
 
-from configs.registry import build
+from configs.compose import compose
 from tests.parts import part
-from training.schedule import SCHEDULES
+from training.checkpointer import TrainState
+from training.schedule import SCHEDULES, Progress, build_schedule
+
+pytestmark = pytest.mark.quick
 
 
 def schedule(name, steps=100, **changes):
-    return build("schedule", SCHEDULES, part("schedule", name, **changes), {"steps": steps})
+    return build_schedule(part("schedule", name, **changes), steps)
 
 
+@pytest.mark.parametrize("warmup", [10, 0.1])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_warmup_is_linear_up_to_the_peak(name):
-    lr_factor = schedule(name, warmup=10)
-    assert [lr_factor(step) for step in range(10)] == pytest.approx(
-        [(i + 1) / 10 for i in range(10)]
-    )
-    assert max(map(lr_factor, range(100))) <= 1 and lr_factor(10) > 0.9
-    assert min(map(lr_factor, range(100))) >= 0
+def test_warmup_is_linear_up_to_the_peak(name, warmup):
+    factor = schedule(name, warmup=warmup)
+    assert [factor(share) for share in (0.0, 0.025, 0.05)] == pytest.approx([0.0, 0.25, 0.5])
+    assert factor(0.1) == pytest.approx(1.0)
+    assert all(0 <= factor(step / 100) <= 1 + 1e-9 for step in range(101))
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "values"),
     [
-        ("constant", {}, {20: 1, 99: 1}),
-        ("linear", {"min_lr_ratio": 0.0}, {20: 1, 60: 0.5, 99: 1 / 80}),
-        ("linear", {"min_lr_ratio": 0.1}, {20: 1, 60: 0.55}),
-        ("cosine", {"min_lr_ratio": 0.1}, {20: 1, 60: 0.55, 40: 0.1 + 0.9 * (1 + 0.5**0.5) / 2}),
-        ("wsd", {"decay_ratio": 0.5, "min_lr_ratio": 0.0}, {20: 1, 60: 1, 80: 0.5}),
-        ("wsd", {"decay_ratio": 0.0, "min_lr_ratio": 0.0}, {20: 1, 99: 1}),
-        ("noam", {}, {19: 1, 79: 0.5}),
+        ("constant", {}, {0.2: 1, 1.0: 1}),
+        ("linear", {"min_lr_ratio": 0.0}, {0.2: 1, 0.6: 0.5, 1.0: 0}),
+        ("linear", {"min_lr_ratio": 0.1}, {0.2: 1, 0.6: 0.55, 1.0: 0.1}),
+        ("cosine", {"min_lr_ratio": 0.1}, {0.6: 0.55, 0.4: 0.1 + 0.9 * (1 + 0.5**0.5) / 2}),
+        ("wsd", {"decay_ratio": 0.5, "min_lr_ratio": 0.0}, {0.2: 1, 0.6: 1, 0.8: 0.5}),
+        ("wsd", {"decay_ratio": 0.0, "min_lr_ratio": 0.0}, {0.2: 1, 0.99: 1}),
+        ("noam", {}, {0.2: 1, 0.8: 0.5}),
     ],
 )
 def test_values(name, changes, values):
-    lr_factor = schedule(name, warmup=20, **changes)
-    assert {step: lr_factor(step) for step in values} == pytest.approx(values)
-
-
-def test_a_warmup_below_one_is_a_fraction():
-    assert schedule("constant", 200, warmup=0.1).warmup == 20
-    assert schedule("wsd", 2).warmup == 0, "the default suits the shortest run"
+    factor = schedule(name, warmup=20, **changes)
+    assert {share: factor(share) for share in values} == pytest.approx(values)
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
+    ("name", "steps", "changes", "message"),
     [
-        ("wsd", {"warmup": 101}, "warmup is 101 steps but the run has only 100; lower warmup"),
-        ("cosine", {"warmup": -1}, "warmup is -1; expected a number at least 0"),
-        ("cosine", {"min_lr_ratio": 2}, "min_lr_ratio is 2; expected a number from 0 to 1"),
-        ("wsd", {"decay_ratio": float("nan")}, "decay_ratio is nan"),
+        ("wsd", 100, {"warmup": 101}, "warmup is 101 steps but the run has only 100; lower warmup"),
+        ("wsd", math.inf, {"warmup": 5}, "warmup is 5 steps, but train.minutes has no steps"),
     ],
 )
-def test_wrong_options_are_refused(name, changes, message):
+def test_wrong_options_are_refused(name, steps, changes, message):
     with pytest.raises(ValueError, match=message):
-        schedule(name, **changes)
+        schedule(name, steps, **changes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "state", "progress"),
+    [
+        ("train.steps=10", TrainState(step=4), 0.45),
+        ("train.steps=10", TrainState(step=10), 1),
+        ("train.steps=0", TrainState(), 1),
+        ("train.tokens=1025", TrainState(step=1), 0.5),  # 512 tokens a step, so 3 steps
+        ("train.epochs=1.5", TrainState(step=5), 5.5 / 15),
+        ("train.steps=10 train.epochs=1.5", TrainState(step=4), 0.45),
+        ("train.minutes=1", TrainState(step=99, seconds=45), 0.75),
+        ("train.minutes=1", TrainState(seconds=61), 1),
+        ("train.minutes=1 train.steps=10", TrainState(step=4, seconds=3), 0.45),
+        ("train.minutes=1 train.steps=10", TrainState(step=4, seconds=30), 0.5),
+    ],
+)
+def test_progress_follows_steps_or_the_clock(overrides, state, progress):
+    """Of the middle of the next step; the first limit ends the run."""
+    loader = SimpleNamespace(n=40, tokens_per_example=128)
+    config = compose(["train.batch_size=4", *overrides.split()]).train
+    assert Progress(config, loader)(state) == pytest.approx(progress)

@@ -5,10 +5,8 @@ import torch
 import torch.nn as nn
 
 from model.attend import Mask, attend
-from model.checkpoint.load import PackedLinear, move_for_inference
+from model.cpu import PackedLinear, pack_linears
 from tests.parts import ARCHITECTURES, alive, part, tiny, tokens
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mla"])
@@ -19,7 +17,7 @@ def test_packed_weights_give_the_same_logits(kind, attention):
         {"source": tokens(3, 5)} if kind == "encoder_decoder" else {}
     )
     expected = net(**inputs)
-    move_for_inference(net, CPU, torch.float32)
+    pack_linears(net.float())
     assert not any(type(module) is nn.Linear for module in net.modules())
     with torch.inference_mode():
         torch.testing.assert_close(net(**inputs).double(), expected, rtol=1e-4, atol=1e-4)

@@ -1,6 +1,7 @@
 """init_from with a folder in a Hugging Face format."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,11 @@ from tokenizers.normalizers import Lowercase
 
 from configs.compose import compose
 from data.corpus import load
-from model.checkpoint.load import load_run
-from model.hub.convert import init_config, init_model
+from model.checkpoint import load_run
+from model.hub.convert import init_model
 from tests.model.hub.hub_models import build_hf, byte_pairs, save
-from tests.training.runs import TEXT, rows
-from train import main
-from training.sweep import launch
+from tests.training.runs import TEXT, train
+from training.log import read_rows
 
 OVERRIDES = [
     "init_from=hf",
@@ -24,10 +24,6 @@ OVERRIDES = [
     "train.batch_size=4",
     "precision=fp32",
 ]
-
-
-def compose_with_init(overrides):
-    return compose(overrides, init_config)
 
 
 @pytest.fixture
@@ -40,28 +36,31 @@ def workdir(tmp_path, monkeypatch):
 def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
     hf_model = build_hf("gpt2")
     save(hf_model, workdir / "hf")
-    assert (
-        launch(main, compose_with_init, [*OVERRIDES, "train.steps=2", "eval.every=1", "name=tuned"])
-        == 0
-    )
+    assert train(*OVERRIDES, "train.steps=2", "eval.every=1", "name=tuned") == 0
+    model, tokenizer = init_model("hf")
+    config = compose(["data=text", "data.path=book.txt", "train.batch_size=4"])
+    config = replace(config, model=replace(config.model, context_length=model.context_length))
     total = n = 0
-    for batch in load(compose_with_init(OVERRIDES), init_model("hf")[1]).validation.evaluation():
+    for batch in load(config, tokenizer).validation.evaluation():
         with torch.no_grad():
             scores = hf_model(batch.inputs["tokens"]).logits.flatten(0, 1)
         total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
         n += (batch.targets != -100).sum().item()
-    first, *_, last = rows(workdir / "runs/tuned", "val_loss", "val_tokens")
-    assert first[0] == pytest.approx(total / n, rel=1e-5) and first[1] == n
-    assert last[0] < first[0]
+    losses = [
+        row["val_loss"]
+        for row in read_rows(workdir / "runs/tuned/metrics.jsonl")
+        if row.get("full") is False
+    ]
+    assert losses[0] == pytest.approx(total / n, rel=1e-5)
+    assert losses[-1] < losses[0]
 
 
 def test_model_and_tokenizer_are_loaded_together(workdir):
     save(build_hf("bert"), workdir / "hf")
-    config = compose_with_init(OVERRIDES)
-    assert config.objective["kind"] == "masked" and config.tokenizer == {"kind": "hub"}
-    assert launch(main, compose_with_init, [*OVERRIDES, "model=gpt2"]) == 2
+    assert train(*OVERRIDES, "dry_run=true") == 0
+    assert train(*OVERRIDES, "model=gpt2") == 2
     (workdir / "hf/config.json").unlink()
-    assert launch(main, compose_with_init, OVERRIDES) == 4
+    assert train(*OVERRIDES) == 4
     assert not (workdir / "runs").exists()
 
 
@@ -73,12 +72,7 @@ def test_training_with_another_tokenizer(workdir):
     tokenizer.add_special_tokens(["<mask>"])
     tokenizer.save("hf/tokenizer.json")
     Path("hf/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
-    assert (
-        launch(
-            main, compose_with_init, [*OVERRIDES, "train.steps=2", "sample.every=1", "name=tuned"]
-        )
-        == 0
-    )
+    assert train(*OVERRIDES, "train.steps=2", "sample.every=1", "name=tuned") == 0
     run = load_run(workdir / "runs/tuned")
     assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == tokenizer.token_to_id(
         "<mask>"

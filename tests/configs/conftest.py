@@ -1,0 +1,5 @@
+"""Command lines run as those of training do."""
+
+from tests.training.conftest import room, start
+
+__all__ = ["room", "start"]

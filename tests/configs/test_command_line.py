@@ -1,0 +1,105 @@
+"""The command line of train.py: what is refused and how, and what Hydra's flags print."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from configs.compose import CONFIGS, compose
+from tests.configs.bad_overrides import BAD
+from tests.parts import ROOT, names
+
+TEXTS = {
+    "zero.txt": b"",
+    "nul.txt": b"a\0b" * 999,
+    "latin.txt": b"caf\xe9 " * 999,
+    "tiny.txt": b"ab",
+    "bad.jsonl": b'{"text": "a"}\nnot json\n',
+    "other.jsonl": b'{"other": "a"}\n',
+    "number.jsonl": b'{"text": 3}\n',
+    "two.txt": b"one\ntwo\n",
+    "one.txt": b"one\n",
+    "gap.txt": b"one\n\ntwo\n" * 50,
+    "three.txt": b"one\nx\ntwo\n" * 50,
+}
+
+
+@pytest.mark.parametrize(("typed", "code", "sentence"), BAD, ids=[typed for typed, _, _ in BAD])
+def test_refused_in_one_sentence(start, typed, code, sentence):
+    """And nothing is left behind."""
+    Path("empty").mkdir()
+    if code == 3:
+        for name, text in TEXTS.items():
+            Path(name).write_bytes(text)
+    exit_code, _, stderr = start(*typed.split())
+    assert exit_code == code and re.search(f"error: .*{sentence}", stderr), stderr
+    assert "Traceback" not in stderr
+    if not typed.startswith("-m"):
+        assert stderr.count("\n") == 1 and len(stderr) < 500
+        assert not list(Path("runs").glob("*"))
+
+
+@pytest.mark.quick
+def test_debug_shows_the_traceback(start):
+    code, _, stderr = start("name=a/b", "debug=true")
+    assert code == 2 and "Traceback" in stderr
+    assert stderr.splitlines()[-1].startswith("error: name is 'a/b'")
+
+
+@pytest.mark.parametrize("setting", ["data.path", "data.cache", "init_from"])
+def test_a_user_who_does_not_exist(start, setting):
+    with_usual = start.plainly if setting == "init_from" else start
+    code, _, stderr = with_usual(f"{setting}=~no-such-user/x")
+    assert code == 2 and "cannot expand ~no-such-user in ~no-such-user" in stderr
+    assert not list(Path().glob("~*"))
+
+
+@pytest.mark.quick
+def test_help_lists_the_groups_on_one_screen(start):
+    code, text, _ = start.plainly("--help")
+    assert code == 0 and len(text.splitlines()) < 40 and "hydra" not in text
+    for group in {path.parent.name for path in CONFIGS.glob("*/*.yaml")}:
+        assert f"\n{group}: {', '.join(names(group))}\n" in text
+
+
+@pytest.mark.quick
+def test_cfg_job_prints_the_settings_of_a_command_line(start):
+    """With those that follow from others; the order of flags and settings does not matter."""
+    code, text, _ = start.plainly("model=bert", "--cfg", "job", "train.epochs=3", "name=a b")
+    printed = OmegaConf.create(text)
+    assert code == 0 and printed.train.steps is None and printed.name == "a b"
+    assert printed.model == compose(["model=bert"]).model
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [("model=g", ["model=gpt2"]), ("optimizer.l", ["optimizer.lr="])],
+)
+def test_completion_in_a_shell(start, monkeypatch, words, answer):
+    monkeypatch.setenv("COMP_LINE", f"python train.py {words}")
+    code, text, _ = start.plainly("-sc", "query=bash")
+    assert code == 0 and text.split() == answer
+
+
+def test_an_option_of_ones_own(tmp_path):
+    """The real command, with a folder of YAML files beside configs/."""
+    own = tmp_path / "mine/attention/own.yaml"
+    own.parent.mkdir(parents=True)
+    command = [sys.executable, str(ROOT / "train.py"), "--config-dir", "mine", "attention=own"]
+
+    def cfg():
+        run = [*command, "data=text", "data.path=x", "size=tiny", "dry_run=true"]
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+        return done.returncode, done.stdout, done.stderr
+
+    own.write_text("kind: mha\nbias: true\n")
+    code, _, stderr = cfg()
+    line = "each file of configs/attention must begin with the line '# @package model.attention'"
+    assert (code, stderr) == (2, f"error: {line}\n")
+    own.write_text("# @package model.attention\ndefaults:\n  - mqa\n")
+    code, stdout, stderr = cfg()
+    assert code == 0 and stdout.startswith("model       decoder, "), stderr

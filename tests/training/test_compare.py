@@ -1,0 +1,155 @@
+"""Several runs: one after another with -m, and side by side in one table."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.cli import run_command
+from tests.parts import ROOT
+from tests.training.runs import TEXT, rows, with_usual
+from tests.training.test_resume import stop_after
+from training.compare import edge_hints, main
+
+
+def table(text):
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def column(text, name):
+    head, _, *body = table(text)
+    return [row[head.index(name)] for row in body]
+
+
+# ---- sweeps
+
+
+def test_a_sweep_of_which_one_run_fails(start):
+    """The others are trained; the table has its first evaluation."""
+    rates = "optimizer.lr=0.01,1e30,0.02"
+    usual = ["optimizer=adamw", "train.grad_clip=0", "optimizer.weight_decay=0", "train.steps=2"]
+    code, output, errors = start("-m", rates, *usual, "log.every=1")
+    assert code == 5 and "1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
+    [home] = Path("runs").iterdir()
+    saved = (home / "comparison.md").read_text()
+    last = output[output.rindex("| run ") :]
+    assert table(saved) == table(last) and sorted(column(last, "run")) == ["0", "1", "2"]
+    shown = dict(zip(column(last, "run"), column(last, "val loss"), strict=True))
+    assert output.count("\n| run ") == 3, "after each run"
+    for name, loss in shown.items():
+        assert loss == f"{rows(home / name, 'val_loss')[-1][0]:.3f}"
+    assert list(shown.values()) == sorted(shown.values(), key=float)
+    assert (home / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert output.count("saved to ") >= 3 and not list(Path().glob("comparison*"))
+    code, output, _ = start.plainly(
+        f"name={home.name}/0", "resume=true", "train.steps=4", "eval.every=null"
+    )
+    assert code == 0 and "resuming from step 2\n" in output
+
+
+def test_a_signal_ends_a_sweep(start, monkeypatch):
+    stop_after(3, monkeypatch)
+    code, output, _ = start("-m", "seed=1,2,3", "log.every=1")
+    assert code == 75 and "stopped; to resume: python train.py name=sweep-" in output
+    [first] = Path("runs").glob("*/*/metrics.jsonl")
+    assert first.parent.name == "0"
+
+
+def test_runs_at_the_same_time(tmp_path):
+    """With the launcher of joblib, by the real command."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    (tmp_path / "book.txt").write_text(TEXT)
+    words = with_usual(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=1,2", "-m"])
+    command = [sys.executable, str(ROOT / "train.py"), *words]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [home] = tmp_path.glob("runs/sweep-*")
+    assert column((home / "comparison.md").read_text(), "run") == ["0 (n=2)"]
+
+
+# ---- any runs
+
+
+@pytest.fixture
+def compare(tmp_path, monkeypatch, capsys):
+    """compare(*names and options) -> (exit code, stdout, stderr)"""
+    monkeypatch.chdir(tmp_path)
+
+    def compare(*arguments):
+        monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+        return run_command(main), *capsys.readouterr()
+
+    return compare
+
+
+def make_run(name, seed=0, loss=3.0, code="a", overrides=(), **settings):
+    """The files of a run that are compared."""
+    config = {"seed": seed, "name": name, "model": {"kind": "decoder"}, "tokenizer": {}, **settings}
+    config |= {"choices": {"optimizer": "muon"}, "overrides": list(overrides)}
+    folder = Path(name)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "environment.txt").write_text(f"python\ncode {code}\n")
+    row = {"step": 5, "tokens": 640, "val_loss": loss}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + '\n{"step": 6, "lo')
+
+
+def test_seeds_are_one_row_with_mean_and_deviation(compare):
+    """A copy of a run is not another seed; a run whose loss is not a number is last."""
+    lr = ["optimizer.lr=1"]
+    make_run("a", seed=1, loss=3.0, optimizer={"lr": 2}, overrides=lr)
+    for name, seed, loss in (("b", 1, 2.9), ("c", 2, 3.4), ("d", 3, 3.8)):
+        make_run(name, seed, loss, optimizer={"lr": 1}, overrides=lr)
+    make_run("nan", loss=float("nan"), optimizer={"lr": 4}, overrides=lr)
+    code, output, _ = compare("a", "b", "c", "d", "nan")
+    assert code == 0 and column(output, "run") == ["a", "b (n=3)", "nan"]
+    assert column(output, "optimizer.lr") == ["2", "1", "4"]
+    assert column(output, "val loss") == ["3.000", "3.367 ± 0.451", "nan"]
+    assert "seed" not in table(output)[0] and "name" not in table(output)[0]
+    make_run("copy", 1, 2.9, optimizer={"lr": 1})
+    assert len(column(compare("b", "c", "copy")[1], "run")) == 3
+
+
+def test_columns_are_the_settings_that_were_chosen_and_differ(compare):
+    """And others only where rows would read alike."""
+    make_run("a", overrides=["x=1", "same=1"], x=1, same=1, follows=1)
+    make_run("b", overrides=["x=2", "same=1"], x=2, same=1, follows=2)
+    assert table(compare("a", "b")[1])[0][1:-1] == ["x", "steps", "tokens"]
+    make_run("c", overrides=["x=2"], x=2, same=1, follows=3)
+    assert table(compare("a", "b", "c")[1])[0][1:-1] == ["x", "follows", "steps", "tokens"]
+
+
+def test_different_code_is_named(compare):
+    make_run("a", code="1")
+    make_run("b", seed=1, code="1")
+    sentence = "these runs were trained with different code"
+    assert sentence not in compare("a", "b")[1]
+    make_run("c", seed=2, code="2")
+    output = compare("a", "b", "c")[1]
+    assert sentence in output and column(output, "run") == ["a (n=2)", "c"]
+
+
+def test_a_comparison_is_saved_where_it_is_asked_for(compare, tmp_path):
+    make_run("a")
+    before = set(tmp_path.rglob("*"))
+    assert compare("a")[0] == 0 and set(tmp_path.rglob("*")) == before
+    code, output, _ = compare("a", "--to", "new")
+    assert code == 0 and table(Path("new/comparison.md").read_text()) == table(output)
+    assert Path("new/comparison.png").stat().st_size > 1000
+
+
+@pytest.mark.quick
+def test_the_best_value_at_the_edge_of_a_sweep_is_pointed_out():
+    def hints(key, *values):
+        return edge_hints([{key: value} for value in values], [key])
+
+    edge = "optimizer.lr=0.3 is best, at the edge of the values tried; larger ones may be better"
+    assert hints("optimizer.lr", 0.3, 0.1, 0.2) == [edge]
+    assert "smaller ones" in hints("train.batch_size", 1, 8, 4)[0]
+    for key, *values in (("x", 2, 1, 3), ("seed", 3, 1), ("x", "a", "b"), ("x", 1, 1), ("x", None)):
+        assert not hints(key, *values)

@@ -1,0 +1,91 @@
+"""A dry run: what a run would cost, counted without a model or a text."""
+
+import re
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.compose import compose
+from model.feedforward import FFNS, MLP
+from model.transformer import build_model
+from training.cost import count, count_model, known_vocab_size
+
+DRY = ["dry_run=true", "data.path=nowhere"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("overrides", ["model=gpt2", "model=t5", "model=bert optimizer=adamw"])
+def test_counts_are_those_of_the_model(overrides):
+    config = compose([*overrides.split(), "size=tiny", "model.n_layers=4"])
+    vocab_size = known_vocab_size(config)
+    cost = count(config, torch.float32, vocab_size)
+    whole = count_model(config, torch.float32, vocab_size)
+    model = build_model(config.model, vocab_size)
+    assert cost.n == whole.n == sum(parameter.numel() for parameter in model.parameters())
+    for name in ("optimizer", "flops", "activations"):
+        assert getattr(cost, name) == pytest.approx(getattr(whole, name), rel=0.01)
+    assert 0 < cost.recomputed < cost.activations
+
+
+@pytest.mark.parametrize("attention", ["mha", "gqa", "mha model.attention.logit_softcap=9"])
+def test_flops_are_those_of_the_formula(attention):
+    """6 per token and weight for forward and backward pass, and the products of attention."""
+    config = compose(["model=gpt2", "size=tiny", *f"attention={attention}".split()])
+    model, length = config.model, config.model.context_length
+    built = build_model(model, 256)
+    linear = sum(m.weight.numel() for m in built.modules() if isinstance(m, torch.nn.Linear))
+    products = 2 * model.n_layers * length * model.d_model
+    flops = count(config, torch.float32, 256).flops
+    assert flops == pytest.approx(6 * length * (linear + products), rel=0.02)
+
+
+def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
+    before = sorted(room.iterdir())
+    code, output, _ = start(*DRY, "name=plan", "model=gpt2")
+    assert code == 0 and sorted(room.iterdir()) == before
+    lines = dict(line.split(maxsplit=1) for line in output.splitlines() if line[0] != " ")
+    expected = ["model", "training", "evaluation", "compute", "memory", "checkpoint"]
+    assert [*lines] == expected and "at a vocabulary of 257\n" in output
+    assert re.match(r"decoder, [\d,]+ parameters: ffn [\d,]+, ", lines["model"])
+    assert "4 steps, 512 tokens; 4 rows of up to 32 tokens per step" in lines["training"]
+    assert start(*DRY, "eval.every=null", "train.epochs=3")[0] == 0
+
+
+def test_a_large_model_takes_no_memory(start):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    plan = [*DRY, "model=llama", "size=7b", "tokenizer=gpt2", "model.context_length=4096"]
+    plan += ["train.batch_size=128", "train.steps=99999", "plan.world=64", "plan.gpu=h100"]
+    code, output, _ = start(*plan)
+    assert code == 0 and "decoder, 6,313,365,504 parameters" in output
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB"
+    ways = re.findall(r"parallel=(\w+) train.recompute=(\w+) .*?(, does not fit)?\n", output)
+    assert [(parallel, not fails) for parallel, _, fails in ways] == [
+        ("ddp", False),
+        ("ddp", False),
+        ("fsdp", True),
+        ("fsdp", True),
+    ]
+
+    def number(text):
+        return float(text.replace(",", ""))
+
+    hours = re.search(r"([\d,.]+) hours, ([\d,.]+) GPU hours, \$\S+ at \$2.5 per hour", output)
+    slower = re.search(r"([\d,.]+) hours", start(*plan, "plan.mfu=0.2")[1])
+    assert number(slower[1]) == pytest.approx(2 * number(hours[1]), rel=0.02)
+
+
+class Exotic(MLP):
+    def forward(self, x):
+        return super().forward(x) * x.max().item()
+
+
+def test_a_part_that_cannot_be_counted(start, monkeypatch):
+    def exotic(d_model: int, expansion: float, multiple_of: int, d_ff: int | None, bias: bool):
+        return Exotic(d_model, torch.relu, False, expansion, multiple_of, d_ff, bias)
+
+    monkeypatch.setitem(FFNS, "relu2", exotic)
+    code, output, _ = start(*DRY)
+    assert code == 0 and output.startswith("model       decoder; its cost is unknown (")
+    assert not Path("runs").exists()

@@ -1,0 +1,82 @@
+"""init_from= starts a new run from the weights of another."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from model.checkpoint import list_checkpoints
+from tests.training.runs import USUAL, rows
+
+SET = ("size", "model", "tokenizer")  # by init_from
+
+
+@pytest.fixture
+def tune(run, start):
+    """tune(*overrides) -> (exit code, stdout, stderr) of a run that starts from runs/base"""
+    run("name=base", "model=gpt2", "sample.every=null")
+    usual = [override for override in USUAL if not override.startswith(SET)]
+
+    def tune(*overrides):
+        return start.plainly(*usual, "init_from=runs/base", "name=tuned", *overrides)
+
+    return tune
+
+
+def test_it_starts_where_the_other_ended(tune):
+    code, _, errors = tune("eval.every=1")
+    assert code == 0, errors
+    first, second, *_ = rows(Path("runs/tuned"), "val_loss")
+    assert first == rows(Path("runs/base"), "val_loss")[-2] != second
+    settings = yaml.safe_load(Path("runs/tuned/config.yaml").read_text())
+    assert settings["optimizer"]["kind"] == "adamw" and settings["optimizer"]["lr"] == 1e-4
+    assert settings["tokenizer"]["kind"] == "byte" and settings["objective"]["kind"] == "next_token"
+
+
+def test_zero_steps_only_evaluate(tune):
+    code, output, _ = tune("train.steps=0")
+    folder = Path("runs/tuned")
+    assert code == 0 and '--run runs/tuned --prompt "..."\n' in output
+    last = rows(Path("runs/base"), "val_loss", "full")[-1]
+    assert rows(folder, "val_loss", "full")[-1] == last
+
+
+def test_only_a_shorter_context_and_dropout_may_be_set(tune):
+    code, _, errors = tune("model.context_length=16", "model.dropout=0.1", "train.steps=1")
+    assert code == 0, errors
+    long, short = (
+        load_file(list_checkpoints(Path("runs", run))[-1] / "model.safetensors")
+        for run in ("base", "tuned")
+    )
+    [position] = [name for name in short if short[name].shape != long[name].shape]
+    assert short[position].equal(long[position][:16])
+    code, _, errors = tune("model.context_length=64", "name=longer")
+    assert code == 2 and "model.context_length is 64, and runs/base has 32; it can only" in errors
+    for other in ("model=gpt2", "size=tiny", "tokenizer=byte", "model.n_layers=1", "attention=mla"):
+        code, _, errors = tune(other, "name=other")
+        key = other.partition("=")[0]
+        assert code == 2 and f"{key} conflicts with init_from, which sets model and" in errors
+    assert not Path("runs/other").exists()
+
+
+def test_a_model_that_gets_worse_keeps_its_first_weights(tune):
+    worse = ["optimizer.lr=1", "schedule=constant", "eval.every=2", "checkpoint.keep=1"]
+    code, output, _ = tune(*worse)
+    assert code == 0 and Path("runs/tuned/checkpoints/best").read_text() == "step-00000000\n"
+    assert "warning: the model was better before; try a lower optimizer.lr\n" in output
+    assert "the best checkpoint is that of step 0 " in output
+    assert output.count(" --checkpoint best\n") == 1
+    assert len(list_checkpoints(Path("runs/tuned"))) == 2
+
+
+def test_places_that_are_no_runs(start):
+    Path("runs/mine").mkdir(parents=True)
+    for place, code, sentence in (
+        ("none", 4, "no such run: none"),
+        ("book.txt", 4, "is not the folder of a run: it has no config.yaml"),
+        ("runs/mine", 4, "is not the folder of a run: it has no config.yaml"),
+        ("resume", 2, "to continue one, use name=... resume=true"),
+    ):
+        found, _, errors = start.plainly(f"init_from={place}")
+        assert found == code and sentence in errors, errors

@@ -1,0 +1,108 @@
+"""The rows of a micro-batch: what fits is found before the first step, without one."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from configs.compose import compose
+from training.step import fit_micro_batch
+
+pytestmark = pytest.mark.quick
+ROWS = 24
+
+
+class Rows(NamedTuple):
+    """In place of a batch."""
+
+    n: int
+
+    def rows(self, start, stop):
+        return Rows(min(stop, self.n) - start)
+
+    def to(self, device):
+        return self
+
+
+class Loader:
+    def seq_len(self, step):
+        return 8 if step == 77 else 4
+
+    def batch(self, step, rank, size):
+        assert step == 77, "the widest of the first batches"
+        return Rows(ROWS // size)
+
+
+class Limited(nn.Module):
+    """Runs out of memory with more than `limit` rows."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.tried = []
+
+    def forward(self, n):
+        self.tried.append(n)
+        if n > self.limit:
+            raise torch.OutOfMemoryError("full")
+        return self.weight * n
+
+
+@pytest.fixture
+def fit(monkeypatch):
+    """fit_micro_batch in one of `size` processes; no device is needed."""
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: None)
+
+    def fit(module, *overrides, device="cpu", size=1, found=0):
+        world = SimpleNamespace(size=size, share=(0, size), is_main=True)
+        world.precision = SimpleNamespace(autocast=nullcontext)
+        world.device = SimpleNamespace(type=device)
+        world.sum = lambda *numbers: np.array(numbers)
+        config = compose([f"train.batch_size={ROWS}", *overrides])
+        return fit_micro_batch(module, Loader(), config, world, 100, found)
+
+    return fit
+
+
+@pytest.mark.parametrize(("limit", "tried"), [(24, [24]), (12, [24, 12]), (5, [24, 12, 6, 3])])
+def test_on_a_gpu_it_is_halved_until_it_fits(fit, capsys, limit, tried):
+    module = Limited(limit)
+    assert fit(module, device="cuda") == tried[-1] and module.tried == tried
+    assert module.weight.grad is None and module.weight == 0
+    sentence = "warning: out of memory; trying micro-batches of"
+    expected = [f"{sentence} {rows}" for rows in tried[1:]]
+    assert capsys.readouterr().err.splitlines() == expected
+
+
+def test_not_even_one_row(fit):
+    with pytest.raises(MemoryError, match="not even one row of a batch fits on the GPU; lower si"):
+        fit(Limited(0), device="cuda")
+
+
+def test_what_was_found_before_a_resume_is_not_sought_again(fit):
+    module = Limited(0)
+    assert fit(module, device="cuda", found=6) == 6
+    assert fit(module, device="cuda", size=8, found=6) == 3
+    assert not module.tried
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size", "rows"),
+    [
+        ("", 1, 24),
+        ("", 2, 12),
+        ("model.context_length=1024", 1, 16),
+        ("model.context_length=100000", 1, 1),
+        ("train.micro_batch_size=7", 1, 7),
+        ("train.micro_batch_size=99", 1, 24),
+        ("train.micro_batch_size=20", 2, 12),
+    ],
+)
+def test_on_a_cpu_nothing_is_tried(fit, overrides, size, rows):
+    module = Limited(0)
+    assert fit(module, *overrides.split(), size=size) == rows and not module.tried

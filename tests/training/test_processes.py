@@ -1,0 +1,77 @@
+"""One run, alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.parts import ROOT
+from tests.training.runs import rows, with_usual
+
+RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
+MODELS = {  # Muon amplifies rounding
+    "model=gpt2 optimizer=adamw train.micro_batch_size=3": 1e-5,
+    "model=modern": 1e-2,
+}
+
+
+def torchrun(*overrides):
+    """(exit code, stderr) of a run on two processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(ROOT / "train.py"), *overrides],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stderr
+
+
+def numbers(folder):
+    values = []
+    for name in ("loss", "grad_norm", "val_loss"):
+        values += [row for pair in rows(folder, "step", name) for row in pair]
+    return values
+
+
+def weights(folder, step):
+    """All in one vector."""
+    tensors = load_file(folder / f"checkpoints/step-{step:08}/model.safetensors")
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
+
+
+@pytest.mark.parametrize("overrides", MODELS)
+def test_processes_split_a_run(run, start, overrides):
+    usual = with_usual([*overrides.split(), *RUN, "checkpoint.every=2", "checkpoint.keep=9"])
+    alone = run(*usual, "name=alone")
+    tolerance = MODELS[overrides]
+    for parallel in ("ddp", "fsdp"):
+        code, errors = torchrun(*usual, f"name={parallel}", f"parallel={parallel}")
+        assert code == 0, errors
+        folder = Path("runs", parallel)
+        assert numbers(folder) == pytest.approx(numbers(alone), rel=tolerance)
+        stored = weights(folder, step=2)
+        expected = weights(alone, step=2)
+        assert (stored - expected).norm() <= tolerance * expected.norm()
+    # one process continues what two have sharded
+    more = ["resume=true", "train.steps=6"]
+    for name, parallel in (("alone", "none"), ("fsdp", "auto")):
+        code, output, errors = start.plainly(f"name={name}", f"parallel={parallel}", *more)
+        assert code == 0 and "resuming from step 4\n" in output, errors
+    assert numbers(Path("runs/fsdp")) == pytest.approx(numbers(alone), rel=tolerance)
+
+
+@pytest.mark.quick
+def test_a_batch_that_two_processes_cannot_split(start, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    code, _, errors = start("train.batch_size=6")
+    expected = "train.batch_size is 6; expected a multiple of the 4 processes, such as 4 or 8\n"
+    assert code == 2 and expected in errors
+    code, _, errors = start("parallel=none")
+    assert code == 2 and "parallel=none, but torchrun started 4 processes; choose ddp" in errors

@@ -1,0 +1,265 @@
+"""One update: the mean over all targets however a batch is split; the rules of the optimizers."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import train
+from configs.compose import compose
+from configs.errors import NonFiniteError
+from configs.schema import IGNORE_INDEX, LossConfig
+from data.objectives import Batch
+from model.precision import Precision
+from model.transformer import build_model
+from tests.parts import ARCHITECTURES, VOCABULARY, names, part, tiny, tokens
+from training import step
+from training.checkpointer import TrainState
+from training.distributed import World
+from training.muon import Muon
+from training.optimizer import (
+    build_optimizers,
+    groups_of,
+    set_lr,
+    state_tensors,
+)
+from training.step import LossModule, mean_loss, micro_batches, seed_step
+
+pytestmark = pytest.mark.quick
+
+
+def make_batch(kind="decoder", rows=6, length=9, seed=0):
+    """Rows with different numbers of targets."""
+    inputs = {"tokens": tokens(rows, length, seed=seed)}
+    targets = tokens(rows, length, seed=seed + 1)
+    targets[torch.arange(length) >= torch.arange(2, 2 + rows)[:, None]] = IGNORE_INDEX
+    if kind == "encoder_decoder":
+        inputs["source"] = tokens(rows, 5, seed=seed + 2)
+    return Batch(inputs, targets, int((targets != IGNORE_INDEX).sum()))
+
+
+def make_model(kind="decoder", **changes):
+    return build_model(tiny(kind, **changes), VOCABULARY, seed=3)
+
+
+def make_optimizers(name, model, **changes):
+    return build_optimizers(part("optimizer", name, **changes), model)
+
+
+def make_world(device="cpu", dtype=torch.float32):
+    precision = Precision(torch.device(device), dtype, "for a test")
+    return World(0, 1, "none", precision, precision.scaler())
+
+
+def updater(model, optimizers, rows=6, clip=0.0, world=None):
+    """update(batch) -> (loss, gradient norm)"""
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    config = SimpleNamespace(train=SimpleNamespace(grad_clip=clip))
+    state = TrainState(micro_batch_size=rows)
+
+    def update(batch):
+        everywhere = world or make_world()
+        return train.update(module, batch, optimizers, everywhere, config, state, 0.0)[:2]
+
+    return update
+
+
+def sgd(model, lr=1.0):
+    return [torch.optim.SGD(model.parameters(), lr=lr)]
+
+
+def copy_of(tensors):
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def assert_equal(tensors, expected):
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def cross_entropy(model, batch, reduction="mean"):
+    logits, targets = model(**batch.inputs).flatten(0, 1), batch.targets.flatten()
+    return nn.functional.cross_entropy(logits, targets, reduction=reduction)
+
+
+# ---- the gradient
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("rows", [6, 4, 1])
+def test_micro_batches_add_up_to_the_gradient_of_the_mean(kind, rows):
+    model = make_model(kind).double()
+    batch = make_batch(kind)
+    before = copy_of(dict(model.named_parameters()))
+    mean = cross_entropy(model, batch)
+    gradients = dict(zip(before, torch.autograd.grad(mean, list(model.parameters())), strict=True))
+    loss, norm = updater(model, sgd(model), rows)(batch)
+    assert loss == pytest.approx(mean.item(), rel=1e-6)
+    expected = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm().item()
+    assert norm == pytest.approx(expected, rel=1e-6)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter, before[name] - gradients[name], rtol=1e-9, atol=1e-12)
+
+
+def test_clipping_shortens_the_gradient_and_tells_its_norm():
+    model = make_model()
+    optimizers = sgd(model)
+    _, norm = updater(model, sgd(model, lr=0.0))(make_batch())
+    before = copy_of(dict(model.named_parameters()))
+    _, told = updater(model, optimizers, clip=norm / 2)(make_batch())
+    moved = torch.cat([(p - before[name]).flatten() for name, p in model.named_parameters()])
+    assert told == pytest.approx(norm) and moved.norm().item() == pytest.approx(norm / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_nan_never_reaches_the_weights(what):
+    model = make_model()
+    optimizers = make_optimizers("muon", model)
+    update = updater(model, optimizers, clip=1.0)
+    update(make_batch())
+    table = model.embedding.table.weight
+    if what == "loss":
+        table.data[5] = math.nan
+    else:
+        table.register_hook(lambda grad: grad * math.inf)
+
+    def state():
+        tensors = {**model.state_dict(), **state_tensors(model, optimizers)}
+        return {name: tensor.detach().nan_to_num(7) for name, tensor in tensors.items()}
+
+    before = state()
+    with pytest.raises(NonFiniteError, match=f"step 1: the {what} is not finite"):
+        update(make_batch())
+    assert_equal(state(), before)
+
+
+def test_a_float16_overflow_skips_all_optimizers():
+    model = make_model()
+    optimizers = make_optimizers("muon", model)
+    before = copy_of(model.state_dict())
+    overflows = [True]
+    world = make_world(dtype=torch.float16)
+    update = updater(model, optimizers, world=world)
+    first = groups_of(optimizers)[0]["params"][0]
+    first.register_hook(lambda grad: grad * math.inf if overflows else grad)
+    update(make_batch())
+    assert world.scaler.get_scale() == 2.0**15, "half of the default"
+    assert_equal(model.state_dict(), before)
+    assert not state_tensors(model, optimizers)
+    overflows.clear()
+    update(make_batch())
+    assert state_tensors(model, optimizers)
+
+
+def test_dropout_follows_from_seed_step_and_rank():
+    model, batch = make_model(dropout=0.5), make_batch()
+
+    def loss(*where):
+        seed_step(*where)
+        return cross_entropy(model, batch).item()
+
+    draws = [loss(0, 3, 0), loss(1, 3, 0), loss(0, 4, 0), loss(0, 3, 1)]
+    assert loss(0, 3, 0) == draws[0] and len(set(draws)) == 4
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("preset", names("model"))
+def test_a_step_stays_on_its_device(preset, optimizer):
+    """It reads nothing back, which would wait for a GPU, and on `meta` raises."""
+    config = compose([f"model={preset}", f"optimizer={optimizer}", "size=tiny"])
+    with torch.device("meta"):
+        model = build_model(config.model, VOCABULARY)
+    optimizers = build_optimizers(config.optimizer, model)
+    module, batch = LossModule(model, config.loss), make_batch(model.kind)
+    for rows, _ in micro_batches(batch, 3, torch.device("meta")):
+        module(*rows).backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    for each in optimizers:
+        each.step()
+
+
+# ---- evaluation
+
+
+def test_an_evaluation_is_the_mean_over_targets_without_dropout():
+    model = make_model(dropout=0.5)
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    batches = [make_batch(), make_batch(rows=2, seed=5)]
+    found = mean_loss(module, batches, 4, make_world())
+    assert module.training and model.training
+    model.eval()
+    total = sum(cross_entropy(model, batch, "sum").item() for batch in batches)
+    assert found == pytest.approx(total / (batches[0].count + batches[1].count), rel=1e-5)
+
+
+def test_smoothing_and_z_loss_are_of_training_alone(monkeypatch):
+    """Of the whole module: model.eval() would not be enough."""
+    given = []
+
+    def fake(hidden, head, targets, count, **options):
+        given.append(options)
+        return hidden.sum() * 0, count
+
+    monkeypatch.setattr(step, "loss", fake)
+    module = LossModule(make_model(), LossConfig(label_smoothing=0.1, z_loss=0.01))
+    module(*make_batch())
+    mean_loss(module, [make_batch()], 6, make_world())
+    module(*make_batch())
+    options = {"label_smoothing": 0.1, "z_loss": 0.01}
+    assert given == [options, {}, options]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 5, 6])
+def test_processes_share_a_batch_in_equally_many_rows(rows, size):
+    """So that all run equally many forward passes, in which they meet; each target counts once."""
+    batch = make_batch(rows=rows)
+    shares = [batch.share(rank, size) for rank in range(size)]
+    assert len({len(share.targets) for share in shares}) == 1
+    targets = torch.cat([share.targets.flatten() for share in shares])
+    kept = targets[targets != IGNORE_INDEX]
+    assert kept.tolist() == batch.targets[batch.targets != IGNORE_INDEX].tolist()
+    assert sum(share.count for share in shares) == batch.count
+
+
+# ---- the optimizers
+
+
+def test_adamw_follows_its_formula():
+    """With weight decay for matrices only."""
+    attention = part("attention", "mha_nobias")  # the gradient of a key's bias is all rounding
+    model = make_model(position=part("position", "rope"), attention=attention)
+    batch = make_batch()
+    optimizers = make_optimizers("adamw", model, lr=0.01, weight_decay=0.1)
+    before = copy_of(dict(model.named_parameters()))
+    mean = cross_entropy(model, batch)
+    gradients = torch.autograd.grad(mean, list(model.parameters()))
+    assert set_lr(optimizers, 0.5) == 0.005
+    updater(model, optimizers)(batch)
+    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
+        decay = 0.1 if parameter.ndim >= 2 else 0.0
+        expected = before[name] * (1 - 0.005 * decay)
+        expected -= 0.005 * gradient / (gradient.abs() + 1e-8)  # the first step of Adam
+        assert torch.allclose(parameter, expected, atol=1e-6), name
+
+
+def test_muon_agrees_with_torch():
+    """In the update, the momentum and the weight decay."""
+    shapes = [(8, 8), (24, 8), (8, 8), (8, 24), (24, 8)]
+    ours = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    theirs = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    optimizers = Muon(ours, **options), torch.optim.Muon(theirs, **options)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = b.grad = torch.randn(a.shape, generator=generator)
+        for optimizer in optimizers:
+            optimizer.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a - b).norm() < 0.02 * b.norm(), "bfloat16 is not exact"
+        buffers = (optimizers[0].state[a], optimizers[1].state[b])
+        assert torch.equal(*(buffer["momentum_buffer"] for buffer in buffers))
