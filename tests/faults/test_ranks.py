@@ -3,8 +3,11 @@ the run resumes to the bytes of one that was never interrupted."""
 
 import os
 import random
+import re
 import select
 import signal
+import subprocess
+import sys
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -27,10 +30,10 @@ from tests.faults.harness import (
 )
 from tests.faults.shim import Shim, full, kill
 from tests.faults.test_signals import send
+from tests.parts import ROOT
 
 LIMIT = 240  # seconds in which both processes end
 LOST = "another process of this run has ended or does not respond"
-SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2]
 WAYS = {  # to end: the exit codes of the process to which it happens, and of the other one
     "SIGTERM": (75, 75),
     "SIGINT": (75, 75),
