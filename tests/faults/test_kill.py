@@ -9,7 +9,6 @@ import signal
 import time
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,7 +97,7 @@ def kill_in_file(number: int, seconds: float) -> None:
     real = checkpoint.save_file
     count = 0
 
-    def save_file(*arguments: Any) -> None:
+    def save_file(*arguments):
         nonlocal count
         count += 1
         if count == number:

@@ -1,5 +1,5 @@
-"""However a run of two processes ends, both of them end, each with its exit code and a sentence; and
-the run resumes to the bytes of one that was never interrupted."""
+"""However a run of two processes ends, both of them end, each with its exit code and a sentence;
+and the run resumes to the bytes of one that was never interrupted."""
 
 import os
 import random
@@ -50,7 +50,7 @@ WAYS = {  # to end: the exit codes of the process to which it happens, and of th
 
 
 def start_two(cwd: Path, *overrides: str, act: Any = lambda rank: None) -> tuple[list[int], Any]:
-    """The ids of two processes that share a run, each after act(its rank); and what they meet in."""
+    """The ids of two processes that share a run, each after act(its rank); and where they meet."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
     def prepare(rank: int) -> None:
@@ -94,7 +94,7 @@ def spoil(kind: str, call: int) -> None:
     real = Decoder.hidden
     count = 0
 
-    def hidden(*arguments: Any, **options: Any) -> torch.Tensor:
+    def hidden(*arguments, **options):
         nonlocal count
         count += 1
         if kind == "bug" and count == call:
