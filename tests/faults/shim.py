@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.faults.harness import run
+from training.checkpointer import Checkpointer
 
 NAMES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "truncate")
-NAMES += ("write", "pwrite", "fsync", "ftruncate")  # these take a handle
+NAMES += ("write", "fsync", "ftruncate")  # these take a handle
 REAL_OPEN = io.open
 
 Act = Callable[[str, str, Any], None]
@@ -99,10 +100,23 @@ def path_of(target: Any, folder: int | None = None) -> str:
 
 def kill(name: str, path: str, argument: Any) -> NoReturn:
     """Of a write, half comes first."""
-    if name in ("write", "pwrite"):
+    if name == "write":
         with REAL_OPEN(path, "ab") as file:
             file.write(bytes(argument)[: len(argument) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_after_a_checkpoint() -> None:
+    """Before the second: the same in each trial, whatever the threads do."""
+    real = Checkpointer.save
+
+    def save(saver, state, best=False):
+        if state.step == 2:
+            saver.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(saver, state, best)
+
+    Checkpointer.save = save
 
 
 def full(name: str, path: str, argument: Any) -> NoReturn:

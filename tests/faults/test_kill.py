@@ -25,10 +25,9 @@ from tests.faults.harness import (
     start,
     verified_steps,
 )
-from tests.faults.shim import Shim, kill, operations
+from tests.faults.shim import Shim, kill, kill_after_a_checkpoint, operations
 
 KILLS = 150  # of one kind of run, at least one at each operation
-KILLED_AT = 60  # the operation at which a run is killed that is then killed again
 TENSOR_FILES = 8  # that a run saves
 DELAYS = 20
 TIMERS = 10  # that end a run in a row
@@ -55,7 +54,7 @@ def number_of_operations(kind: str) -> int:
     cwd = home() / f"{kind}-operations"
     cwd.mkdir()
     if kind == "resumed":
-        assert is_killed(cwd, Shim(kill, KILLED_AT))
+        assert is_killed(cwd, kill_after_a_checkpoint)
     count = len(operations(cwd, "resume=auto"))
     assert count <= KILLS
     return count
@@ -82,7 +81,7 @@ def test_at_every_operation(number, tmp_path):
 @pytest.mark.parametrize("number", range(KILLS))
 def test_twice_at_every_operation_of_a_resumed_run(number, tmp_path):
     at = 1 + number * number_of_operations("resumed") // KILLS
-    assert is_killed(tmp_path, Shim(kill, KILLED_AT))
+    assert is_killed(tmp_path, kill_after_a_checkpoint)
     assert is_killed(tmp_path, Shim(kill, at))
     assert_resumes(tmp_path)
 

@@ -28,11 +28,10 @@ from tests.faults.harness import (
     untimed,
     verified_steps,
 )
-from tests.faults.shim import Shim, kill, operations
+from tests.faults.shim import kill_after_a_checkpoint, operations
 from training.log import read_rows
 
 CUTS = 150  # of each run, at least one after each operation
-KILLED_AT = 60  # the operation at which the run that resumes was killed
 
 Draw = random.Random | None
 
@@ -150,7 +149,7 @@ def recorded(kind: str) -> Recorded:
     root = home() / kind
     root.mkdir()
     if kind == "resumed":
-        assert end(start(root, overridden(), Shim(kill, KILLED_AT))) < 0
+        assert end(start(root, overridden(), kill_after_a_checkpoint)) < 0
     before = Path(shutil.copytree(root, home() / f"{kind}-before"))
     return Recorded(root, before, operations(root, "resume=auto", below=str(root)))
 

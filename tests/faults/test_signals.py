@@ -66,8 +66,6 @@ def test_in_every_phase(phase, number, tmp_path):
     else:
         assert code == 75, output
         assert RESUME in output
-    if "last" in phase or "final" in phase:
-        assert verified_steps(tmp_path / RUN)[-1] == STEPS
     resume(tmp_path)
     assert_equal(tmp_path / RUN)
 
