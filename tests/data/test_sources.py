@@ -245,8 +245,8 @@ def test_a_dataset_in_a_folder(tmp_path, streaming, monkeypatch):
 def test_a_dataset_saved_to_disk(tmp_path, streaming):
     import datasets
 
-    def saved(name, **options):
-        return read(source("hub", id=str(tmp_path / name), streaming=streaming, **options))
+    def saved(folder, **options):
+        return read(source("hub", id=str(tmp_path / folder), streaming=streaming, **options))
 
     rows = datasets.Dataset.from_list(ROWS)
     rows.save_to_disk(tmp_path / "one")
