@@ -67,6 +67,7 @@ def load(
 ) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
     source, objective, cache, val_fraction = build_data(config)
+
     if tokenizer:
         trainer = Pretrained(tokenizer.state())
     else:
@@ -108,6 +109,7 @@ def tokenizing_progress() -> Iterator[Report]:
     console = Console(stderr=True)
     is_live = console.is_terminal
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+
     with Progress(*columns, console=console, transient=True, disable=not is_live) as progress:
         progress.add_task("", visible=False)
         [task] = progress.tasks

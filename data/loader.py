@@ -96,6 +96,7 @@ class TokenLoader(Loader):
 
         end = self.n * self.objective.seq_len
         rest = self.part.n_tokens - end
+
         if len(ids) == self.n and rest > 1 and len(starts) % world_size == rank:
             row = self.part.windows(np.array([end]), rest)
             draw = row_draw("evaluation", np.array([self.n]))
@@ -115,6 +116,7 @@ class PairLoader(Loader):
 
         self.pairs = np.flatnonzero(~is_too_long | (too_long != "drop"))
         self.n = len(self.pairs)
+
         if not self.n or (self.n_too_long and too_long == "error"):
             pairs = f"{self.n_too_long} of {len(lengths)} pairs of {self.part.split}"
             context = f"a context of {self.objective.context_length}"
@@ -161,6 +163,7 @@ class PairLoader(Loader):
         for i, (n, m) in enumerate(self.lengths[ids[rows]]):
             sources[i] = sources[i][:n]
             targets[i] = np.append(targets[i], end)[: m + 1]
+
         return self.objective.batch(sources, targets, self.widths[ids].max(0), self.tokenizer)
 
     def evaluation(

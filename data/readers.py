@@ -106,6 +106,7 @@ def read_lines(path: Path) -> Iterator[str]:
 def rechunk(chunks: Iterable[str]) -> Iterator[str]:
     """The same text in chunks of about CHUNK_CHARS, cut at token boundaries if there are any."""
     rest = ""
+
     for chunk in chunks:
         text = rest + chunk
         start = 0

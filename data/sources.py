@@ -279,6 +279,7 @@ def documented_functions(path: Path) -> list[Document]:
         tree = ast.parse(text)
 
     documents = []
+
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

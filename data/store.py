@@ -103,6 +103,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / "index.json"
+
         try:
             index = json.loads(path.read_text())
             for name, size in index["files"].items():
