@@ -227,7 +227,7 @@ def test_a_terminal_shows_each_token(terminal):
     at_once, same = terminal(*args, "--no-stream")
     assert len(at_once) == 1
     assert same == printed
-    assert len(terminal(*args, "--n", "2")[0]) == 2
+    assert len(terminal(*args, "--n", "2")[0]) == 3, "with a line between the samples"
 
 
 def test_json_on_a_terminal_is_ascii(terminal):
@@ -372,8 +372,8 @@ WRONG = [
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run was trained with up to"),
-    ("gpt2", "--file none.txt", "--file none.txt cannot be read (No such file or directory)"),
-    ("gpt2", "--file latin.txt", "--file latin.txt cannot be read ('utf-8' codec"),
+    ("gpt2", "--file none.txt", "none.txt cannot be read (No such file or directory)"),
+    ("gpt2", "--file latin.txt", "latin.txt cannot be read ('utf-8' codec"),
     ("gpt2", "--prompt a\udcff", "the prompt is not UTF-8"),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
     ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; did you mean --temp"),

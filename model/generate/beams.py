@@ -47,18 +47,19 @@ def beam_search(
     best_score = -math.inf
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = at_least_float32(state.next_logits()).log_softmax(-1)
-        totals_BV = logprobs_BV + logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
+        sums_B1 = logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
+        totals = (logprobs_BV + sums_B1).flatten()
         # twice as many as beams, so that enough remain where each beam also ends
-        top = totals_BV.flatten().topk(min(2 * beams, totals_BV.numel())).indices
+        top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
             raise FloatingPointError(NOT_FINITE)
         rows = []
         longer: list[Hypothesis] = []
-        for rank, (index, logprob) in enumerate(zip(top.tolist(), chosen, strict=True)):
+        for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
             ids, logprobs = active[row]
-            hypothesis = Hypothesis([*ids, i], [*logprobs, logprob])
+            hypothesis = Hypothesis([*ids, i], [*logprobs, chosen[rank]])
             if i in stop or length == max_new_tokens:
                 score = hypothesis.score(length, length_penalty)
                 if rank < beams and score > best_score:
@@ -75,4 +76,4 @@ def beam_search(
         state.select_rows(rows)
         state.append([h.ids[-1] for h in longer])
         active = longer
-    return [DecodeStep([i], [p]) for i, p in zip(best.ids, best.logprobs, strict=True)]
+    return [DecodeStep([i], [logprob]) for i, logprob in zip(*best, strict=True)]

@@ -45,13 +45,16 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped
     together."""
     vocab_size = logits_BV.shape[-1]
+    top_k = min(sampling.top_k or vocab_size, vocab_size)
     # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
     top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p
-    if sampling.top_k is not None or top_p != math.inf:
-        ordered = logits_BV.topk(min(sampling.top_k or vocab_size, vocab_size)).values
+    if top_k < vocab_size or top_p < 1:
+        ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
-        kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True).clamp(min=1)
-        logits_BV = logits_BV.masked_fill(logits_BV < ordered.gather(-1, kept - 1), -math.inf)
+        before = probs.cumsum(-1) - probs
+        kept = (before < top_p).sum(-1, keepdim=True).clamp(min=1)
+        least_B1 = ordered.gather(-1, kept - 1)
+        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
     if sampling.min_p is not None:
         least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
@@ -64,7 +67,10 @@ def uniform(seed: int, row_id: int, step: int) -> float:
 
 
 def sample_next(
-    logits_BV: Tensor, seen_BV: Tensor | None, uniforms: Sequence[float], sampling: Sampling
+    logits_BV: Tensor,
+    seen_BV: Tensor | None,
+    uniforms: Sequence[float],
+    sampling: Sampling,
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row has already, None without a
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
