@@ -77,11 +77,11 @@ def train(config: Config, origin: dict[str, Any]) -> float:
         saver = Checkpointer(run, config.checkpoint.keep, world, model, optimizers)
         state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
 
-        # micro-batches that fit in memory; torch.compile, DDP
+        # micro-batches that fit in memory; DDP, torch.compile
         needed = state_bytes(model, optimizers)
         found = state.micro_batch_size
         state.micro_batch_size = fit_micro_batch(module, data.train, config, world, needed, found)
-        train_module = distributed.wrap(compile_module(module, config, world), world)
+        train_module = compile_module(distributed.wrap(module, world), config, world)
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
@@ -92,8 +92,8 @@ def train(config: Config, origin: dict[str, Any]) -> float:
         log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
         try:
             loop(config, world, data, module, train_module, optimizers, state, saver, log)
-            metrics = evaluate(module, data, world, state.micro_batch_size)
-            log.evaluation(state, full=True, **metrics)
+            metrics = evaluate(module, data, world, state.micro_batch_size, watch=log.watch)
+            log.evaluation(state, metrics, full=True)
         except StopRequested:
             if state.step:
                 saver.finish(state)
@@ -136,7 +136,7 @@ def loop(
         """Evaluate a part of the validation set, always the same; whether it is the best so far."""
         size = state.micro_batch_size
         metrics = evaluate(module, data, world, size, config.eval.max_examples)
-        log.evaluation(state, **metrics)
+        log.evaluation(state, metrics)
         return state.judge(metrics["val_loss"])
 
     distributed.catch_signals()
@@ -200,10 +200,12 @@ def update(
     parameters = list(module.parameters())
     norm = distributed.whole(clip_grad_norm_(parameters, config.train.grad_clip or math.inf))
 
-    # the numbers of all processes: the only wait for a GPU. A NaN or infinity never reaches the weights
+    # the numbers of all processes: the only wait for a GPU
     clock = seconds if world.is_main else 0.0
     sums = world.sum(total, batch.count, norm, clock, len(distributed.received)).tolist()
     loss, grad_norm, seconds = sums[0] / sums[1], sums[2] / world.size, sums[3]
+
+    # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
     for name, number in (("loss", loss), ("gradient", 0.0 if overflow else grad_norm)):
         if not math.isfinite(number):

@@ -86,7 +86,7 @@ def explain(error: Exception) -> tuple[int | None, str]:
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
             return (
                 6,
-                f"out of memory ({reason}); lower train.micro_batch_size, or choose a smaller size=",
+                f"out of memory ({reason}); lower train.micro_batch_size, or choose a size=",
             )
         if LOST_PEER.search(message):
             return 7, f"another process of this run has ended or does not respond ({reason})"
@@ -95,13 +95,15 @@ def explain(error: Exception) -> tuple[int | None, str]:
 
 
 def run_job(function: Callable[[], float | None]) -> float | None:
-    """One run, called by Hydra. The error of a sweep's run is Hydra's, which goes on with the next."""
+    """One run, called by Hydra. The error of a sweep's run is Hydra's, which goes on with the
+    next."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     try:
         return function()
     except Exception as error:
-        if HydraConfig.get().mode.name == "MULTIRUN":
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise
         raise SystemExit(report(error)) from None
 

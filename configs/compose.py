@@ -27,6 +27,7 @@ FLAGS = {
     *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
     *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 }
+GPT2_SIZES = {"gpt2-medium": "350m", "gpt2-large": "774m", "gpt2-xl": "1558m"}
 # what other projects call a setting
 SYNONYMS = {
     "lr": "learning_rate max_lr",
@@ -59,7 +60,8 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings added."""
+    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
+    added."""
     flags = [argument for argument in arguments if not is_override(argument)]
     overrides = [quote(argument) for argument in arguments if is_override(argument)]
     if unknown := [
@@ -83,7 +85,8 @@ def is_override(argument: str) -> bool:
 
 
 def quote(override: str) -> str:
-    """Values of the VERBATIM keys are taken as typed, but for lists: a sweep has one (-m name=a,b)."""
+    """Values of the VERBATIM keys are taken as typed, but for lists: a sweep has one (-m
+    name=a,b)."""
     key, _, value = override.partition("=")
     is_list = "," in value and not os.path.exists(os.path.expanduser(value))
     if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"\[]|\$\{", value):
@@ -178,6 +181,8 @@ def explain_unparsed(override: str) -> str:
 
 
 def unknown_option(group: str, option: str, options: Sequence[str]) -> str:
+    if group == "model" and (size := GPT2_SIZES.get(option)):
+        return f"unknown option model={option}; write model=gpt2 size={size}"
     if group == "data" and (
         os.path.exists(os.path.expanduser(option)) or re.search(r"[./]", option)
     ):
@@ -186,7 +191,10 @@ def unknown_option(group: str, option: str, options: Sequence[str]) -> str:
             kind = "table"
         return f"data=... is a kind of data, not a path; use data={kind} data.path={option}"
     hint = did_you_mean(option, options)
-    return f"unknown option {group}={option}{hint}; choose one of: {', '.join(options)}"
+    known = f"choose one of: {', '.join(options)}"
+    if group == "model" and not hint:
+        known += "; a pretrained model is loaded by init_from=FOLDER"
+    return f"unknown option {group}={option}{hint}; {known}"
 
 
 def unknown_setting(key: str, arguments: Sequence[str]) -> str:

@@ -1,12 +1,16 @@
-"""Registry: plain data such as {kind: gqa, queries_per_kv: 2} becomes an object, checked by annotations."""
+"""Registry: plain data such as {kind: gqa, queries_per_kv: 2} becomes an object, checked by
+annotations."""
 
 import inspect
 import math
 import sys
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+Schema = TypeVar("Schema")
 
 
 @dataclass(frozen=True)
@@ -18,10 +22,10 @@ class Bounds:
     above: float = -math.inf
     below: float = math.inf
 
-    def allow(self, value):
+    def allow(self, value: float) -> bool:
         return self.least <= value <= self.most and self.above < value < self.below
 
-    def __str__(self):
+    def __str__(self) -> str:
         phrases = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
         ends = {name: getattr(self, name) for name in phrases if math.isfinite(getattr(self, name))}
         if ends.keys() == {"least", "most"}:
@@ -46,10 +50,10 @@ NAMES = {
 NAMES |= {list: "a list", dict: "a group of settings"}
 
 
-def matches(value, annotation):
+def matches(value: Any, annotation: Any) -> bool:
     if annotation in (Any, inspect.Parameter.empty):
         return True
-    base, *inner = get_origin(annotation), *get_args(annotation)
+    base, inner = get_origin(annotation), get_args(annotation)
     if base is Annotated:
         kind, limit = inner
         if isinstance(limit, tuple):
@@ -65,7 +69,7 @@ def matches(value, annotation):
     return type(value) is annotation and (annotation is not str or "\0" not in value)
 
 
-def describe_type(annotation):
+def describe_type(annotation: Any) -> str:
     base, inner = get_origin(annotation), get_args(annotation)
     if base is Annotated:
         kind, limit = inner
@@ -80,7 +84,7 @@ def describe_type(annotation):
     return NAMES.get(base or annotation) or annotation.__name__
 
 
-def check_value(name, value, annotation):
+def check_value(name: str, value: Any, annotation: Any) -> Any:
     """The value, if its annotation allows it; 1e3 passes as an integer, too."""
     if isinstance(value, float) and value.is_integer() and not matches(value, annotation):
         value = int(value) if matches(int(value), annotation) else value
@@ -89,71 +93,84 @@ def check_value(name, value, annotation):
     return value
 
 
-def from_dict(schema, values, path=""):
+def from_dict(schema: type[Schema], values: Any, path: str = "") -> Schema:
     """A dataclass from plain data; unknown and missing keys are errors."""
-    hints, made = get_type_hints(schema, include_extras=True), {}
+    hints = get_type_hints(schema, include_extras=True)
     if not isinstance(values, dict):
-        example = f"{path}{next(iter(hints))}={values!s:.60}"
+        first, hint = next(iter(hints.items()))
+        example = f"{path}{first}={values if matches(values, hint) else '...'}"
         raise ValueError(f"{path[:-1]} is a group of settings; set one of them, such as {example}")
     if unknown := [name for name in values if name not in hints]:
         known = ", ".join(path + name for name in hints)
         raise ValueError(f"unknown setting {path}{unknown[0]!s:.60}; there are {known}")
-    for field in fields(schema):
-        name, hint, full = field.name, hints[field.name], f"{path}{field.name}"
-        if name in values and is_dataclass(hint):
-            made[name] = from_dict(hint, values[name], f"{full}.")
-        elif name in values:
-            made[name] = check_value(full, values[name], hint)
-        elif field.default is MISSING:
-            raise ValueError(f"{full} is missing")
+    made = {}
+    for name, hint in hints.items():
+        if name not in values:
+            if not hasattr(schema, name):  # it has no default
+                raise ValueError(f"{path}{name} is missing")
+        elif isinstance(hint, type) and is_dataclass(hint):
+            made[name] = from_dict(hint, values[name], f"{path}{name}.")
+        else:
+            made[name] = check_value(f"{path}{name}", values[name], hint)
     return schema(**made)
 
 
-def flatten(node, path=""):
+def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
     """{dotted key: value} of nested dicts."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in node.items():
-        flat |= (
-            flatten(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-        )
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{path}{key}.")
+        else:
+            flat[f"{path}{key}"] = value
     return flat
 
 
 @cache
-def signature(constructor):
+def signature(constructor: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(constructor).parameters
 
 
-def config_options(constructor, shared):
-    """The parameters that a config may set: those that neither the parent shares nor the kind has fixed."""
+def config_options(
+    constructor: Callable[..., Any], shared: dict[str, Any]
+) -> dict[str, inspect.Parameter]:
+    """The parameters that a config may set: not those that the parent shares or the kind has
+    fixed."""
     fixed = constructor.keywords if isinstance(constructor, partial) else {}
     return {name: p for name, p in signature(constructor).items() if name not in {*shared, *fixed}}
 
 
-def construct(name, constructor, options, shared):
+def construct(
+    name: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
+) -> Any:
     """constructor(**options), and those of the shared values that it has a parameter for."""
     known = config_options(constructor, shared)
-    if unknown := [option for option in options if option not in known]:
-        names = ", ".join(known) or "none"
-        raise ValueError(f"{name} has no option {unknown[0]!r}; its options are: {names}")
-    if missing := [
-        o for o in known if known[o].default is inspect.Parameter.empty and o not in options
-    ]:
+    arguments = {key: value for key, value in shared.items() if key in signature(constructor)}
+    for option, value in options.items():
+        if option not in known:
+            names = ", ".join(known) or "none"
+            raise ValueError(f"{name} has no option {option!r}; its options are: {names}")
+        arguments[option] = check_value(f"{name}: {option}", value, known[option].annotation)
+    required = [key for key, p in known.items() if p.default is inspect.Parameter.empty]
+    if missing := [key for key in required if key not in options]:
         raise ValueError(f"{name} needs a value for {', '.join(missing)}")
-    options = {o: check_value(f"{name}: {o}", v, known[o].annotation) for o, v in options.items()}
     try:
-        return constructor(
-            **{n: v for n, v in shared.items() if n in signature(constructor)}, **options
-        )
+        return constructor(**arguments)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def build(name, kinds, node, shared, needs=None):
-    """kinds[node["kind"]] with the node's other options; `needs`: only kinds that take this shared value."""
+def build(
+    name: str,
+    kinds: Mapping[str, Any],
+    node: Any,
+    shared: dict[str, Any],
+    needs: str | None = None,
+) -> Any:
+    """kinds[node["kind"]] with its other options. needs: only kinds that take this shared value."""
     options = dict(node)
     kind = options.pop("kind", None)
-    names = [k for k in kinds if needs in (None, *signature(kinds[k]))]
+    names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
     if kind not in names:
         raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}")
     return construct(f"{name} ({kind})", kinds[kind], options, shared)

@@ -1,4 +1,5 @@
-"""Schema: the config as typed data. Defaults live in the YAML files alone; a part is a dict with its kind."""
+"""Schema: the config as typed data. Defaults live in the YAML files alone; a part is a dict with
+its kind."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -6,56 +6,50 @@ python -m data data=text data.path=book.txt model=bert
 import sys
 
 from configs.cli import ArgumentParser, print, run_command
-from configs.compose import check_flags, compose
+from configs.compose import compose
 from configs.schema import IGNORE_INDEX
 
 MAX_ROWS = 4  # of the first batch
 
 
-def main(args):
-    check_flags(args, {"-h", "--help"})
-    parser = ArgumentParser(prog="python -m data", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="a group or setting of configs/"
-    )
+def main(args: list[str] | None = None) -> None:
+    parser = ArgumentParser(prog="python -m data", description=str(__doc__).splitlines()[0])
+    help = "a group or setting of configs/"
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     config = compose(parser.parse_args(args).overrides)
-    from data.corpus import load, tokenizing_progress  # not for --help: it imports torch
+    from data.corpus import load  # not for --help: it imports torch
 
-    with tokenizing_progress() as report:
-        loaders = load(config, report=report)
-    train, tokenizer, size = loaders.train, loaders.tokenizer, config.train.batch_size
-    pairs = train.objective.input_kind == "pairs"
-    names = [
-        "",
-        "pairs" if pairs else "documents",
-        "bytes",
-        "tokens",
-        "used" if pairs else "sequences",
-    ]
-    print("{:<12}{:>12}{:>15}{:>15}{:>12}".format(*names))
-    for name, loader in (("train", train), ("validation", loaders.validation)):
-        part = loader.part
-        print(
-            f"{name:<12}{part.n_items:>12,}{part.n_bytes:>15,}{part.n_tokens:>15,}{loader.n:>12,}"
-        )
-    print(f"\ntokenizer   {config.tokenizer['kind']}, vocab_size {tokenizer.vocab_size:,}")
-    print(f"            {train.part.n_bytes / train.part.n_tokens:.2f} bytes per token (train)")
-    print(f"objective   {config.objective['kind']}")
-    print(f"batch size  {size}, {train.n / size:,.1f} steps per epoch")
-    if pairs and train.n_too_long:
+    loaders = load(config)
+    train = loaders.train
+    part = train.part
+    is_pairs = loaders.objective == "pairs"
+    items = "pairs" if is_pairs else "documents"
+    used = "used" if is_pairs else "sequences"
+    print(f"{'':<12}{items:>12}{'bytes':>15}{'tokens':>15}{used:>12}")
+    for loader in (train, loaders.validation):
+        sizes = f"{loader.part.n_items:>12,}{loader.part.n_bytes:>15,}{loader.part.n_tokens:>15,}"
+        print(f"{loader.part.split:<12}{sizes}{loader.n:>12,}")
+
+    vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
+    print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
+    print(f"            {part.n_bytes / part.n_tokens:.2f} bytes per token (train)")
+    print(f"objective   {loaders.objective}")
+    steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
+    print(f"batch size  {train.batch_size}, {steps}")
+    if train.n_too_long:
         print(f"too long    {train.n_too_long:,} training pairs ({config.objective['too_long']})")
-    print(f"cached in   {train.part.path.parent}\n")
+    print(f"cached in   {part.folder}\n")
 
     batch = train.batch(0)
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
     print(f"first batch: {shapes}, {batch.count:,} targets")
-    for row in range(min(MAX_ROWS, size)):
+    for row in range(min(MAX_ROWS, train.batch_size)):
         print()
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
-            if not name.endswith("visible"):
+            if name != "source_visible":
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
-                print(f"{name:<12}{tokenizer.decode_with_specials(ids)!r}")
+                print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))

@@ -1,7 +1,9 @@
-"""From a config to loaders: builds the source, objective and tokenizer it names, and prepares the corpus."""
+"""From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
 
 import sys
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.console import Console
@@ -10,12 +12,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from configs.cli import print
 from configs.registry import Ratio, build, check_value
+from configs.schema import Config
 from data.loader import PairLoader, TokenLoader
-from data.objectives import OBJECTIVES
-from data.prepare import prepare
-from data.sources import SOURCES
-from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
-from data.tokenizers.train import TOKENIZERS
+from data.objectives import OBJECTIVES, Objective
+from data.prepare import Report, prepare
+from data.sources import SOURCES, Source
+from data.tokenizers.tokenizer import State, Tokenizer, tokenizer_from_state
+from data.tokenizers.train import TOKENIZERS, Texts
 
 LARGE = 10**7  # bytes of text, which may take a while
 
@@ -27,86 +30,96 @@ class Loaders(NamedTuple):
     validation: TokenLoader | PairLoader
 
     @property
-    def name(self):
-        """Of the corpus, equal only where the text, the tokenizer and all their options are."""
-        return self.train.part.path.parent.name
+    def name(self) -> str:
+        """Of the corpus, equal only where the tokens, the tokenizer and all options are."""
+        return self.train.part.content
 
 
-def build_data(config):
+def build_data(config: Config) -> tuple[Source, Objective, str, float]:
     """(source, objective, cache, val_fraction) of a config; no text is read."""
-    options, architecture = dict(config.data), config.model.kind
+    options = dict(config.data)
     cache = check_value("data.cache", options.pop("cache", None), str)
     val_fraction = check_value("data.val_fraction", options.pop("val_fraction", None), Ratio)
     if not cache:
         raise ValueError("data.cache is empty; give a folder")
     source = build("data", SOURCES, options, {"cache": cache})
+    architecture = config.model.kind
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
     name = f"objective={config.objective['kind']}"
     if objective.input_kind != source.input_kind:
-        text = f"data={options['kind']} gives {source.input_kind}"
-        raise ValueError(f"{name} needs {objective.input_kind}, and {text}; use objective=auto")
+        given = f"data={options['kind']} gives {source.input_kind}"
+        raise ValueError(f"{name} needs {objective.input_kind}, and {given}; use objective=auto")
+
     if architecture not in objective.architectures:
         # every architecture has an objective for text
         hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
-        kinds = " or ".join(objective.architectures)
+        needed = " or ".join(objective.architectures)
         raise ValueError(
-            f"{name} needs a model whose kind is {kinds}, not {architecture}; use {hint}"
+            f"{name} needs a model whose kind is {needed}, not {architecture}; use {hint}"
         )
+
     return source, objective, cache, val_fraction
 
 
-def load(config, tokenizer=None, report=None):
+def load(
+    config: Config, tokenizer: Tokenizer | None = None, report: Report | None = None
+) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
     source, objective, cache, val_fraction = build_data(config)
-    pretrained = tokenizer and FromState(tokenizer.state())
-    trainer = pretrained or build("tokenizer", TOKENIZERS, config.tokenizer, {})
-    corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
-    make = PairLoader if objective.input_kind == "pairs" else TokenLoader
-    sizes = {"batch_size": config.train.batch_size, "seed": config.seed}
-    splits = corpus.train, corpus.validation
-    return Loaders(
-        config.objective["kind"],
-        corpus.tokenizer,
-        *(make(s, objective, corpus.tokenizer, **sizes) for s in splits),
-    )
+    if tokenizer:
+        trainer = Pretrained(tokenizer.state())
+    else:
+        trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+
+    with tokenizing_progress() if report is None else nullcontext(report) as report:
+        corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
+        loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
+        train, validation = (
+            loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
+            for part in (corpus.train, corpus.validation)
+        )
+
+    return Loaders(config.objective["kind"], corpus.tokenizer, train, validation)
 
 
-class FromState:
+@dataclass
+class Pretrained:
     """A trainer that gives the tokenizer of a pretrained model."""
 
-    def __init__(self, state):
-        self.state = state  # which a corpus in the cache depends on
+    state: State
 
-    def train(self, texts, specials):
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         tokenizer = tokenizer_from_state(self.state)
-        if missing := [name for name in specials if name not in tokenizer.specials]:
+        missing = [name for name in specials if name not in tokenizer.specials]
+        if missing:
             known = ", ".join(tokenizer.specials)
-            reason = (
+            need = (
                 f"this objective needs the special token {missing[0]!r}; the tokenizer has {known}"
             )
-            raise ValueError(f"{reason}; start from a model that was trained with this objective")
+            raise ValueError(f"{need}; start from a model that was trained with this objective")
         return tokenizer
 
 
 @contextmanager
-def tokenizing_progress():
-    """A function for prepare(report=): a progress bar on a terminal, else a line about a large text; and a
-    line at the end."""
+def tokenizing_progress() -> Iterator[Report]:
+    """A function for prepare(report=): a progress bar on a terminal, else a line about a large
+    text; and a line at the end."""
     console = Console(stderr=True)
+    is_live = console.is_terminal
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        bar.add_task("", visible=False)
-        [task] = bar.tasks
+    with Progress(*columns, console=console, transient=True, disable=not is_live) as progress:
+        progress.add_task("", visible=False)
+        [task] = progress.tasks
 
-        def report(done, total):
-            if not done and not console.is_terminal and (total or LARGE) >= LARGE:
-                print(f"tokenizing {decimal(total) if total else 'the text'} ...", file=sys.stderr)
-            bar.update(task.id, completed=done, total=total, visible=True)
+        def report(done: int, total: int | None) -> None:
+            if not done and not is_live and (total or LARGE) >= LARGE:
+                size = decimal(total) if total else "the text"
+                print(f"tokenizing {size} ...", file=sys.stderr)
+            progress.update(task.id, completed=done, total=total, visible=True)
 
         yield report
+
     if task.completed:
         speed = f" ({decimal(round(task.speed))}/s)" if task.speed else ""
-        print(f"tokenized {decimal(task.completed)}{speed}", file=sys.stderr)
+        print(f"tokenized {decimal(int(task.completed))}{speed}", file=sys.stderr)

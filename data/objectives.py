@@ -3,226 +3,268 @@
 The names given to draw() are seeds: with other names, the same seed gives other batches.
 """
 
+import math
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
+from torch import Tensor
 
 from configs.registry import Bounds, Ratio
 from configs.schema import IGNORE_INDEX
+from data.tokenizers.tokenizer import Tokenizer
 
+Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random words
 MeanLength = Annotated[float, Bounds(least=1)]
 
 
+def rank_slice(n_rows: int, rank: int, world_size: int) -> slice:
+    """The rows of a batch that one process gets."""
+    return slice(rank * n_rows // world_size, (rank + 1) * n_rows // world_size)
+
+
 class Batch(NamedTuple):
-    """Keyword arguments of the model's forward and the targets, (B, T) each, and the number of targets."""
+    """Keyword arguments of the model's forward, and the targets, (B, T) each; how many targets."""
 
-    inputs: dict[str, torch.Tensor]
-    targets: torch.Tensor
-    count: int
+    inputs: dict[str, Tensor]
+    targets: Tensor
+    count: int  # type: ignore[assignment]  # not that of tuple
 
-    def map_tensors(self, function):
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         inputs = {name: function(x) for name, x in self.inputs.items()}
         return Batch(inputs, function(self.targets), self.count)
 
-    def to(self, device):
-        return self.map_tensors(lambda x: x.to(device, non_blocking=True))
+    def to(self, device: torch.device) -> "Batch":
+        is_gpu = device.type == "cuda"  # elsewhere a copy may be read before it is there
+        return self.map_tensors(lambda x: x.to(device, non_blocking=is_gpu))
 
-    def pinned(self):
-        return self.map_tensors(torch.Tensor.pin_memory)
+    def pinned(self) -> "Batch":
+        return self.map_tensors(lambda x: x.contiguous().pin_memory())
 
-    def rows(self, start, stop):
+    def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
         part = self.map_tensors(lambda x: x[start:stop])
-        return part._replace(count=int((part.targets != IGNORE_INDEX).sum()))
+        return part._replace(count=count_targets(part.targets))
 
-    def share(self, rank, size):
-        n = len(self.targets)
-        rows = slice(rank * n // size, (rank + 1) * n // size)
-        return (
-            self.rows(rows.start, rows.stop)
-            if rows.start < rows.stop
-            else self.rows(0, 1).without_targets()
-        )
-
-    def without_targets(self):
+    def without_targets(self) -> "Batch":
         return self._replace(targets=torch.full_like(self.targets, IGNORE_INDEX), count=0)
 
+    def share(self, rank: int, size: int) -> "Batch":
+        """The rows of one of `size` processes. All have equally many, for they must run equally
+        many forward passes: a process that lacks one gets the first row, without targets."""
+        n_rows = len(self.targets)
+        rows = list(range(n_rows)[rank_slice(n_rows, rank, size)])
+        n_missing = math.ceil(n_rows / size) - len(rows)
 
-def make_batch(inputs, targets, count):
-    return Batch(
-        {name: torch.from_numpy(x) for name, x in inputs.items()}, torch.from_numpy(targets), count
-    )
+        part = self.map_tensors(lambda x: x[rows + [0] * n_missing])
+        part.targets[len(rows) :] = IGNORE_INDEX
+        return part._replace(count=count_targets(part.targets))
+
+
+def count_targets(targets: Tensor) -> int:
+    return int((targets != IGNORE_INDEX).sum())
+
+
+def make_batch(targets: ndarray, **inputs: ndarray) -> Batch:
+    tensors = {name: torch.from_numpy(x) for name, x in inputs.items()}
+    target_tensor = torch.from_numpy(targets)
+    return Batch(tensors, target_tensor, count_targets(target_tensor))
 
 
 class NextToken:
     """Each token is predicted from those before it."""
 
-    input_kind, architectures, specials = "text", ("decoder",), ("end",)
+    input_kind = "text"
+    architectures = ("decoder",)
+    specials = ("end",)
     lookahead = 1  # tokens of a row beyond seq_len
 
-    def __init__(self, context_length):
+    def __init__(self, context_length: int) -> None:
         self.seq_len = context_length
 
-    def batch(self, rows, draw, tokenizer):
-        return make_batch({"tokens": rows[:, :-1]}, rows[:, 1:], rows[:, 1:].size)
-
-
-def random_subset_mask(words, n):
-    """True at the n lowest of each row: n positions, sampled without replacement."""
-    mask = np.zeros(words.shape, bool)
-    np.put_along_axis(mask, np.argsort(words, axis=1, kind="stable")[:, :n], True, axis=1)
-    return mask
+    def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
+        return make_batch(tokens=rows[:, :-1], targets=rows[:, 1:])
 
 
 class Masked:
-    """Masked language modeling (arxiv.org/abs/1810.04805): of the tokens to predict, 80 % are replaced by a
-    mask, 10 % by a random token, and 10 % are left as they are."""
+    """Masked language modeling (arxiv.org/abs/1810.04805): of the tokens to predict, 80 % are
+    replaced by a mask, 10 % by a random token, and 10 % are left as they are."""
 
-    input_kind, architectures, specials = "text", ("encoder",), ("end", "mask")
+    input_kind = "text"
+    architectures = ("encoder",)
+    specials = ("end", "mask")
     lookahead = 0
 
-    def __init__(self, context_length, mask_prob: Ratio):
-        self.seq_len, self.mask_prob = context_length, mask_prob
+    def __init__(self, context_length: int, mask_prob: Ratio) -> None:
+        self.seq_len = context_length
+        self.mask_prob = mask_prob
 
-    def batch(self, rows, draw, tokenizer):
+    def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
         length = rows.shape[1]
         n = max(1, round(self.mask_prob * length))
-        is_masked = random_subset_mask(draw("asked", length), n)
+        is_target = random_subset_mask(draw("asked", length), n)
+
         roll = draw("fate", length) % np.uint64(10)
-        random_ids = (draw("other", length) % np.uint64(tokenizer.n_ordinary)).astype(np.int64)
-        tokens = np.where(is_masked & (roll < 8), tokenizer.specials["mask"], rows)
-        tokens = np.where(is_masked & (roll == 8), random_ids, tokens)
-        return make_batch(
-            {"tokens": tokens}, np.where(is_masked, rows, IGNORE_INDEX), n * len(rows)
-        )
+        random_ids = draw("other", length) % np.uint64(tokenizer.n_ordinary)
+        tokens = np.where(is_target & (roll < 8), tokenizer.specials["mask"], rows)
+        tokens = np.where(is_target & (roll == 8), random_ids.astype(np.int64), tokens)
+        targets = np.where(is_target, rows, IGNORE_INDEX)
+
+        return make_batch(tokens=tokens, targets=targets)
+
+
+def random_subset_mask(words: ndarray, n: int) -> ndarray:
+    """True at the n lowest of each row: n positions, sampled without replacement."""
+    mask = np.zeros(words.shape, bool)
+    lowest = np.argsort(words, axis=1, kind="stable")[:, :n]
+    np.put_along_axis(mask, lowest, True, axis=1)
+    return mask
 
 
 class Span:
-    """Span corruption (arxiv.org/abs/1910.10683): a sentinel replaces each span, and the target lists them
-    after their sentinels. Exactly noise_density of the tokens are removed, so all rows have one length."""
+    """Span corruption (arxiv.org/abs/1910.10683): a sentinel replaces each span, and the target
+    lists them after their sentinels. Exactly noise_density of the tokens are removed, so all rows
+    have one length."""
 
-    input_kind, architectures, lookahead = "text", ("encoder_decoder",), 0
+    input_kind = "text"
+    architectures = ("encoder_decoder",)
+    lookahead = 0
 
-    def __init__(self, context_length, noise_density: Ratio, mean_span_length: MeanLength):
-        self.noise_density, self.mean_span_length = noise_density, mean_span_length
+    def __init__(
+        self, context_length: int, noise_density: Ratio, mean_span_length: MeanLength
+    ) -> None:
+        self.noise_density = noise_density
+        self.mean_span_length = mean_span_length
+
         # as much text as fits once its spans are removed, if the target fits, too
         lengths = range(2, 2 * context_length + 2)
         n = bisect_right(lengths, context_length, key=self.longest)
         if not n:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
-        self.seq_len = lengths[n - 1]
-        self.specials = (
-            "end",
-            "start",
-            *(f"sentinel_{i}" for i in range(self.sizes(self.seq_len)[1])),
-        )
 
-    def sizes(self, length):
+        self.seq_len = lengths[n - 1]
+        _, n_spans = self.sizes(self.seq_len)
+        self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(n_spans)))
+
+    def sizes(self, length: int) -> tuple[int, int]:
         """(tokens removed, in how many spans)"""
         removed = min(max(1, round(self.noise_density * length)), length - 1)
-        return removed, min(max(1, round(removed / self.mean_span_length)), length - removed)
+        spans = max(1, round(removed / self.mean_span_length))
+        return removed, min(spans, length - removed)
 
-    def longest(self, length):
+    def longest(self, length: int) -> int:
+        """Of source and target."""
         removed, spans = self.sizes(length)
         return max(length - removed + spans, removed + spans + 1)
 
-    def batch(self, rows, draw, tokenizer):
-        removed, spans = self.sizes(rows.shape[1])
-        kept_lengths = random_partition(rows.shape[1] - removed, spans, partial(draw, "kept"))
+    def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
+        n_rows, length = rows.shape
+        removed, spans = self.sizes(length)
+
+        kept_lengths = random_partition(length - removed, spans, partial(draw, "kept"))
         removed_lengths = random_partition(removed, spans, partial(draw, "cut"))
-        lengths = np.stack([kept_lengths, removed_lengths], 2).reshape(len(rows), -1)
-        is_removed = np.stack([np.repeat(np.arange(2 * spans) % 2 == 1, row) for row in lengths])
+        lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()  # they take turns
+        is_removed = np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(rows.shape)
+
         sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
-        start, end = (
-            np.full((len(rows), 1), tokenizer.specials[name]) for name in ("start", "end")
-        )
-        source = collapse_spans(rows, is_removed, sentinels)
-        targets = np.hstack([target, end])
+        start = np.full((n_rows, 1), tokenizer.specials["start"])
+        end = np.full((n_rows, 1), tokenizer.specials["end"])
+
         return make_batch(
-            {"source": source, "tokens": np.hstack([start, target])}, targets, targets.size
+            source=collapse_spans(rows, is_removed, sentinels),
+            tokens=np.hstack([start, target]),
+            targets=np.hstack([target, end]),
         )
 
 
-def random_partition(total, n, draw):
+def random_partition(total: int, n: int, draw: Callable[[int], ndarray]) -> ndarray:
     """`total` as a sum of n positive lengths, each such sum equally likely."""
     mask = random_subset_mask(draw(total - 1), n - 1)
     cuts = 1 + np.nonzero(mask)[1].reshape(len(mask), n - 1)
     return np.diff(cuts, axis=1, prepend=0, append=total)
 
 
-def collapse_spans(rows, is_removed, sentinels):
+def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> ndarray:
     """Each run of removed tokens becomes its sentinel."""
-    first = is_removed & ~np.hstack([np.zeros((len(rows), 1), bool), is_removed[:, :-1]])
-    number = np.cumsum(first, axis=1) - 1
-    return np.where(first, sentinels[number], rows)[~is_removed | first].reshape(len(rows), -1)
+    is_first = is_removed & np.diff(is_removed, axis=1, prepend=False)
+    numbers = np.cumsum(is_first, axis=1) - 1
+    collapsed = np.where(is_first, sentinels[numbers], rows)
+    return collapsed[~is_removed | is_first].reshape(len(rows), -1)
 
 
 class Seq2Seq:
-    """The target is predicted from the source. A decoder reads both as one text, and only the target counts
-    for the loss; an encoder-decoder encodes the source."""
+    """The target is predicted from the source. A decoder reads both as one text, and only the
+    target counts for the loss; an encoder-decoder encodes the source."""
 
-    input_kind, architectures, specials = (
-        "pairs",
-        ("decoder", "encoder_decoder"),
-        ("end", "pad", "start"),
-    )
+    input_kind = "pairs"
+    architectures = ("decoder", "encoder_decoder")
+    specials = ("end", "pad", "start")
 
     def __init__(
-        self, context_length, architecture, too_long: Annotated[str, ("drop", "truncate", "error")]
-    ):
+        self,
+        context_length: int,
+        architecture: str,
+        too_long: Annotated[str, ("drop", "truncate", "error")],
+    ) -> None:
         if context_length < 3:
             raise ValueError(f"model.context_length is {context_length}: too short for a pair")
-        self.context_length, self.too_long, self.joined = (
-            context_length,
-            too_long,
-            architecture == "decoder",
-        )
+        self.context_length = context_length
+        self.too_long = too_long
+        self.is_joined = architecture == "decoder"
 
-    def truncated_lengths(self, source_lengths, target_lengths):
-        """How much of each source and target fits."""
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """(pair, 2): how much of each source and target fits."""
+        sources, targets = lengths.T
         room = self.context_length - 1  # beside the start token
-        if not self.joined:
-            return np.minimum(source_lengths, self.context_length), np.minimum(target_lengths, room)
-        # both share the room, and either has at least half of it
-        targets = np.minimum(target_lengths, np.maximum(room - source_lengths, room // 2))
-        return np.minimum(source_lengths, room - targets), targets
+        if self.is_joined:  # both share the room, and either has at least half of it
+            targets = np.minimum(targets, np.maximum(room - sources, room // 2))
+            sources = np.minimum(sources, room - targets)
+            return np.stack([sources, targets], 1)
+        return np.minimum(lengths, [self.context_length, room])
 
-    def widths(self, source_lengths, target_lengths):
+    def widths(self, lengths: ndarray) -> ndarray:
         """(pair, row): the tokens of the one or two rows that a pair becomes."""
-        if self.joined:
-            return (source_lengths + 1 + target_lengths)[:, None]
-        return np.stack([source_lengths, 1 + target_lengths], 1)
+        widths = lengths + np.array([0, 1])  # of the start token
+        return widths.sum(1, keepdims=True) if self.is_joined else widths
 
-    def batch(self, sources, targets, widths, tokenizer):
+    def batch(
+        self,
+        sources: list[ndarray],
+        targets: list[ndarray],
+        widths: ndarray,
+        tokenizer: Tokenizer,
+    ) -> Batch:
         """`targets` have an end token unless they are truncated."""
-        pad, start = tokenizer.specials["pad"], tokenizer.specials["start"]
-        pairs, count = list(zip(sources, targets, strict=True)), sum(map(len, targets))
-        if self.joined:
-            tokens = pad_rows(
-                [[*source, start, *target[:-1]] for source, target in pairs], *widths, pad
-            )
-            ignored = [[*[IGNORE_INDEX] * len(source), *target] for source, target in pairs]
-            return make_batch({"tokens": tokens}, pad_rows(ignored, *widths, IGNORE_INDEX), count)
-        source_width, target_width = widths
-        inputs = {"source": pad_rows(sources, source_width, pad)}
-        inputs["tokens"] = pad_rows(
-            [[start, *target[:-1]] for target in targets], target_width, pad
-        )
-        inputs["source_visible"] = np.arange(source_width) < np.array(
-            [[len(source)] for source in sources]
-        )
-        return make_batch(inputs, pad_rows(targets, target_width, IGNORE_INDEX), count)
+        pad = tokenizer.specials["pad"]
+        start = np.array([tokenizer.specials["start"]])
+        tokens = [np.append(start, target[:-1]) for target in targets]
+        inputs = {}
+
+        if self.is_joined:
+            tokens = list(map(np.append, sources, tokens))
+            silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
+            targets = list(map(np.append, silent, targets))
+        else:
+            lengths = np.array([len(source) for source in sources])
+            inputs["source"] = pad_rows(sources, widths[0], pad)
+            inputs["source_visible"] = np.arange(widths[0]) < lengths[:, None]
+
+        inputs["tokens"] = pad_rows(tokens, widths[-1], pad)
+        return make_batch(pad_rows(targets, widths[-1], IGNORE_INDEX), **inputs)
 
 
-def pad_rows(rows, width, value):
+def pad_rows(rows: list[ndarray], width: int, value: int) -> ndarray:
     padded = np.full((len(rows), width), value, np.int64)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return padded
 
 
+TextObjective = NextToken | Masked | Span
+Objective = TextObjective | Seq2Seq
 OBJECTIVES = {"next_token": NextToken, "masked": Masked, "span": Span, "pairs": Seq2Seq}

@@ -1,40 +1,47 @@
-"""Shuffling and random draws as pure functions of keys. No state is kept, so any position can be computed
-directly and resuming costs nothing."""
+"""Shuffling and random draws as pure functions of keys. No state is kept, so any position can be
+computed directly, and resuming costs nothing."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
+from numpy import ndarray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 ROUNDS = 10  # fewer would do for millions of examples, but not for five
 
+Rows = Sequence[int] | ndarray
 
-def hash_seed(*parts):
+
+def hash_seed(*parts: object) -> np.uint64:
     """A 64-bit seed; unlike a sum of seeds, (1, 2) and (2, 1) differ."""
     return np.frombuffer(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "<u8")[0]
 
 
-def splitmix64(x):
+def splitmix64(x: ndarray) -> ndarray:
     """The finalizer of SplitMix64: every bit of x affects every bit of the result."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def random_words(seed, row_ids, width):
+def random_words(seed: np.uint64, row_ids: Rows, width: int) -> ndarray:
     """`width` random uint64s for each row, independent of which other rows are drawn with it."""
     rows = splitmix64(np.asarray(row_ids, np.uint64)[:, None] * GOLDEN + seed)
     return splitmix64(rows + np.arange(1, width + 1, dtype=np.uint64) * GOLDEN)
 
 
-def permutation(positions, n, seed):
-    """A seeded permutation of range(n) at these positions: a Feistel network over the next even power of two,
-    repeated while the result is outside (en.wikipedia.org/wiki/Format-preserving_encryption)."""
+def permutation(positions: Rows, n: int, seed: np.uint64) -> ndarray:
+    """A seeded permutation of range(n) at these positions: a Feistel network over the next even
+    power of two, repeated while the result is outside
+    (en.wikipedia.org/wiki/Format-preserving_encryption)."""
     x = np.array(positions, np.uint64)
     assert x.size == 0 or int(x.max()) < n, "a position outside would loop forever"
+
     half = np.uint64((max(n - 1, 1).bit_length() + 1) // 2)
     low = (np.uint64(1) << half) - np.uint64(1)
     round_keys = random_words(seed, [0], ROUNDS)[0]
+
     outside = np.arange(len(x))
     while len(outside):
         left, right = x[outside] >> half, x[outside] & low
@@ -42,11 +49,12 @@ def permutation(positions, n, seed):
             left, right = right, left ^ (splitmix64(right + key) & low)
         x[outside] = left << half | right
         outside = outside[x[outside] >= n]
+
     return x.astype(np.int64)
 
 
-def shuffled_ids(positions, n, seed):
-    """The example at each position of an endless stream; every epoch is a new permutation of all n."""
+def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
+    """The example at each position of an endless stream; each epoch is a new permutation of all."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
     for epoch in np.unique(epochs):

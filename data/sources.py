@@ -1,4 +1,4 @@
-"""Sources of text and of pairs: a source text and its target. Each has the same order every time."""
+"""Sources of text and of pairs, a source text and its target, always in the same order."""
 
 import ast
 import hashlib
@@ -6,284 +6,345 @@ import os
 import textwrap
 import urllib.request
 import warnings
-from functools import cache
-from itertools import groupby, zip_longest
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import groupby, starmap, zip_longest
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data import readers
-from data.disk import digest, disk_errors, stat_key
-from data.readers import FORMATS, Document
+from data.disk import atomic_write, disk_errors
+from data.readers import find_files, read_chunks, read_lines, stdlib_files
 from data.shuffle import hash_seed, random_words
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-SHAKESPEARE_BYTES = 1_115_394
 
 
-class FileSource:
-    """A source that is determined by the contents and names of its files, if it has any."""
+class Document(NamedTuple):
+    """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
 
-    input_kind, max_tokens = "text", None
+    name: Path | str  # for messages
+    texts: Sequence[str] = ()
 
-    def documents(self):
+    def chunks(self) -> Iterator[str]:
+        return iter(self.texts) if self.texts else read_chunks(Path(self.name))
+
+
+class Source:
+    """Documents, which change only when files do, if there are any."""
+
+    input_kind = "text"
+    max_tokens: int | None = None
+
+    def files(self) -> list[Path]:
+        return []
+
+    def documents(self) -> Iterator[Document]:
         return map(Document, self.files())
 
-    def digest(self, hashes):
-        files = self.files()
-        root = os.path.commonpath([path.parent for path in files])
-        with disk_errors("cannot read"):
-            known = [(os.path.relpath(path, root), hashes.get(path)) for path in files]
-        return hashlib.sha256(repr(known).encode("utf-8", "surrogateescape")).hexdigest()
-
-    def stat_key(self):
-        """Changes when a file does."""
-        return [stat_key(os.stat(path)) for path in self.files()]
-
-    def n_bytes(self):
-        return sum(path.stat().st_size for path in self.files()) or None
+    def version(self) -> list[tuple[str, int, int]]:
+        """(name, size, time) of each file."""
+        with disk_errors("cannot read", Path()):
+            stats = [(os.path.abspath(path), path.stat()) for path in self.files()]
+        return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
-class Python(FileSource):
+@dataclass
+class Python(Source):
     """The running Python's standard library; each file is a document."""
 
-    files = staticmethod(readers.stdlib_files)
+    def files(self) -> list[Path]:
+        return stdlib_files()
 
 
-class Text(FileSource):
+@dataclass
+class Text(Source):
     """Plain text: a file, a folder (recursively) or a glob."""
 
-    def __init__(self, path: str, split_on: Annotated[str, ("file", "line", "paragraph")], cache):
-        self.path, self.split_on, self.cache = path, split_on, cache
+    path: str
+    split_on: Annotated[str, ("file", "line", "paragraph")]
+    cache: str
 
-    def files(self):
-        return readers.resolve_paths(self.path, self.cache)
+    def files(self) -> list[Path]:
+        return find_files(self.path, self.cache)
 
-    def documents(self):
+    def documents(self) -> Iterator[Document]:
         """Each file, each line, or each paragraph: lines up to an empty one."""
         for path in self.files():
-            lines = enumerate(readers.read_lines(path), 1)
+            lines = enumerate(read_lines(path), 1)
             if self.split_on == "file":
                 yield Document(path)
             elif self.split_on == "line":
-                yield from (Document(f"{path}:{number}", line) for number, line in lines)
+                yield from (Document(f"{path}:{number}", [line]) for number, line in lines)
             else:
-                for has_text, group in groupby(lines, key=lambda item: bool(item[1].strip())):
+                for has_text, group in groupby(lines, key=lambda line: bool(line[1].strip())):
                     if has_text:
                         numbers, paragraph = zip(*group, strict=True)
-                        yield Document(f"{path}:{numbers[0]}", "\n".join(paragraph))
+                        yield Document(f"{path}:{numbers[0]}", ["\n".join(paragraph)])
 
 
-class Table(FileSource):
+class Table(Source):
     """One field of a table (jsonl, json, csv, tsv, parquet); each row is a document."""
 
-    def __init__(self, path: str, field: str, cache):
-        self.path, self.field, self.cache = path, field, cache
+    def __init__(self, path: str, field: str, cache: str) -> None:
+        self.path = path
+        self.fields = [field]
+        self.cache = cache
 
-    def files(self):
-        path, files = self.path, readers.resolve_paths(self.path, self.cache)
-        if expand_user(path).is_dir():
-            files = [file for file in files if file.suffix.lower() in FORMATS]
-            if not files:
-                raise DataError(
-                    f"there is no table in the folder {path}; supported are {', '.join(FORMATS)}"
-                )
-        return files
+    def files(self) -> list[Path]:
+        files = find_files(self.path, self.cache)
+        if not expand_user(self.path).is_dir():
+            return files
+        tables = [file for file in files if file.suffix.lower() in readers.TABLES]
+        if not tables:
+            known = ", ".join(readers.TABLES)
+            raise DataError(f"there is no table in the folder {self.path}; supported are {known}")
+        return tables
 
-    def documents(self):
-        return (
-            Document(place, text)
-            for place, (text,) in readers.file_rows(self.files(), [self.field])
-        )
-
-
-class Hub(FileSource):
-    """One field of a dataset on the Hugging Face Hub, or in a folder; `streaming` keeps no copy."""
-
-    def __init__(self, id: str, name: str | None, split: str, field: str, revision: str | None,
-                 streaming: bool, max_tokens: Count | None):  # fmt: skip
-        self.id, self.name, self.split, self.field = id, name, split, field
-        self.revision, self.streaming, self.max_tokens = revision, streaming, max_tokens
-        self.commit = revision  # digest() resolves it
-
-    @property
-    def folder(self):
-        """The folder that `id` names, or None."""
-        return folder if os.path.isdir(folder := str(expand_user(self.id))) else None
-
-    def files(self):
-        return readers.resolve_paths(self.id, None) if self.folder else []
-
-    def digest(self, hashes):
-        """Of a folder's files; of a dataset on the hub, its commit: offline, the last that is known."""
-        if self.folder:
-            return super().digest(hashes)
-        import huggingface_hub
-
-        key = f"hub:{self.id}@{self.revision}"
-        try:
-            self.commit = huggingface_hub.HfApi().dataset_info(self.id, revision=self.revision).sha
-            hashes.put(key, self.commit)
-        except Exception as error:  # of the network, of many libraries
-            if key not in hashes.known:
-                raise readers.download_error(self.id, error) from None
-            self.commit = hashes.known[key]
-        return self.commit
-
-    def documents(self):
-        place = self.folder or self.id
-        rows = readers.hub_rows(
-            place, self.name, self.split, self.commit, self.streaming, [self.field]
-        )
-        return (Document(place, text) for place, (text,) in rows)
+    def documents(self) -> Iterator[Document]:
+        for path in self.files():
+            yield from starmap(Document, readers.table_rows(path, self.fields))
 
 
-class Shakespeare(FileSource):
-    """Tiny Shakespeare, the text of many small benchmarks; downloaded once."""
-
-    def __init__(self, cache):
-        self.path = expand_user(cache) / "tinyshakespeare.txt"
-
-    def files(self):
-        if not self.path.exists():
-            try:
-                with urllib.request.urlopen(SHAKESPEARE, timeout=20) as response:
-                    text = response.read(SHAKESPEARE_BYTES + 1)
-                if hashlib.sha256(text).hexdigest() != SHAKESPEARE_SHA256:
-                    raise OSError("the response is not the expected file")
-            except OSError as error:
-                sentence = f"cannot download {SHAKESPEARE} ({getattr(error, 'reason', error)})"
-                raise DataError(f"{sentence}; put a copy of that file at {self.path}") from None
-            with disk_errors("cannot write"):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                draft = self.path.with_suffix(f".{os.getpid()}")
-                draft.write_bytes(text)
-                draft.replace(self.path)
-        if digest(self.path) != SHAKESPEARE_SHA256:
-            raise DataError(f"{self.path} is not the expected file; remove it and run again")
-        return [self.path]
-
-
-class PairTable(FileSource):
-    """Two fields of a table. The pairs are (name for error messages, source, target)."""
-
-    input_kind, files = "pairs", Table.files
-
-    def __init__(self, path: str, source: str, target: str, cache):
-        if source == target:
-            raise ValueError(f"source and target are both {source!r}; name two fields")
-        self.path, self.fields, self.cache = path, [source, target], cache
-
-    def pairs(self):
-        return ((place, *texts) for place, texts in readers.file_rows(self.files(), self.fields))
-
-
-class ParallelText(FileSource):
-    """Two text files with a source and its target in the same line."""
+class PairTable(Table):
+    """Two fields of a table."""
 
     input_kind = "pairs"
 
-    def __init__(self, source: str, target: str):
-        self.source, self.target = source, target
+    def __init__(self, path: str, source: str, target: str, cache: str) -> None:
+        if source == target:
+            raise ValueError(f"source and target are both {source!r}; name two fields")
+        super().__init__(path, source, cache)
+        self.fields = [source, target]
 
-    def files(self):
-        found = [readers.resolve_paths(path, None) for path in (self.source, self.target)]
-        for path, files in zip((self.source, self.target), found, strict=True):
-            if len(files) != 1:
-                raise DataError(f"{path}: expected one file and found {len(files)}")
-        return [file for [file] in found]
 
-    def pairs(self):
+@dataclass
+class Hub(Source):
+    """One field of a dataset on the Hugging Face Hub, or in a folder; `streaming` keeps no copy."""
+
+    id: str
+    name: str | None
+    split: str
+    field: str
+    revision: str | None
+    streaming: bool
+    cache: str
+    max_tokens: Count | None
+
+    def __post_init__(self) -> None:
+        self.folder = expand_user(self.id)
+
+    def files(self) -> list[Path]:
+        return find_files(self.id) if self.folder.is_dir() else []
+
+    def version(self) -> list[tuple[str, int, int]]:
+        return super().version() if self.folder.is_dir() else [(self.commit, 0, 0)]
+
+    @cached_property
+    def commit(self) -> str:
+        """Of a dataset on the hub; offline, the last that is known."""
+        import huggingface_hub
+
+        name = f"{self.id}@{self.revision}.commit".replace("/", "--")
+        known = expand_user(self.cache) / name
+
+        try:
+            api = huggingface_hub.HfApi()
+            commit = str(api.dataset_info(self.id, revision=self.revision).sha)
+        except Exception as error:  # of the network, of many libraries
+            if known.exists():
+                return known.read_text()
+            place = f"{self.id} from the Hugging Face Hub ({readers.first_line(error)})"
+            hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
+            raise DataError(f"cannot get {place}; {hint}") from None
+
+        with suppress(OSError):  # a cache that has all tokens need not be writable
+            atomic_write(known, commit)
+        return commit
+
+    def documents(self) -> Iterator[Document]:
+        import datasets
+
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+        with readers.reader_errors(self.id):
+            table = self.load()
+            if self.field in (table.column_names or ()):
+                table = table.select_columns([self.field])  # do not decode images and the like
+            rows = readers.numbered(self.id, table)
+            yield from starmap(Document, readers.text_fields(rows, [self.field]))
+
+    def load(self) -> Any:
+        import datasets
+
+        folder = str(self.folder)
+        options: dict[str, Any] = {"name": self.name, "split": self.split}
+        if not self.folder.is_dir():
+            options |= {"revision": self.commit, "streaming": self.streaming}
+            return datasets.load_dataset(self.id, **options)
+
+        if not {"dataset_dict.json", "state.json"} & set(os.listdir(folder)):
+            # a cached copy could be stale
+            return datasets.load_dataset(folder, **options, streaming=True)
+
+        if self.name or self.revision:
+            reason = "data.name and data.revision do not apply"
+            raise DataError(f"{folder} was saved to disk: {reason}")
+
+        splits = datasets.load_from_disk(folder)
+        if isinstance(splits, datasets.Dataset):
+            splits = {str(splits.split or "train"): splits}
+        if self.split not in splits:
+            known = ", ".join(splits)
+            raise DataError(f"{folder} has no split {self.split!r}; its splits are: {known}")
+
+        return splits[self.split]
+
+
+@dataclass
+class Shakespeare(Source):
+    """Tiny Shakespeare, the text of many small benchmarks; downloaded once."""
+
+    cache: str
+
+    def files(self) -> list[Path]:
+        path = expand_user(self.cache) / "tinyshakespeare.txt"
+        if not path.exists():
+            download(SHAKESPEARE, path)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != SHAKESPEARE_SHA256:
+            raise DataError(f"{path} is not the expected file; remove it and run again")
+        return [path]
+
+
+def download(url: str, path: Path) -> None:
+    draft = path.with_suffix(f".{os.getpid()}")  # other processes may download it, too
+    try:
+        urllib.request.urlretrieve(url, draft)
+    except OSError as error:
+        sentence = f"cannot download {url} ({getattr(error, 'reason', error)})"
+        raise DataError(f"{sentence}; put a copy of that file at {path}") from None
+    draft.replace(path)
+
+
+@dataclass
+class ParallelText(Source):
+    """Two text files with a source and its target in the same line."""
+
+    input_kind = "pairs"
+    source: str
+    target: str
+
+    def files(self) -> list[Path]:
+        return [expand_user(self.source), expand_user(self.target)]
+
+    def documents(self) -> Iterator[Document]:
         source, target = self.files()
-        lines = zip_longest(readers.read_lines(source), readers.read_lines(target))
-        for number, (left, right) in enumerate(lines, 1):
-            if left is None or right is None:
-                n, m = (sum(1 for _ in readers.read_lines(path)) for path in (source, target))
-                raise DataError(
-                    f"{source} has {n} lines and {target} has {m}; they must have equally many"
-                )
-            yield f"{source}:{number}", left, right
+        lines = zip_longest(read_lines(source), read_lines(target))
+        for number, texts in enumerate(lines, 1):
+            if None in texts:
+                n, m = (sum(1 for _ in read_lines(path)) for path in (source, target))
+                both = f"{source} has {n} lines and {target} has {m}"
+                raise DataError(f"{both}; they must have equally many")
+            yield Document(f"{source}:{number}", texts)
 
 
-class Docstrings(FileSource):
+@dataclass
+class Docstrings(Source):
     """Functions of the standard library without their docstring -> its first line."""
 
-    input_kind, files = "pairs", staticmethod(readers.stdlib_files)
+    input_kind = "pairs"
 
-    def pairs(self):
-        return (pair for path in self.files() for pair in documented_functions(path))
+    def files(self) -> list[Path]:
+        return stdlib_files()
+
+    def documents(self) -> Iterator[Document]:
+        for path in self.files():
+            yield from documented_functions(path)
 
 
 @cache  # they are read more than once, and parsing takes seconds
-def documented_functions(path):
-    text, pairs = path.read_text(encoding="utf-8"), []
+def documented_functions(path: Path) -> list[Document]:
+    text = "".join(read_chunks(path))
+    lines = text.split("\n")
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the library's own code
         tree = ast.parse(text)
-    lines = text.split("\n")
+
+    documents = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         summary = (ast.get_docstring(node) or "").split("\n")[0].strip()
-        begin, end = node.body[0].lineno, node.body[0].end_lineno
+        begin = node.body[0].lineno
+        end = node.body[0].end_lineno
+
         # a docstring alone, or one that shares a line with code, cannot be cut out
         if summary and len(node.body) > 1 and begin != node.lineno and node.body[1].lineno != end:
             rest = lines[node.lineno - 1 : begin - 1] + lines[end : node.end_lineno]
-            pairs.append((f"{path}:{node.lineno}", textwrap.dedent("\n".join(rest)), summary))
-    return pairs
+            function = textwrap.dedent("\n".join(rest))
+            documents.append(Document(f"{path}:{node.lineno}", (function, summary)))
+
+    return documents
 
 
-def letters(words):
+def letters(words: list[int]) -> str:
     return "".join(chr(ord("a") + word % 26) for word in words)
 
 
-def add(first, second):
-    a, b = (int("".join(str(word % 10) for word in words)) for words in (first, second))
+def add(left: list[int], right: list[int]) -> tuple[str, str]:
+    a, b = (int("".join(str(word % 10) for word in words)) for words in (left, right))
     return f"{a}+{b}", str(a + b)
 
 
-TASKS = {  # two lists of random integers -> source, target
-    "copy": lambda first, _: (letters(first), letters(first)),
-    "reverse": lambda first, _: (letters(first), letters(first)[::-1]),
-    "sort": lambda first, _: (letters(first), "".join(sorted(letters(first)))),
+TASKS = {  # two lists of random integers -> source and target
+    "copy": lambda words, _: (letters(words), letters(words)),
+    "reverse": lambda words, _: (letters(words), letters(words)[::-1]),
+    "sort": lambda words, _: (letters(words), "".join(sorted(letters(words)))),
     "add": add,
 }
 
 
-class Synthetic(FileSource):
+@dataclass
+class Synthetic(Source):
     """Any number of small tasks with one right answer, for demonstrations and tests."""
 
-    input_kind, files = "pairs", staticmethod(list)  # it reads none
+    input_kind = "pairs"
+    task: Annotated[str, tuple(TASKS)]
+    size: Annotated[int, Bounds(least=2)]
+    min_length: Count
+    max_length: Annotated[int, Bounds(most=1000)]
 
-    def __init__(self, task: Annotated[str, tuple(TASKS)], size: Annotated[int, Bounds(least=2)],
-                 min_length: Count, max_length: Annotated[int, Bounds(most=1000)]):  # fmt: skip
-        if max_length < min_length:
-            raise ValueError(
-                f"max_length is {max_length}; it must be at least min_length, {min_length}"
-            )
-        self.task, self.size, self.min_length, self.max_length = task, size, min_length, max_length
+    def __post_init__(self) -> None:
+        if self.max_length < self.min_length:
+            expected = f"it must be at least min_length, {self.min_length}"
+            raise ValueError(f"max_length is {self.max_length}; {expected}")
 
-    def digest(self, hashes):
-        return hashlib.sha256(repr(sorted(vars(self).items())).encode()).hexdigest()
+    def documents(self) -> Iterator[Document]:
+        seed = hash_seed("synthetic", self.task)
+        n_lengths = self.max_length - self.min_length + 1
 
-    def pairs(self):
-        make, longest = TASKS[self.task], self.max_length
-        for start in range(0, self.size, 1000):
-            row_ids = range(start, min(start + 1000, self.size))
-            rows = random_words(
-                hash_seed("synthetic", self.task), row_ids, 2 + 2 * longest
-            ).tolist()
-            for number, (a, b, *words) in zip(row_ids, rows, strict=True):
-                n, m = (self.min_length + word % (longest - self.min_length + 1) for word in (a, b))
-                yield f"pair {number}", *make(words[:n], words[longest : longest + m])
+        for number in range(self.size):
+            [row] = random_words(seed, [number], 2 + 2 * self.max_length).tolist()
+            n, m = (self.min_length + word % n_lengths for word in row[:2])
+            left = row[2 : 2 + n]
+            right = row[2 + self.max_length :][:m]
+            yield Document(f"pair {number}", TASKS[self.task](left, right))
 
 
-SOURCES = {"python": Python, "text": Text, "table": Table, "hub": Hub, "shakespeare": Shakespeare}
-SOURCES |= {
+SOURCES = {
+    "python": Python,
+    "text": Text,
+    "table": Table,
+    "hub": Hub,
+    "shakespeare": Shakespeare,
     "pairs": PairTable,
     "parallel": ParallelText,
     "docstrings": Docstrings,

@@ -1,56 +1,70 @@
 """Block: one layer. Its kinds differ only in where the norms are."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-import torch.nn as nn
+from torch import Tensor, nn
 
 from model.attend import Mask
+from model.attention import Attention
+from model.cache import LayerCache
+from model.norm import MakeNorm
+from model.position import Rotate
 
 
 class AttentionContext(NamedTuple):
     """What the attention of every layer needs beside x; a stack makes it once per forward pass."""
 
     mask: Mask
-    rotate: Callable | None = None  # applies rotary position embeddings
-    memory: torch.Tensor | None = None  # the encoder's output
+    rotate: Rotate | None = None  # applies rotary position embeddings
+    memory: Tensor | None = None  # the encoder's output
     memory_mask: Mask | None = None
 
 
+Cache = LayerCache | None
+
+
 class Block(nn.Module):
-    """Self-attention, cross-attention if there is a memory, feed-forward. `norm` makes a new norm."""
+    """Self-attention, cross-attention if there is a memory, feed-forward."""
 
     needs_final_norm = True  # the residual stream leaves the last block unnormalized
 
-    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
+    def __init__(
+        self,
+        attention: Attention,
+        ffn: nn.Module,
+        norm: MakeNorm,
+        cross: Attention | None = None,
+        dropout: float = 0.0,
+    ):
         super().__init__()
-        self.attention, self.cross, self.ffn = attention, cross, ffn
-        self.attention_norm, self.ffn_norm = norm(), norm()
-        self.cross_norm = norm() if cross is not None else None
+        self.attention = attention
+        self.cross: Any = cross
+        self.ffn = ffn
+
+        self.attention_norm = norm()
+        self.ffn_norm = norm()
+        self.cross_norm = nn.Identity() if cross is None else norm()
         self.drop = nn.Dropout(dropout)
 
-    def self_attend(self, x, context, cache):
-        return self.attention(
-            x, mask=context.mask, rotate=context.rotate, cache=cache and cache.self_attn
-        )
+    def self_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
+        self_cache = None if cache is None else cache.self_attn
+        return self.attention(x, mask=context.mask, rotate=context.rotate, cache=self_cache)
 
-    def cross_attend(self, x, context, cache):
-        return self.cross(
-            x, context.memory, mask=context.memory_mask, cache=cache and cache.cross_attn
-        )
+    def cross_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
+        cross_cache = None if cache is None else cache.cross_attn
+        return self.cross(x, context.memory, mask=context.memory_mask, cache=cross_cache)
 
 
-def blocks_of(model):
+def blocks_of(model: nn.Module) -> list[Block]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 class PreNormBlock(Block):
     """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
 
-    def forward(self, x, context, cache=None):
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
         x = x + self.drop(self.self_attend(self.attention_norm(x), context, cache))
-        if context.memory is not None:
+        if self.cross is not None:
             x = x + self.drop(self.cross_attend(self.cross_norm(x), context, cache))
         x = x + self.drop(self.ffn(self.ffn_norm(x)))
         return x
@@ -61,9 +75,9 @@ class PostNormBlock(Block):
 
     needs_final_norm = False
 
-    def forward(self, x, context, cache=None):
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
         x = self.attention_norm(x + self.drop(self.self_attend(x, context, cache)))
-        if context.memory is not None:
+        if self.cross is not None:
             x = self.cross_norm(x + self.drop(self.cross_attend(x, context, cache)))
         x = self.ffn_norm(x + self.drop(self.ffn(x)))
         return x
@@ -72,31 +86,37 @@ class PostNormBlock(Block):
 class SandwichBlock(Block):
     """Pre-norm, with another norm on each sub-layer's output (arxiv.org/abs/2105.13290)."""
 
-    def __init__(self, attention, ffn, norm, cross=None, dropout=0.0):
+    def __init__(
+        self,
+        attention: Attention,
+        ffn: nn.Module,
+        norm: MakeNorm,
+        cross: Attention | None = None,
+        dropout: float = 0.0,
+    ):
         super().__init__(attention, ffn, norm, cross, dropout)
-        self.attention_added_norm, self.ffn_added_norm = norm(), norm()
-        self.cross_added_norm = norm() if cross is not None else None
+        self.attention_added_norm = norm()
+        self.ffn_added_norm = norm()
+        self.cross_added_norm = nn.Identity() if cross is None else norm()
 
-    def forward(self, x, context, cache=None):
-        x = x + self.drop(
-            self.attention_added_norm(self.self_attend(self.attention_norm(x), context, cache))
-        )
-        if context.memory is not None:
-            x = x + self.drop(
-                self.cross_added_norm(self.cross_attend(self.cross_norm(x), context, cache))
-            )
-        x = x + self.drop(self.ffn_added_norm(self.ffn(self.ffn_norm(x))))
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
+        added = self.self_attend(self.attention_norm(x), context, cache)
+        x = x + self.drop(self.attention_added_norm(added))
+        if self.cross is not None:
+            added = self.cross_attend(self.cross_norm(x), context, cache)
+            x = x + self.drop(self.cross_added_norm(added))
+        added = self.ffn(self.ffn_norm(x))
+        x = x + self.drop(self.ffn_added_norm(added))
         return x
 
 
 class ParallelBlock(Block):
     """All sub-layers read the same input (arxiv.org/abs/2204.02311)."""
 
-    def forward(self, x, context, cache=None):
-        added = self.self_attend(self.attention_norm(x), context, cache) + self.ffn(
-            self.ffn_norm(x)
-        )
-        if context.memory is not None:
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
+        added = self.self_attend(self.attention_norm(x), context, cache)
+        added = added + self.ffn(self.ffn_norm(x))
+        if self.cross is not None:
             added = added + self.cross_attend(self.cross_norm(x), context, cache)
         x = x + self.drop(added)
         return x

@@ -2,46 +2,49 @@
 
 from typing import NamedTuple
 
-from configs.registry import Count, check_value
+from torch import Tensor
 
 
 class KVCache:
     """Buffers of keys and values, or of MLA's latents. The first append allocates them."""
 
-    def __init__(self, size=None):  # None: as long as the first append
-        self.size, self.length, self.buffers = check_value("cache size", size, Count | None), 0, []
+    def __init__(self, size: int | None = None):  # None: as long as the first append
+        self.size = size or 0
+        self.length = 0
+        self.buffers: list[Tensor] = []
 
-    def append(self, *new):
+    def append(self, *new: Tensor) -> list[Tensor]:
         """Store the new tensors, and return all that is stored."""
         end = self.length + new[0].shape[-2]
         if not self.buffers:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
-        if len(new[0]) != len(self.buffers[0]):
-            raise ValueError(
-                f"the cache has {len(self.buffers[0])} rows and cannot take {len(new[0])}"
-            )
+
+        n_rows = len(self.buffers[0])
+        if len(new[0]) != n_rows:
+            raise ValueError(f"the cache has {n_rows} rows and cannot take {len(new[0])}")
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
+
         for buffer, n in zip(self.buffers, new, strict=True):
             buffer[..., self.length : end, :] = n
         self.length = end
         return self.read()
 
-    def read(self):
+    def read(self) -> list[Tensor]:
         return [buffer[..., : self.length, :] for buffer in self.buffers]
 
-    def select_rows(self, rows):
+    def select_rows(self, rows: Tensor) -> None:
         """Keep the rows with these indices, which may repeat."""
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
-    def keep_last(self, length):
+    def keep_last(self, length: int) -> None:
         """Drop all but the newest positions."""
         for buffer in self.buffers:
             buffer[..., :length, :] = buffer[..., self.length - length : self.length, :].clone()
         self.length = length
 
-    def overwrite_rows(self, rows, other):
+    def overwrite_rows(self, rows: Tensor, other: "KVCache") -> None:
         """Replace the newest positions of these rows by those of another cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             buffer[rows, ..., self.length - other.length : self.length, :] = new

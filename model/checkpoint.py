@@ -1,5 +1,5 @@
-"""Checkpoints: runs/name/checkpoints/step-########, a folder of safetensors and JSON that is renamed into
-place once it is complete and on the disk. Reading one runs no code."""
+"""Checkpoints: runs/name/checkpoints/step-########, a folder of safetensors and JSON that is
+renamed into place once it is complete and on the disk. Reading one runs no code."""
 
 import hashlib
 import json
@@ -55,7 +55,9 @@ def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any
     final = run / "checkpoints" / step_name(step)
     draft = final.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    draft.parent.mkdir(exist_ok=True)
+    draft.mkdir()
+    sync_folder(run)  # the new folder, and logs that are new
     try:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
@@ -116,8 +118,8 @@ def write_metadata(
     tokenizer: Tokenizer,
     environment: str,
 ) -> None:
-    """What a run needs besides its weights. origin: the choices, an option of each config group, and
-    the overrides that the config was composed from."""
+    """What a run needs besides its weights. origin: the choices, an option of each config group,
+    and the overrides that the config was composed from."""
     from omegaconf import OmegaConf
 
     plain = asdict(config) | {"resume": False, "choices": {}, "overrides": []} | origin
@@ -232,10 +234,9 @@ def read_config(run: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
         reason = type(error).__name__
         raise CheckpointError(f"{path} is not the config of a run ({reason})") from None
-    if "choices" not in config:
-        raise CheckpointError(
-            f"{path} is of an older format; use this run with the version that wrote it"
-        )
+    if not {"choices", "overrides"} <= config.keys():
+        hint = "use this run with the version that wrote it"
+        raise CheckpointError(f"{path} is incomplete, or of an older format; {hint}")
     return parts
 
 
@@ -270,7 +271,8 @@ def read_json(path: Path) -> Any:
 def read_tensors(
     path: Path, expected: Tensors, may_be_empty: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) one by one, for all may be too large; names and shapes are the expected ones."""
+    """(name, tensor) one by one, for all may be too large; names and shapes are the expected
+    ones."""
     try:
         with safe_open(path, "pt") as file:
             names = set(file.keys())
@@ -283,8 +285,9 @@ def read_tensors(
             for name in sorted(names):
                 tensor = file.get_tensor(name).clone()  # the file is mapped, and may be deleted
                 if tensor.shape != expected[name].shape:
-                    shapes = f"{tuple(tensor.shape)}, and config.yaml asks for {tuple(expected[name].shape)}"
-                    raise CheckpointError(f"{path}: {name} is {shapes}")
+                    wanted = tuple(expected[name].shape)
+                    shapes = f"is {tuple(tensor.shape)}, and config.yaml asks for {wanted}"
+                    raise CheckpointError(f"{path}: {name} {shapes}")
                 yield name, tensor
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from None
@@ -327,13 +330,13 @@ def load_model(config: dict[str, Any], vocab_size: int, checkpoint: Path) -> nn.
     return assign_weights(model, tensors)
 
 
-def assign_weights(model: nn.Module, tensors: Tensors) -> nn.Module:
+def assign_weights(model: Any, tensors: Tensors) -> nn.Module:
     model.load_state_dict(tensors, strict=False, assign=True)
     model.head.tie(model.embedding)
     return model.requires_grad_()
 
 
-def rebuilt(model: nn.Module, config: ModelConfig) -> nn.Module:
+def rebuilt(model: Any, config: ModelConfig) -> nn.Module:
     """The same weights, with another dropout or a shorter context: learned positions are cut."""
     with torch.device("meta"):
         new = build_model(config, model.embedding.table.num_embeddings)

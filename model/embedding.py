@@ -3,18 +3,19 @@
 import math
 from typing import Annotated
 
-import torch.nn as nn
+from torch import Tensor, nn
 
 from configs.registry import Bounds, Positive
 from model.attend import soft_cap
 from model.feedforward import ACTIVATIONS
-from model.norm import LayerNorm
+from model.norm import LayerNorm, MakeNorm
 
 TypeVocabSize = Annotated[int, Bounds(least=0)]
 
 
 class Embedding(nn.Module):
-    """Token embeddings, optionally scaled as in the original Transformer, or with segments as in BERT."""
+    """Token embeddings, optionally scaled as in the original Transformer, or with segments as in
+    BERT."""
 
     def __init__(
         self,
@@ -28,13 +29,14 @@ class Embedding(nn.Module):
         self.types = nn.Embedding(type_vocab_size, d_model) if type_vocab_size > 0 else None
         self.scale = math.sqrt(d_model) if scale_by_sqrt_d else None
 
-    def forward(self, tokens_BT, types_BT=None):
+    def forward(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
         if tokens_BT.ndim != 2:
             raise ValueError(f"tokens must be a tensor of (B, T), not {tuple(tokens_BT.shape)}")
         if self.types is None and types_BT is not None:
             raise ValueError(
                 "types need segment embeddings, but model.embedding.type_vocab_size is 0"
             )
+
         x = self.table(tokens_BT)
         if self.scale is not None:
             x = x * self.scale
@@ -44,21 +46,21 @@ class Embedding(nn.Module):
 
 
 class MLMTransform(nn.Module):
-    """The layer between BERT's last block and its vocabulary projection (arxiv.org/abs/1810.04805)."""
+    """Between BERT's last block and its vocabulary projection (arxiv.org/abs/1810.04805)."""
 
-    def __init__(self, d_model, activation, norm):
+    def __init__(self, d_model: int, activation: str, norm: MakeNorm):
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         self.dense = nn.Linear(d_model, d_model)
         self.norm = norm(d_model)
 
-    def forward(self, hidden):
+    def forward(self, hidden: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(hidden)))
 
 
 class Head(nn.Module):
-    """A linear map to the vocabulary. Optional: BERT's transform before it, T5's scale of 1 / sqrt(d_model),
-    and a soft cap that keeps the logits within +-logit_softcap."""
+    """A linear map to the vocabulary. Optional: BERT's transform before it, T5's scale of
+    1 / sqrt(d_model), and a soft cap that keeps the logits within +-logit_softcap."""
 
     def __init__(
         self,
@@ -69,25 +71,27 @@ class Head(nn.Module):
         scale_by_inv_sqrt_d: bool = False,
         logit_softcap: Positive | None = None,
         mlm_transform: Annotated[str, tuple(ACTIVATIONS)] | None = None,
-        norm=LayerNorm,
+        norm: MakeNorm = LayerNorm,
     ):
         super().__init__()
-        self.tie_weights, self.logit_softcap = tie_weights, logit_softcap
+        self.tie_weights = tie_weights
+        self.logit_softcap = logit_softcap
         self.scale = d_model**-0.5 if scale_by_inv_sqrt_d else None
-        self.transform = (
-            MLMTransform(d_model, mlm_transform, norm) if mlm_transform else nn.Identity()
-        )
+
+        self.transform: nn.Module = nn.Identity()
+        if mlm_transform is not None:
+            self.transform = MLMTransform(d_model, mlm_transform, norm)
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
-    def tie(self, embedding):
+    def tie(self, embedding: Embedding) -> None:
         """Share the embedding's matrix, if the config says so."""
         if self.tie_weights:
             self.map.weight = embedding.table.weight
 
-    def features(self, hidden):
+    def features(self, hidden: Tensor) -> Tensor:
         """What the linear map reads."""
         hidden = self.transform(hidden)
         return hidden if self.scale is None else hidden * self.scale
 
-    def forward(self, hidden):
+    def forward(self, hidden: Tensor) -> Tensor:
         return soft_cap(self.map(self.features(hidden)), self.logit_softcap)

@@ -1,23 +1,25 @@
 """Feed-forward: the same small network at each position."""
 
+from collections.abc import Callable
 from functools import partial
 
-import torch.nn as nn
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from configs.registry import Count, Positive
-from model.kernels import gelu_tanh, project
+
+Activation = Callable[[Tensor], Tensor]
 
 
 class MLP(nn.Module):
-    """out(activation(up(x))) or, if gated, out(activation(gate(x)) * up(x)) (arxiv.org/abs/2002.05202). The
-    hidden width is d_ff, or expansion * d_model rounded to a multiple of multiple_of, because kernels are
-    faster at round widths."""
+    """out(activation(up(x))) or, if gated, out(activation(gate(x)) * up(x))
+    (arxiv.org/abs/2002.05202). The hidden width is d_ff, or expansion * d_model rounded to a
+    multiple of multiple_of, because kernels are faster at round widths."""
 
     def __init__(
         self,
         d_model: int,
-        activation,
+        activation: Activation,
         gated: bool,
         expansion: Positive | None = None,
         multiple_of: Count = 1,
@@ -25,41 +27,40 @@ class MLP(nn.Module):
         bias: bool = False,
     ):
         super().__init__()
-        if (expansion is None) == (d_ff is None):
-            raise ValueError(
-                f"set either expansion ({expansion}) or d_ff ({d_ff}), and the other to null"
-            )
-        if d_ff is not None and d_ff % multiple_of:
+        if d_ff is not None and expansion is None:
+            self.d_ff = d_ff
+        elif expansion is not None and d_ff is None:
+            self.d_ff = max(1, round(expansion * d_model / multiple_of)) * multiple_of
+        else:
+            given = f"expansion ({expansion}) or d_ff ({d_ff})"
+            raise ValueError(f"set either {given}, and the other to null")
+        if self.d_ff % multiple_of:
             raise ValueError(f"d_ff ({d_ff}) must be a multiple of multiple_of ({multiple_of})")
-        self.d_ff = d_ff or max(1, round(expansion * d_model / multiple_of)) * multiple_of
+
         self.activation = activation
         self.up = nn.Linear(d_model, self.d_ff, bias=bias)
         self.out = nn.Linear(self.d_ff, d_model, bias=bias)
         self.gate = nn.Linear(d_model, self.d_ff, bias=bias) if gated else None
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
             h_BTF = self.activation(self.up(x))
         else:
-            gate_BTF, up_BTF = project(x, self.gate, self.up)
-            h_BTF = self.activation(gate_BTF) * up_BTF
+            h_BTF = self.activation(self.gate(x)) * self.up(x)
         return self.out(h_BTF)
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "relu2": lambda values: F.relu(values).square(),
     "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
-
+PLAIN = ("relu", "relu2", "gelu", "gelu_tanh")
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
-FFNS = {
-    name: partial(MLP, activation=f, gated=False)
-    for name, f in ACTIVATIONS.items()
-    if name != "silu"
-}
+
+FFNS = {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN}
 FFNS |= {
     kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()
 }

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
+from typing import Any
 
-import torch.nn as nn
+from torch import nn
 
 from model.attention import MultiHeadAttention
 
-# A standard deviation, or the name of a rule, for each type of matrix. `tied` is an embedding that is also
-# the head; `out` is a matrix that writes into the residual stream.
+# A standard deviation, or the name of a rule, for each type of matrix. `tied` is an embedding that
+# is also the head; `out` is a matrix that writes into the residual stream.
 # fmt: off
 TYPES = (      "embedding", "tied",   "hidden",      "out",      "head")
 SCHEMES = {
@@ -29,7 +30,7 @@ RULES = {
 }
 
 
-def std_rule(name, matrix, model, stds):
+def std_rule(name: str, matrix: nn.Module, model: Any, stds: dict[str, Any]) -> float | str:
     """The standard deviation of a matrix, or the name of its rule."""
     if name == "head.map":
         return stds["head"]
@@ -43,23 +44,29 @@ def std_rule(name, matrix, model, stds):
     return stds["out" if name.endswith(".out") else "hidden"]
 
 
-def initialize_weights(model, scheme):
-    """Draw every matrix by the scheme, with zero biases. Other parameters keep their initial values."""
+def initialize_weights(model: Any, scheme: str) -> None:
+    """Draw every matrix by the scheme, with zero biases. Other parameters stay as they are."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
+    stds = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
-        name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Embedding)
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Embedding)
     }
     n_residual_writes = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
-    stds = dict(zip(TYPES, SCHEMES[scheme], strict=True))
+
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
+
         std = std_rule(name, matrix, model, stds)
         if isinstance(std, str):
             std = RULES[std](matrix.weight.shape, n_residual_writes[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
-    for attention in (m for m in model.modules() if isinstance(m, MultiHeadAttention)):
-        attention.query.weight.data *= attention.query_size
+
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.query.weight.data *= module.query_size

@@ -1,11 +1,16 @@
 """Norms, over the last axis."""
 
+from collections.abc import Callable
+
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from configs.registry import Positive, build
-from model.kernels import rms_norm
+from configs.schema import ModelConfig
+from model import cpu
+
+MakeNorm = Callable[..., nn.Module]
 
 
 class Norm(nn.Module):
@@ -13,39 +18,46 @@ class Norm(nn.Module):
 
     def __init__(self, width: int, eps: Positive = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
-        self.width, self.eps = (width,), eps
+        self.width = (width,)
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
-    def forward(self, values):
-        # under autocast the parameters are float32 and the values are not; the fused kernel needs one dtype
-        weight, bias = (None if p is None else p.to(values.dtype) for p in (self.weight, self.bias))
-        return self.normalize(values, weight, bias)
+    def weight_and_bias(self, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """In the dtype of the values, as fused kernels need them; under autocast they differ."""
+        weight = None if self.weight is None else self.weight.to(values.dtype)
+        bias = None if self.bias is None else self.bias.to(values.dtype)
+        return weight, bias
 
 
 class LayerNorm(Norm):
     """Mean zero, variance one (arxiv.org/abs/1607.06450)."""
 
-    def normalize(self, values, weight, bias):
-        return F.layer_norm(values, self.width, weight, bias, self.eps)
+    def forward(self, values: Tensor) -> Tensor:
+        return F.layer_norm(values, self.width, *self.weight_and_bias(values), self.eps)
 
 
 class RMSNorm(Norm):
     """Mean square one, without centering (arxiv.org/abs/1910.07467)."""
 
-    def normalize(self, values, weight, bias):
-        normed = rms_norm(values, weight, self.eps)
+    def forward(self, values: Tensor) -> Tensor:
+        weight, bias = self.weight_and_bias(values)
+        if cpu.trains_eagerly(values):
+            normed = cpu.RMSNorm.apply(values, self.eps)
+            normed = normed if weight is None else normed * weight
+        else:
+            normed = F.rms_norm(values, self.width, weight, self.eps)
         return normed if bias is None else normed + bias
 
 
 NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
-def norm_factory(config):
+def norm_factory(config: ModelConfig) -> MakeNorm:
     """A function that makes the model's norm, of width d_model unless another is given."""
 
-    def norm(width=config.d_model):
+    def norm(width: int = config.d_model) -> nn.Module:
         return build("model.norm", NORMS, config.norm, {"width": width})
 
-    norm()  # an invalid config fails here, under the name of the norm and not of the part that uses it
+    norm()  # an invalid config fails here, under its own name and not that of a part with norms
     return norm

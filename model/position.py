@@ -1,37 +1,39 @@
-"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates queries and
-keys, or adds a bias to the attention scores."""
+"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates
+queries and keys, or adds a bias to the attention scores."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 import torch
-import torch.nn as nn
+from torch import Tensor, nn
 
 from configs.registry import Bounds, Count, Positive, build
 
 Base = Annotated[float, Bounds(above=1)]
 Factor = Annotated[float, Bounds(least=1)]
+Rotate = Callable[[Tensor], Tensor]
 
 
 class Position(nn.Module):
     """No position encoding, and the base of all others. pos is (1|B, T)."""
 
-    max_positions = None  # the number of positions, if limited
+    max_positions: int | None = None  # the number of positions, if limited
 
-    def __init__(self):  # nn.Module's own signature would accept any option
+    def __init__(self) -> None:  # nn.Module's own signature would accept any option
         super().__init__()
 
-    def embed(self, x, pos):
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """x, with what is added to the token embeddings."""
         return x
 
-    def rotary(self, x, pos):
+    def rotary(self, x: Tensor, pos: Tensor) -> Rotate | None:
         """A function that rotates the queries or keys at these positions, or None."""
         return None
 
-    def bias(self, q_pos, k_pos):
+    def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
         """What is added to the attention scores, (1|B, H, T, S), or None."""
         return None
 
@@ -44,11 +46,11 @@ class LearnedPosition(Position):
         self.max_positions = context_length
         self.table = nn.Embedding(context_length, d_model)
 
-    def embed(self, x, pos):
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x + self.table(pos.clamp(min=0))  # positions of left padding are negative
 
 
-def inv_frequencies(width, base, x):
+def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
     """base^(-2i/width) for each pair i, on x's device, in at least float32."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     return base ** (-torch.arange(0, width, 2, device=x.device, dtype=dtype) / width)
@@ -61,9 +63,10 @@ class Sinusoidal(Position):
         super().__init__()
         if d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {d_model}")
-        self.d_model, self.base = d_model, base
+        self.d_model = d_model
+        self.base = base
 
-    def embed(self, x, pos):
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         angle = pos[..., None] * inv_frequencies(self.d_model, self.base, x)
         wave_BTC = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2).type_as(x)
         return x + wave_BTC
@@ -76,7 +79,7 @@ class LinearScaling:
 
     factor: Factor
 
-    def __call__(self, inv_freq, theta):
+    def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
         return inv_freq / self.factor, 1.0
 
 
@@ -89,13 +92,13 @@ class Llama3Scaling:
     high_freq_factor: Positive
     original_max_position: Count
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError(
                 f"low_freq_factor must be below high_freq_factor ({self.high_freq_factor})"
             )
 
-    def __call__(self, inv_freq, theta):
+    def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
         turns = self.original_max_position * inv_freq / (2 * math.pi)
         keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         return torch.lerp(inv_freq / self.factor, inv_freq, keep.clamp(0, 1)), 1.0
@@ -103,8 +106,9 @@ class Llama3Scaling:
 
 @dataclass
 class YarnScaling:
-    """Keeps pairs that turn more than beta_fast times within the original context, divides those that turn
-    less than beta_slow times by the factor, with a linear ramp in between (arxiv.org/abs/2309.00071)."""
+    """Keeps pairs that turn more than beta_fast times within the original context, divides those
+    that turn less than beta_slow times by the factor, with a linear ramp in between
+    (arxiv.org/abs/2309.00071)."""
 
     factor: Factor
     original_max_position: Count
@@ -112,20 +116,23 @@ class YarnScaling:
     beta_slow: Positive
     attention_factor: Positive | None = None  # default: 0.1 ln(factor) + 1, as in the paper
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.beta_fast <= self.beta_slow:
             raise ValueError(
                 f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})"
             )
 
-    def __call__(self, inv_freq, theta):
+    def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
         pairs = len(inv_freq)
-        # fractional indices of the pairs that turn beta_fast and beta_slow times within the original context
-        low, high = (
-            pairs * math.log(self.original_max_position / (turns * 2 * math.pi)) / math.log(theta)
-            for turns in (self.beta_fast, self.beta_slow)
-        )
-        low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * pairs - 1)
+
+        def pair_with(turns: float) -> float:
+            """The fractional index of the pair that turns so often within the original context."""
+            wavelength = self.original_max_position / turns
+            return pairs * math.log(wavelength / (2 * math.pi)) / math.log(theta)
+
+        low = max(math.floor(pair_with(self.beta_fast)), 0)
+        high = min(math.ceil(pair_with(self.beta_slow)), 2 * pairs - 1)
+
         pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
         ramp = ((pair - low) / (high - low or 0.001)).clamp(0, 1)
         mscale = self.attention_factor or 0.1 * math.log(self.factor) + 1
@@ -141,9 +148,10 @@ SCALINGS = {
 
 
 class Rope(Position):
-    """Rotates pairs of query and key channels by an angle proportional to the position, so that a score
-    depends only on the distance (arxiv.org/abs/2104.09864). Channels i and i + D/2 are a pair, where
-    D counts the rotated channels, as in Hugging Face's Llama; the paper pairs 2i and 2i + 1."""
+    """Rotates pairs of query and key channels by an angle proportional to the position, so that a
+    score depends only on the distance (arxiv.org/abs/2104.09864). Channels i and i + D/2 are a
+    pair, where D counts the rotated channels, as in Hugging Face's Llama; the paper pairs 2i and
+    2i + 1."""
 
     def __init__(
         self,
@@ -153,27 +161,29 @@ class Rope(Position):
         scaling: dict | None = None,
     ):
         super().__init__()
-        self.rope_theta, self.width = rope_theta, int(rotary_dim * rotary_fraction)
+        self.rope_theta = rope_theta
+        self.width = int(rotary_dim * rotary_fraction)
         if self.width % 2 or self.width == 0:
             product = f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width}"
             raise ValueError(f"{product} channels; rope needs an even number above 0")
         self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"}, shared={})
 
-    def rotary(self, x, pos):
-        inv_freq, mscale = self.scaling(
-            inv_frequencies(self.width, self.rope_theta, x), self.rope_theta
-        )
-        angle = pos[:, None, :, None] * inv_freq
-        cos, sin = angle.cos() * mscale, angle.sin() * mscale
-        cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+    def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
+        inv_freq = inv_frequencies(self.width, self.rope_theta, x)
+        inv_freq, mscale = self.scaling(inv_freq, self.rope_theta)
 
-        def rotate(heads):
-            # cast once and with few operations, because at small widths each costs as much as a matmul
+        angle = pos[:, None, :, None] * inv_freq
+        cos = angle.cos() * mscale
+        sin = angle.sin() * mscale
+        cos = torch.cat([cos, cos], -1)
+        sin = torch.cat([-sin, sin], -1)
+
+        def rotate(heads: Tensor) -> Tensor:
+            # cast once and in few operations: at small widths each costs as much as a matmul
             paired, rest = heads.split([self.width, heads.shape[-1] - self.width], -1)
             paired = paired.to(cos.dtype)
-            rotated = torch.addcmul(paired * cos, paired.roll(self.width // 2, -1), sin).type_as(
-                heads
-            )
+            swapped = paired.roll(self.width // 2, -1)
+            rotated = torch.addcmul(paired * cos, swapped, sin).type_as(heads)
             return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
         return rotate
@@ -186,12 +196,14 @@ class Alibi(Position):
         super().__init__()
         self.n_heads = n_heads
 
-    def bias(self, q_pos, k_pos):
-        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; further heads take every other slope of 2p
-        power, device = 2 ** int(math.log2(self.n_heads)), q_pos.device
-        steps = torch.arange(1, power + 1, device=device) * 8 / power
-        between = torch.arange(1, 1 + 2 * (self.n_heads - power), 2, device=device) * 4 / power
+    def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; others take every other slope of 2p
+        power = 2 ** int(math.log2(self.n_heads))
+        rest = self.n_heads - power
+        steps = torch.arange(1, power + 1, device=q_pos.device) * 8 / power
+        between = torch.arange(1, 1 + 2 * rest, 2, device=q_pos.device) * 4 / power
         slopes = 2.0 ** -torch.cat([steps, between])
+
         distance_B1TS = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs()
         bias_BHTS = -slopes[:, None, None] * distance_B1TS
         return bias_BHTS
@@ -213,22 +225,24 @@ class Relative(Position):
                 f"num_buckets ({num_buckets}) must be even and < max_distance ({max_distance})"
             )
         self.table = nn.Embedding(num_buckets, n_heads)
-        self.causal, self.num_buckets, self.max_distance = causal, num_buckets, max_distance
+        self.causal = causal
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
 
-    def bias(self, q_pos, k_pos):
+    def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         offset_BTS = k_pos[:, None, :] - q_pos[:, :, None]
         bias_BHTS = self.table(self.bucket(offset_BTS)).movedim(-1, 1)
-        return bias_BHTS
+        return bias_BHTS.contiguous()  # fused kernels need it
 
-    def bucket(self, offset):
-        """Half of the buckets hold one distance each; the others grow logarithmically up to max_distance.
-        Without causality, each direction has half of all buckets."""
+    def bucket(self, offset: Tensor) -> Tensor:
+        """Half of the buckets hold one distance each; the others grow logarithmically up to
+        max_distance. Without causality, each direction has half of all buckets."""
         buckets = self.num_buckets if self.causal else self.num_buckets // 2
         near = buckets // 2
         distance = (-offset).clamp(min=0) if self.causal else offset.abs()
-        growth = (distance.clamp(min=near).float() / near).log() / math.log(
-            self.max_distance / near
-        )
+        ratio = distance.clamp(min=near).float() / near
+        growth = ratio.log() / math.log(self.max_distance / near)
+
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         ahead = 0 if self.causal else buckets * (offset > 0)
         return ahead + torch.where(distance < near, distance, far)

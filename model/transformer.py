@@ -1,126 +1,150 @@
 """Transformer: a stack of blocks, and the three architectures that are made of stacks."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
-import torch.nn as nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from configs.registry import build, check_value, construct, from_dict
 from configs.schema import EncoderSizes, ModelConfig, Seed, Size
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
-from model.block import BLOCKS, AttentionContext
+from model.block import BLOCKS, AttentionContext, Block
 from model.cache import KVCache, LayerCache
 from model.embedding import Embedding, Head
 from model.feedforward import FFNS
 from model.init import initialize_weights
 from model.norm import norm_factory
-from model.position import POSITIONS
+from model.position import POSITIONS, Position
+
+Caches = list[LayerCache]
 
 
-def make_block(config, shared, memory_width):
+def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
     attention = build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None})
-    ffn, cross = build("model.ffn", FFNS, config.ffn, shared), None
+    ffn = build("model.ffn", FFNS, config.ffn, shared)
+    cross = None
     if memory_width is not None:
         widths = shared | {"memory": (memory_width, memory_width)}
-        cross = build(
-            "model.cross_attention", ATTENTIONS, config.cross_attention, widths, needs="memory"
-        )
+        options = config.cross_attention
+        cross = build("model.cross_attention", ATTENTIONS, options, widths, needs="memory")
+
     parts = {"attention": attention, "ffn": ffn, "cross": cross}
     return build("model.block", BLOCKS, config.block, shared | parts)
 
 
 class Stack(nn.Module):
-    """Position encoding, n_layers blocks and a final norm; with memory_width, blocks have cross-attention."""
+    """Position encoding, n_layers blocks and a final norm; with memory_width, blocks have
+    cross-attention."""
 
-    def __init__(self, config, *, causal, memory_width=None):
+    def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         norm = norm_factory(config)
         names = ("d_model", "n_heads", "context_length", "dropout")
         shared = {name: getattr(config, name) for name in names} | {"causal": causal, "norm": norm}
-        self.causal, self.has_memory = causal, memory_width is not None
-        self.blocks = nn.ModuleList(
-            make_block(config, shared, memory_width) for _ in range(config.n_layers)
-        )
-        attention = self.blocks[0].attention
-        self.sliding_window, shared["rotary_dim"] = attention.sliding_window, attention.rotary_dim
-        self.position = build("model.position", POSITIONS, config.position, shared)
+        blocks = [make_block(config, shared, memory_width) for _ in range(config.n_layers)]
+
+        self.causal = causal
+        self.has_memory = memory_width is not None
+        self.blocks = nn.ModuleList(blocks)
+        self.sliding_window = blocks[0].attention.sliding_window
+        shared["rotary_dim"] = blocks[0].attention.rotary_dim
+
+        self.position: Position = build("model.position", POSITIONS, config.position, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
-        self.final_norm = norm() if self.blocks[-1].needs_final_norm else nn.Identity()
+        self.final_norm = norm() if blocks[0].needs_final_norm else nn.Identity()
 
-    def forward(self, x, *, visible=None, memory=None, memory_visible=None, caches=None):
-        """visible: (B, S), false at padding, with a column for each cached token; once given, it must be
-        given at every later step. memory_visible: the same for the memory."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        visible: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_visible: Tensor | None = None,
+        caches: Caches | None = None,
+    ) -> Tensor:
+        """visible: (B, S), false at padding, with a column for each cached token; once given, it
+        must be given at every later step. memory_visible: the same for the memory."""
         if (memory is not None) != self.has_memory:
             raise ValueError("pass a memory if, and only if, the stack has cross-attention")
+
         q_pos, k_pos = self.positions(x, visible, caches)
-        options = {"causal": self.causal, "sliding_window": self.sliding_window, "visible": visible}
-        mask = make_mask(q_pos, k_pos, bias=self.position.bias(q_pos, k_pos), **options)
-        rotate = self.position.rotary(x, q_pos)
-        context = AttentionContext(mask, rotate, memory, make_cross_mask(memory_visible))
+        bias = self.position.bias(q_pos, k_pos)
+        options: Any = {"causal": self.causal, "sliding_window": self.sliding_window}
+        context = AttentionContext(
+            mask=make_mask(q_pos, k_pos, visible=visible, bias=bias, **options),
+            rotate=self.position.rotary(x, q_pos),
+            memory=memory,
+            memory_mask=make_cross_mask(memory_visible),
+        )
+
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
             x = block(x, context, caches and caches[i])
         return self.final_norm(x)
 
-    def positions(self, x, visible, caches):
+    def positions(
+        self, x: Tensor, visible: Tensor | None, caches: Caches | None
+    ) -> tuple[Tensor, Tensor]:
         """Positions of the new tokens, and of all tokens including cached ones."""
         start = caches[0].self_attn.length if caches else 0
-        end, limit = start + x.shape[1], self.position.max_positions
+        end = start + x.shape[1]
+        limit = self.position.max_positions
         if limit is not None and end > limit:
-            raise ValueError(
-                f"{end} positions, but learned positions end at model.context_length ({limit})"
-            )
-        shape = (len(x), end)
-        if visible is not None and (visible.dtype != torch.bool or visible.shape != shape):
-            got = f"{visible.dtype} of {tuple(visible.shape)}"
-            raise ValueError(
-                f"visible must be torch.bool of {shape}, cached tokens included, not {got}"
-            )
+            learned = f"learned positions end at model.context_length ({limit})"
+            raise ValueError(f"{end} positions, but {learned}")
+
         k_pos = torch.arange(end, device=x.device)[None]
-        if (
-            visible is not None
-        ):  # count from the first visible token, so that left padding changes nothing
+        if visible is not None:
+            # count from the first visible token, so that left padding changes nothing
             k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
         return k_pos[:, start:], k_pos
 
-    def new_caches(self, size):
+    def new_caches(self, size: int | None) -> Caches:
         return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in self.blocks]
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: hidden() gives the last hidden states, forward() their logits. `visible` is
-    false at padding."""
+    """Base of the architectures: hidden() gives the last hidden states, forward() their logits.
+    `visible` is false at padding."""
 
-    def __init__(self, config, vocab_size):
+    kind: str
+    make_stacks: Callable[..., None]
+    hidden: Callable[..., Tensor]
+
+    def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding = construct("model.embedding", Embedding, config.embedding, sizes)
+        self.embedding: Embedding = construct("model.embedding", Embedding, config.embedding, sizes)
         self.make_stacks(config, sizes)
-        self.head = construct("model.head", Head, config.head, sizes)
+        self.head: Head = construct("model.head", Head, config.head, sizes)
 
-    def forward(self, *inputs, **options):
+    def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
         return logits_BTV
 
 
 class Decoder(Transformer):
-    """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S), covers
-    them, too."""
+    """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
+    covers them, too."""
 
     kind = "decoder"
 
-    def make_stacks(self, config, sizes):
+    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         self.stack = Stack(config, causal=True)
 
-    def hidden(self, tokens, *, visible=None, caches=None):
+    def hidden(
+        self, tokens: Tensor, *, visible: Tensor | None = None, caches: Caches | None = None
+    ) -> Tensor:
         return self.stack(self.embedding(tokens), visible=visible, caches=caches)
 
-    def new_caches(self, size):
+    def new_caches(self, size: int | None) -> Caches:
         return self.stack.new_caches(size)
 
 
@@ -129,10 +153,12 @@ class Encoder(Transformer):
 
     kind = "encoder"
 
-    def make_stacks(self, config, sizes):
+    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         self.stack = Stack(config, causal=False)
 
-    def hidden(self, tokens, *, visible=None, types=None):
+    def hidden(
+        self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
         return self.stack(self.embedding(tokens, types), visible=visible)
 
 
@@ -141,52 +167,55 @@ class EncoderDecoder(Transformer):
 
     kind = "encoder_decoder"
 
-    def make_stacks(self, config, sizes):
-        encoder = replace(
-            config, **{size: n for size, n in asdict(config.encoder).items() if n is not None}
-        )
+    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+        own_sizes = {name: n for name, n in asdict(config.encoder).items() if n is not None}
+        encoder = replace(config, **own_sizes)
+
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
         try:
             self.encoder = Stack(encoder, causal=False)
         except (
             ValueError
-        ) as error:  # the decoder accepted the same parts, so the encoder's sizes are wrong
+        ) as error:  # the decoder took the same parts: the encoder's sizes are wrong
             raise ValueError(f"model.encoder: {error}") from None
-        self.source_embedding = (
-            None  # source and target share an embedding if they have the same width
-        )
+
+        # source and target share an embedding if they have the same width
+        self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
             self.source_embedding = construct("model.embedding", Embedding, config.embedding, sizes)
 
-    def encode(self, source, *, visible=None):
+    def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
         embed = self.source_embedding or self.embedding
         return self.encoder(embed(source), visible=visible)
 
-    def decode(self, tokens, memory, *, visible=None, memory_visible=None, caches=None):
-        x = self.embedding(tokens)
-        return self.decoder(
-            x, visible=visible, memory=memory, memory_visible=memory_visible, caches=caches
-        )
+    def decode(self, tokens: Tensor, memory: Tensor, **options: Any) -> Tensor:
+        """The options are those of Stack.forward."""
+        return self.decoder(self.embedding(tokens), memory=memory, **options)
 
-    def hidden(self, source, tokens, *, source_visible=None):
+    def hidden(
+        self, source: Tensor, tokens: Tensor, *, source_visible: Tensor | None = None
+    ) -> Tensor:
         memory_BSC = self.encode(source, visible=source_visible)
         return self.decode(tokens, memory_BSC, memory_visible=source_visible)
 
-    def new_caches(self, size):
+    def new_caches(self, size: int | None) -> Caches:
         return self.decoder.new_caches(size)
 
 
-ARCHITECTURES = {
-    architecture.kind: architecture for architecture in (Decoder, Encoder, EncoderDecoder)
+ARCHITECTURES: dict[str, type[Transformer]] = {
+    "decoder": Decoder,
+    "encoder": Encoder,
+    "encoder_decoder": EncoderDecoder,
 }
 
 
-def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
+def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """A new model. Its weights depend on the seed alone, not on the global random state."""
     check_config(config)
     check_value("vocab_size", vocab_size, Size)
     check_value("seed", seed, Seed)
+
     drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
     with torch.random.fork_rng(devices=[]), drawing:
         torch.default_generator.manual_seed(seed)
@@ -197,40 +226,41 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0):
 
 
 class NoNormal(TorchFunctionMode):
-    """Draws nothing: on the "meta" device, torch would import torch._dynamo for it, which takes 0.5 s."""
+    """Draws nothing: on the "meta" device, torch would import torch._dynamo for it: 0.8 s."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return (
-            kwargs["tensor"]
-            if function is torch.nn.init.normal_
-            else function(*args, **(kwargs or {}))
-        )
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.nn.init.normal_:
+            return kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
-def check_config(config):
+def check_config(config: ModelConfig) -> None:
     """Checks that involve more than one part of the model."""
-    kind, embedding = config.kind, config.embedding
+    kind = config.kind
     if kind not in ARCHITECTURES:
         raise ValueError(f"model.kind is {kind!r}; choose one of: {', '.join(ARCHITECTURES)}")
     from_dict(ModelConfig, asdict(config), "model.")
-    if kind == "encoder_decoder" and config.cross_attention is None:
-        raise ValueError(
-            f"an {kind} needs cross-attention; add attention@model.cross_attention=mha"
-        )
-    if kind != "encoder_decoder" and config.cross_attention is not None:
-        article = "an" if kind == "encoder" else "a"
-        raise ValueError(f"{article} {kind} has no encoder output; remove model.cross_attention")
-    if kind != "encoder_decoder" and config.encoder != EncoderSizes(None, None, None):
+
+    if kind == "encoder_decoder":
+        if config.cross_attention is None:
+            raise ValueError(
+                f"an {kind} needs cross-attention; add attention@model.cross_attention=mha"
+            )
+    elif config.cross_attention is not None:
+        raise ValueError(f"model.cross_attention is for an encoder_decoder; model.kind is {kind}")
+    elif config.encoder != EncoderSizes(None, None, None):
         raise ValueError(
             f"model.encoder sets the encoder of an encoder_decoder; model.kind is {kind}"
         )
-    if kind != "encoder" and embedding.get("type_vocab_size"):
+
+    has_types = bool(config.embedding.get("type_vocab_size"))
+    if kind != "encoder" and has_types:
         raise ValueError(f"model.embedding.type_vocab_size is for encoders; model.kind is {kind}")
-    added = embedding.get("type_vocab_size") or config.position.get("kind") in (
-        "learned",
-        "sinusoidal",
-    )
-    if config.embedding_norm and embedding.get("scale_by_sqrt_d") and not added:
+    scaled = config.embedding.get("scale_by_sqrt_d")
+    added = has_types or config.position.get("kind") in ("learned", "sinusoidal")
+    if config.embedding_norm and scaled and not added:
         raise ValueError(
             "model.embedding_norm undoes model.embedding.scale_by_sqrt_d: set one to false"
         )

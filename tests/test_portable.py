@@ -57,7 +57,8 @@ def take_away():
         return len(data)
 
     def fsync(handle):
-        if not flags_of.get(handle, os.O_RDWR) & (os.O_WRONLY | os.O_RDWR):
+        flags = Path(f"/proc/self/fdinfo/{handle}").read_text().split()[3]
+        if not int(flags, 8) & (os.O_WRONLY | os.O_RDWR):
             raise OSError(9, "Bad file descriptor")
         real["fsync"](handle)
 

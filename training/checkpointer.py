@@ -36,7 +36,8 @@ class TrainState:
 
     def judge(self, loss: float) -> bool:
         """Whether an evaluation is the best so far."""
-        is_best = loss < self.best_val_loss
+        is_again = (loss, self.step) == (self.best_val_loss, self.best_step)  # after a resume
+        is_best = loss < self.best_val_loss or is_again
         self.evals_since_best = 0 if is_best else self.evals_since_best + 1
         if is_best:
             self.best_val_loss = loss
@@ -45,7 +46,8 @@ class TrainState:
 
 
 class Checkpointer:
-    """A step waits only for the copy, and for the checkpoint before it if that is still being written."""
+    """A step waits only for the copy, and for the checkpoint before it if that is still being
+    written."""
 
     def __init__(
         self,
@@ -99,8 +101,8 @@ class Checkpointer:
         checkpoint.prune(self.run, self.keep)
 
     def wait(self) -> None:
-        """For the checkpoint that is being written. A failure is a warning; several in a row end the
-        run."""
+        """For the checkpoint that is being written. A failure is a warning; several in a row end
+        the run."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
@@ -153,4 +155,6 @@ class Checkpointer:
         if stored["scaler"]:
             self.world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
+        if self.world.is_main and state.best_step == state.step:  # it was stopped before it could
+            checkpoint.mark_best(self.run, state.step)
         return state

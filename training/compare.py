@@ -48,8 +48,8 @@ class Result(NamedTuple):
 
 
 class Compare(Callback):
-    """Of a sweep: after each run, the table of all runs so far. (Hydra does not call on_multirun_end if
-    a run has failed.)"""
+    """Of a sweep: after each run, the table of all runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.)"""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN:
@@ -104,7 +104,8 @@ def read_run(run: Path) -> Result:
 
 
 def merge_seeds(results: list[Result]) -> list[Result]:
-    """Runs of the same code that differ only in their seed become one, with all values. Best first."""
+    """Runs of the same code that differ only in their seed become one, with all values. Best
+    first."""
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         groups[repr((result.code, result.settings | {"seed": None}))].append(result)
@@ -137,8 +138,8 @@ def table(results: list[Result]) -> str:
 
 
 def differing_settings(results: list[Result]) -> list[str]:
-    """Those that were given on a command line and differ. Others follow from them, but for those that
-    rows differ in which would read alike: by a file that has changed, perhaps."""
+    """Those that were given on a command line and differ. Others follow from them, but for those
+    that rows differ in which would read alike: by a file that has changed, perhaps."""
 
     def values(key: str) -> list[str]:
         return [repr(result.settings.get(key)) for result in results]
@@ -177,7 +178,7 @@ def edge_hints(configs: list[dict[str, Any]], swept: list[str]) -> list[str]:
     beyond."""
     hints = []
     for key in sorted({*swept} - {"seed"}):
-        values = [config.get(key) for config in configs]
+        values: list[Any] = [config.get(key) for config in configs]
         if not all(type(value) in (int, float) for value in values) or len(set(values)) < 2:
             continue
         side = {min(values): "smaller", max(values): "larger"}.get(values[0])

@@ -1,4 +1,5 @@
-"""The processes that split each batch: how they start, share a model, add up numbers and stop together."""
+"""The processes that split each batch: how they start, share a model, add up numbers and stop
+together."""
 
 import os
 import signal
@@ -28,7 +29,8 @@ Item = TypeVar("Item")
 
 
 class World(NamedTuple):
-    """This process among those that torchrun started, or a process alone; its device and precision."""
+    """This process among those that torchrun started, or a process alone; its device and
+    precision."""
 
     rank: int
     size: int
@@ -50,7 +52,8 @@ class World(NamedTuple):
         return self.rank, self.size
 
     def sum(self, *numbers: float | Tensor) -> Tensor:
-        """Each number summed over all processes; nothing waits for a GPU until the sums are read."""
+        """Each number summed over all processes; nothing waits for a GPU until the sums are
+        read."""
         total = torch.stack([self.scalar(number) for number in numbers])
         if self.size > 1:
             dist.all_reduce(total)
@@ -156,9 +159,8 @@ def wrap(module: nn.Module, world: World) -> nn.Module:
 
 
 def syncing(module: Any, is_last: bool, world: World) -> AbstractContextManager[Any]:
-    """Gradients are exchanged with those of the last micro-batch, and only added up before it."""
-    if world.parallel == "fsdp":
-        module.set_requires_gradient_sync(is_last)
+    """DDP exchanges gradients with those of the last micro-batch, and only adds them up before it. FSDP
+    exchanges those of each: whole gradients may not fit."""
     if world.parallel == "ddp" and not is_last:
         return module.no_sync()
     return nullcontext()
@@ -179,7 +181,8 @@ def whole(tensor: Any) -> Tensor:
 
 
 def like(tensor: Tensor, sharded: Any) -> Tensor:
-    """A whole tensor that every process has, on the device of another and sharded in the same way."""
+    """A whole tensor that every process has, on the device of another and sharded in the same
+    way."""
     tensor = tensor.to(sharded.device)
     if not is_sharded(sharded) or not tensor.ndim:
         return tensor
@@ -195,7 +198,8 @@ received: list[int] = []  # by this process
 
 
 def catch_signals() -> None:
-    """From now on a signal is noted, and the run stops after its step; a second one ends the process."""
+    """From now on a signal is noted, and the run stops after its step; a second one ends the
+    process."""
 
     def note(number: int, frame: Any) -> None:
         repeated = dist.is_initialized() and number in received  # torchrun forwards what all got

@@ -1,4 +1,5 @@
-"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts there."""
+"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts
+there."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from data.corpus import Loaders
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.generate.decode import generate
-from training.distributed import World, stoppable
+from training.distributed import World
 from training.step import LossModule, mean_loss
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
@@ -25,12 +26,13 @@ def evaluate(
     world: World,
     rows: int,
     limit: int | None = None,
+    watch: Callable[..., Iterator[Batch]] = lambda batches, total: iter(batches),
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them; `rows` at a
-    time."""
+    time. watch: shows how far it is."""
     model, split = module.model, data.validation
-    watch = stoppable if limit is None else iter  # a part takes no longer than some steps
-    loss = mean_loss(module, watch(split.evaluation(limit)), rows, world)
+    n = math.ceil((split.n if limit is None else min(limit, split.n)) / split.batch_size)
+    loss = mean_loss(module, watch(split.evaluation(limit), n), rows, world)
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
     if data.objective == "next_token":
         metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
@@ -39,13 +41,13 @@ def evaluate(
         share = (
             (0, 1) if world.parallel == "fsdp" else world.share
         )  # forward passes in step, or not
-        correct = n = 0
+        correct = asked = 0
         with evaluating(module, world):
-            for batch in watch(split.evaluation(limit, *share)):
+            for batch in watch(split.evaluation(limit, *share), n / share[1]):
                 right, total = count_correct(model, data.tokenizer, batch, world)
                 correct += right
-                n += total
-        sums = world.sum(correct, n).tolist()
+                asked += total
+        sums = world.sum(correct, asked).tolist()
         metrics[name] = sums[0] / sums[1]
     if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         several = (batch for batch in split.evaluation() if len(batch.targets) > 1)
@@ -77,7 +79,7 @@ def evaluating(module: Any, world: World) -> Iterator[None]:
 
 @torch.no_grad()
 def masked_accuracy(
-    model: nn.Module, tokenizer: Tokenizer, batch: Batch, world: World
+    model: Any, tokenizer: Tokenizer, batch: Batch, world: World
 ) -> tuple[int, int]:
     """(number of correct predictions, number of predictions)"""
     batch = batch.to(world.device)
@@ -117,7 +119,7 @@ def sample(module: LossModule, data: Loaders, world: World) -> dict[str, str]:
     return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
 
 
-def predict_masks(model: nn.Module, batch: Batch) -> dict[str, list[int]]:
+def predict_masks(model: Any, batch: Batch) -> dict[str, list[int]]:
     """The tokens of the first row, and its targets with the most likely predictions."""
     is_target = batch.targets[0] != IGNORE_INDEX
     predicted = model(**batch.inputs)[0].argmax(-1)

@@ -1,14 +1,15 @@
-"""Log: what a run prints and draws, metrics.jsonl, samples.jsonl and wandb. It never changes a weight."""
+"""Log: what a run prints and draws, metrics.jsonl, samples.jsonl and wandb. It never changes a
+weight."""
 
 import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -16,8 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from configs.cli import escape, warn
 from configs.schema import Config
 from data.disk import atomic_write
+from data.objectives import Batch
 from training.checkpointer import TrainState
-from training.distributed import World
+from training.distributed import World, stoppable
 from training.plot import draw_run
 
 EVALUATION = {
@@ -29,6 +31,9 @@ EVALUATION = {
 }
 
 
+SECONDS_SILENT = 10.0  # of a long evaluation, at most
+
+
 def clock(seconds: float) -> str:
     """1:02, or 1:00:02"""
     minutes, seconds = divmod(round(min(seconds, 1e9)), 60)
@@ -37,7 +42,8 @@ def clock(seconds: float) -> str:
 
 
 class Log:
-    """Of the main process; in the others it does nothing. A progress bar on a terminal, lines elsewhere."""
+    """Of the main process; in the others it does nothing. A progress bar on a terminal, lines
+    elsewhere."""
 
     def __init__(
         self,
@@ -107,7 +113,7 @@ class Log:
             self.add_row(state, **values, tokens_per_second=speed, mfu=mfu)
             self.measure_from(state.step)
 
-    def evaluation(self, state: TrainState, full: bool = False, **metrics: float) -> None:
+    def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
         if not self.is_main:
             return
         self.add_row(state, **metrics, full=full)
@@ -119,6 +125,17 @@ class Log:
             with suppress(OSError):
                 draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")
         self.measure_from(state.step)
+
+    def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
+        """Show how far a long evaluation is; a signal can stop it between two batches."""
+        shown = time.perf_counter()
+        for number, batch in enumerate(stoppable(batches), 1):
+            yield batch
+            done = min(1.0, number / total)
+            self.bar.update(self.task, completed=done, description=f"evaluating {done:.0%}")
+            if time.perf_counter() - shown > SECONDS_SILENT and not self.console.is_terminal:
+                self.print(f"evaluating {done:.0%}")
+                shown = time.perf_counter()
 
     def sample(self, state: TrainState, texts: dict[str, str]) -> None:
         if not self.is_main:
@@ -172,7 +189,7 @@ def start_wandb(run: Path, config: Config) -> Any:
             project=config.wandb.project,
             name=run.name,
             id=id_file.read_text(),
-            mode=config.wandb.mode,
+            mode=cast(Any, config.wandb.mode),
             dir=run.resolve(),
             resume="allow",
             reinit="create_new",

@@ -1,5 +1,5 @@
-"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Unlike torch.optim.Muon, its base, it
-updates all matrices of one shape together: on a GPU, one kernel in place of hundreds."""
+"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Unlike torch.optim.Muon, its
+base, it updates all matrices of one shape together: on a GPU, one kernel in place of hundreds."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,7 +16,7 @@ from training.distributed import is_sharded, like, local, whole
 
 class Muon(Eager, torch.optim.Muon):
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             matrices = [p for p in group["params"] if p.grad is not None]
             matrices.sort(key=lambda p: p.shape)
@@ -32,7 +32,7 @@ class Muon(Eager, torch.optim.Muon):
         gradients = [local(p.grad) for p in params]
         buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
-        updates = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        updates = list(torch._foreach_lerp(gradients, buffers, group["momentum"]))
         if is_sharded(params[0]):
             updates = orthogonalize_in_turn(updates, params, partial(newton_schulz, group=group))
         else:
@@ -44,7 +44,8 @@ class Muon(Eager, torch.optim.Muon):
 
 
 def newton_schulz(x: Tensor, group: dict[str, Any]) -> Tensor:
-    """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to 1."""
+    """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to
+    1."""
     a, b, c = group["ns_coefficients"]
     dtype, is_tall = x.dtype, x.shape[-2] > x.shape[-1]
     x = (x.mT if is_tall else x).to(matmul_dtype(x.device.type))

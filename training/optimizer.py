@@ -1,6 +1,6 @@
 """Optimizers: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from inspect import unwrap
 from typing import Any
 
@@ -74,11 +74,11 @@ def make_muon(
     muon = Muon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr
-    others = [{"params": embeddings, "lr": embedding_lr}, {"params": rest}]
+    others: list[dict[str, Any]] = [{"params": embeddings, "lr": embedding_lr}, {"params": rest}]
     return [muon, adamw(others, adamw_lr_ratio * lr, beta1, beta2, eps)]
 
 
-OPTIMIZERS = {"adamw": make_adamw, "muon": make_muon}
+OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": make_adamw, "muon": make_muon}
 
 
 def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer]:
@@ -93,7 +93,8 @@ def groups_of(optimizers: list[Optimizer]) -> list[dict[str, Any]]:
 
 
 def set_lr(optimizers: list[Optimizer], factor: float) -> float:
-    """The schedule's factor times each base learning rate; returns the first, which is optimizer.lr's."""
+    """The schedule's factor times each base learning rate; returns the first, which is
+    optimizer.lr's."""
     groups = groups_of(optimizers)
     for group in groups:
         group["lr"] = group["base_lr"] * factor

@@ -1,5 +1,6 @@
-"""The settings of a run: those of a command line; of a resumed run, the stored ones with the changes of this
-command line; of a fine-tuned one, with the model and tokenizer that it starts from."""
+"""The settings of a run: those of a command line; of a resumed run, the stored ones with the
+changes of this command line; of a fine-tuned one, with the model and tokenizer that it starts
+from."""
 
 import json
 from dataclasses import asdict, fields, is_dataclass
@@ -110,13 +111,14 @@ def show(value: Any) -> str:
 
 
 def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
-    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside it."""
+    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
+    it."""
     for key in keys:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
     origin = init_config(node.init_from)
-    changed = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
+    changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     model = dict(origin["model"])
     for key in TUNABLE:
         name = key.partition(".")[2]

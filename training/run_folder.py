@@ -34,7 +34,8 @@ RULE = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' n
 
 
 def check_name(config: Config) -> None:
-    """All processes do so before they meet, or one would see the folder that another has just made."""
+    """All processes do so before they meet, or one would see the folder that another has just
+    made."""
     name = config.name
     if name is None:
         return
@@ -47,12 +48,14 @@ def check_name(config: Config) -> None:
 
 @contextmanager
 def open_folder(config: Config, world: World) -> Iterator[Path]:
-    """The folder of a run, locked: two processes must not write into one. The other processes of the
-    run only know its name."""
-    run = make_folder(config) if world.is_main else RUNS / str(config.name)
+    """The folder of a run, locked: two processes must not write into one. The other processes of
+    the run only know its name."""
     if not world.is_main:
-        yield run
+        yield RUNS / str(config.name)
         return
+    run = make_folder(config)
+    for folder in run.parents:
+        sync_folder(folder)
     lock = FileLock(run / "lock")
     try:
         lock.acquire(blocking=False)
@@ -76,14 +79,12 @@ def make_folder(config: Config) -> Path:
     if config.name:
         run = RUNS / config.name
         run.mkdir(parents=True, exist_ok=True)
-        sync_folder(RUNS)
         return run
     stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
     for number in count(1):
         run = RUNS / (stem if number == 1 else f"{stem}_{number}")
         try:
             run.mkdir(parents=True)
-            sync_folder(RUNS)
             break
         except FileExistsError:
             continue
@@ -145,32 +146,28 @@ def describe(
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     vocab_size = data.tokenizer.vocab_size
     progress = Progress(config.train, train)
-    begin = "run"
-    if state.step:
-        begin = f"resuming from step {state.step:,}"
-    elif config.resume:
-        begin = "starting at step 0"
-    length = f"{progress.steps:,} steps"
+    begin = f", resuming from step {state.step:,}" if state.step else ""
+    if config.resume and not state.step:
+        begin = ", starting at step 0"
     if math.isinf(progress.steps):
         length = f"{config.train.minutes:g} minutes"
     else:
         epochs = progress.steps * config.train.batch_size / train.n
-        length += f" of {config.train.batch_size:,} {examples}, {epochs:.2f} epochs"
+        length = f"{progress.steps:,} steps, {epochs:.2f} epochs"
+    batch = f"{config.train.batch_size:,} {examples} per step"
     if world.size > 1:
-        length += f", on {world.size} processes ({world.parallel})"
+        batch += f" on {world.size} processes ({world.parallel})"
     if state.micro_batch_size * world.size < config.train.batch_size:
-        length += f", in micro-batches of {state.micro_batch_size}"
+        batch += f", in micro-batches of {state.micro_batch_size}"
     lines = [
-        f"{'run':<11} {run}, {begin}" if begin != "run" else f"{'run':<11} {run}",
-        f"{'device':<11} {precision.device}, {dtype}: {precision.reason}",
-        f"{'model':<11} {config.model.kind}, {n_parameters:,} parameters",
-        f"{'data':<11} {train.part.n_tokens:,} tokens, vocab {vocab_size:,}, {train.n:,} {examples}",
-        f"{'baseline':<11} uniform {math.log(vocab_size):.2f} nats/token",
-        f"{'training':<11} {length}",
-        f"{'evaluation':<11} at the end on all {data.validation.n:,} validation {examples}",
+        f"run         {run}{begin}",
+        f"device      {precision.device}, {dtype}: {precision.reason}",
+        f"model       {config.model.kind}, {n_parameters:,} parameters",
+        f"data        {train.part.n_tokens:,} tokens, {train.n:,} {examples}; for validation "
+        f"{data.validation.n:,}, all of them at the end",
+        f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
+        f"training    {length}, {batch}",
     ]
     if state.step and progress(state) >= 1:
-        lines.append(
-            f"{run} is finished, all {state.step:,} steps are done; raise train.steps to go on"
-        )
+        lines.append(f"{run} is finished; raise train.steps, or its other length, to go on")
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""Learning-rate schedules: the factor on the base learning rate, a function of the progress from 0 to 1."""
+"""Learning-rate schedules: the factor on the base learning rate, a function of the progress from 0
+to 1."""
 
 import math
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def noam(steps: float, warmup: NonNegative) -> Schedule:
     return warmed_up(steps, warmup, decay)
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "wsd": wsd,
     "cosine": cosine,
     "noam": noam,

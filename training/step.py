@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class LossModule(nn.Module):
 
     def __init__(self, model: nn.Module, config: LossConfig) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.options = {"label_smoothing": config.label_smoothing, "z_loss": config.z_loss}
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> Tensor:
@@ -43,8 +44,8 @@ def recompute_blocks(model: nn.Module) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def compile_module(module: nn.Module, config: Config, world: World) -> nn.Module:
-    """By torch.compile; with compile=auto on a GPU, where what cannot be compiled runs eagerly."""
+def compile_module(module: nn.Module, config: Config, world: World) -> Any:
+    """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly."""
     if config.compile == "auto" and world.device.type == "cuda":
         torch._dynamo.config.suppress_errors = True
         return torch.compile(module)
@@ -72,8 +73,9 @@ def fit_micro_batch(
     optimizer_bytes: int,
     found: int,
 ) -> int:
-    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and a
-    backward pass fit in memory in every process. No weight changes. found: before a resume, or 0."""
+    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
+    a backward pass fit in memory in every process. No weight changes. found: before a resume, or
+    0."""
     rows, size = config.train.batch_size // world.size, config.train.micro_batch_size
     if isinstance(size, int):
         return min(size, rows)
@@ -87,7 +89,11 @@ def fit_micro_batch(
         if rows == 1:
             hint = "lower size= or model.context_length"
             raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
-        rows = math.ceil(rows / 2)
+        smaller = math.ceil(rows / 2)
+        if world.parallel == "fsdp":  # whose state is unusable after a backward pass that failed
+            hint = f"set train.micro_batch_size={smaller}"
+            raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
+        rows = smaller
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
     del reserved

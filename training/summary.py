@@ -4,11 +4,11 @@ import gzip
 import lzma
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from configs.schema import Config
 from data.corpus import Loaders
 from data.store import TokenFile
-from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_best, step_name
 from training.checkpointer import Checkpointer, TrainState
 
@@ -73,7 +73,7 @@ def baselines(data: Loaders) -> dict[str, float]:
     return {name: 8 * size / len(text) for name, size in bits.items()}
 
 
-def text_of(part: TokenFile, tokenizer: Tokenizer) -> bytes:
+def text_of(part: TokenFile, tokenizer: Any) -> bytes:
     ordinary = part.tokens[part.tokens < tokenizer.n_ordinary]
     return tokenizer.decode_bytes(ordinary.tolist())
 

@@ -1,173 +1,202 @@
-"""Tokenizers to and from tokenizer.json, the format of the `tokenizers` library, with the same ids."""
+"""Tokenizers to and from tokenizer.json, the format of the `tokenizers` library, with the same
+ids."""
 
 import json
 import re
 from itertools import pairwise
+from typing import Any
 
-from data.tokenizers.limits import MAX_TEMPLATE, SAMPLE, require
+import numpy as np
+
 from data.tokenizers.tokenizer import (
     NO_TEMPLATE,
     BytePairTokenizer,
+    CharTokenizer,
     HubTokenizer,
+    Ids,
+    Template,
+    Tokenizer,
+    imported,
     load_hf_tokenizer,
+    to_base64,
 )
 from data.tokenizers.train import PATTERN, byte_level, bytes_to_unicode
 
+SAMPLE = (
+    "It's  a naïve Straße, 東京 — don't 1234567890 3.14e-10!\n\n"
+    "\tdef f(x):\r\n        return x ** 2  # été\n"
+    '\'Tis "so" e\u0301 \u00a0 \u2028 \U0001f642\U0001f468\u200d\U0001f469 '
+    "Привет мир 你好 शब्द  end \n \n  "
+)
 
-def to_hf(tokenizer):
+
+def to_hf(tokenizer: Tokenizer) -> tuple[str, dict[str, str]]:
     """(tokenizer.json, {name of a special token: how it is written there})"""
-    text = tokenizer.text or bpe_json(tokenizer)
-    hf_tokenizer = load_hf_tokenizer(text)
-    sample = "".join(c for c in SAMPLE if tokenizer.kind != "char" or c in tokenizer.characters)
-    if tokenizer.kind != "hub" and not same_ids(tokenizer, hf_tokenizer, sample):
-        raise ValueError("the tokenizers library interprets this tokenizer's pattern differently")
-    names = {name: hf_tokenizer.id_to_token(i) for name, i in tokenizer.specials.items()}
+    text = tokenizer.text or new_json(tokenizer)
+    library = load_hf_tokenizer(text)
+    names = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
     return text, {name: token for name, token in names.items() if token is not None}
 
 
-def bpe_json(tokenizer):
+def new_json(tokenizer: Tokenizer) -> str:
     """The tokenizer.json of a tokenizer that was made here."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, processors
+    from tokenizers import AddedToken, decoders, models
+    from tokenizers import Tokenizer as Library
 
-    name_of = {
-        i: f"<|{name}|>" for name, i in reversed(tokenizer.specials.items())
-    }  # one name for each id
-    if tokenizer.kind == "char":
-        tokens, merges = list(tokenizer.characters), []
+    if isinstance(tokenizer, CharTokenizer):
+        tokens = list(tokenizer.characters)
+        merges = []
     else:
-        ranks = tokenizer.ranks if tokenizer.kind == "bpe" else [bytes([b]) for b in range(256)]
         char_of = bytes_to_unicode()
-        tokens = ["".join(char_of[b] for b in token) for token in ranks]
+        ranks = getattr(tokenizer, "ranks", [bytes([byte]) for byte in range(256)])
+        tokens = ["".join(char_of[byte] for byte in token) for token in ranks]
         merges = merges_of(tokens)
-    vocab = {token: i for i, token in enumerate(tokens)} | {name: i for i, name in name_of.items()}
-    hf_tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=True))
-    hf_tokenizer.add_special_tokens(
-        [AddedToken(name_of[i], normalized=False) for i in sorted(name_of)]
-    )
-    if tokenizer.kind == "char":
-        hf_tokenizer.decoder = decoders.Fuse()
+
+    vocab = {token: i for i, token in enumerate(tokens)}
+    names = {f"<|{name}|>": i for name, i in tokenizer.specials.items()}
+    library = Library(models.BPE(vocab | names, merges, ignore_merges=True))
+    library.add_special_tokens([AddedToken(name, normalized=False) for name in names])
+
+    if isinstance(tokenizer, CharTokenizer):
+        library.decoder = decoders.Fuse()
     else:
         # the library reads the possessive {1,3}+ as a repeated repetition
         pattern = re.sub(r"(\{\d+,\d+\})\+", r"\1", getattr(tokenizer, "pattern", ""))
-        hf_tokenizer.pre_tokenizer, hf_tokenizer.decoder = byte_level(pattern), decoders.ByteLevel()
-    if any(tokenizer.template):
-        name_of |= {i: f"<|{i}|>" for side in tokenizer.template for i in side if i not in name_of}
-        before, after = ([name_of[i] for i in side] for side in tokenizer.template)
-        single, special_tokens = [*before, "$A", *after], [(name, i) for i, name in name_of.items()]
-        hf_tokenizer.post_processor = processors.TemplateProcessing(
-            single=single, pair=[*single, "$B:1", *after], special_tokens=special_tokens
-        )
-    return hf_tokenizer.to_str()
+        library.pre_tokenizer = byte_level(pattern)
+        library.decoder = decoders.ByteLevel()
+
+    return library.to_str()
 
 
-def merges_of(tokens):
+def merges_of(tokens: list[str]) -> list[tuple[str, str]]:
     """All pairs of earlier tokens that make up a later one, in the order of the later."""
-    rank, merges = {token: i for i, token in enumerate(tokens)}, []
+    rank = {token: i for i, token in enumerate(tokens)}
+    merges = []
+
     for token, i in rank.items():
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        earlier = [(a, b) for a, b in pairs if rank.get(a, i) < i and rank.get(b, i) < i]
-        merges += sorted(earlier, key=lambda pair: (rank[pair[0]], rank[pair[1]]))
+        ranks = [(rank.get(a, i), rank.get(b, i)) for a, b in pairs]
+        merges += [pair for both, pair in sorted(zip(ranks, pairs, strict=True)) if max(both) < i]
+
     return merges
 
 
-def same_ids(tokenizer, hf_tokenizer, text):
-    return (
-        tokenizer.encode(text).tolist() == hf_tokenizer.encode(text, add_special_tokens=False).ids
-    )
+def from_hf(
+    text: str, specials: Ids, vocab_size: int, files: dict[str, str] | None = None
+) -> Tokenizer:
+    """A BytePairTokenizer, which is several times as fast, if its ids are the same, as those of
+    GPT-2's; else the library's own tokenizer, wrapped."""
+    hub = HubTokenizer(text, specials, vocab_size)
+    spec = json.loads(hub.backend.to_str())  # as the library has read it, with all defaults
+    template = template_of(spec["post_processor"])
+    native = native_tokenizer(spec, hub)
+    if native is None:
+        return imported(hub, template, files or {})
+    return imported(native, template, {"tokenizer.json": text} | (files or {}))
 
 
-def template_of(processor):
+def template_of(processor: Any) -> Template:
     """The ids that a post-processor, as JSON, puts before and after a text."""
     kind = processor and processor["type"]
     if kind == "Sequence":  # the library allows one template in it
-        return next(filter(any, map(template_of, processor["processors"])), NO_TEMPLATE)
+        templates = map(template_of, processor["processors"])
+        return next(filter(any, templates), NO_TEMPLATE)
+
     if kind in ("BertProcessing", "RobertaProcessing"):
         return [[processor["cls"][1]], [processor["sep"][1]]]
+
     if kind != "TemplateProcessing":
         return NO_TEMPLATE
-    ids, texts = [], []
+
+    sides: Template = [[]]
     for piece in processor["single"]:
-        name = piece.get("SpecialToken", {}).get("id")
         if "Sequence" in piece:
-            texts.append(len(ids))
-        elif name in processor["special_tokens"]:
-            ids += processor["special_tokens"][name]["ids"]
+            sides.append([])
         else:
-            raise ValueError(f"the tokenizer's post-processor names an unknown token {name!r}")
-        require(len(ids) <= MAX_TEMPLATE, f"the template has more than {MAX_TEMPLATE} ids")
-    if len(texts) != 1:
-        raise ValueError(
-            "the tokenizer's post-processor does not put special tokens around one text"
-        )
-    return [ids[: texts[0]], ids[texts[0] :]]
+            name = piece["SpecialToken"]["id"]
+            sides[-1] += processor["special_tokens"][name]["ids"]
+
+    if len(sides) != 2:
+        reason = "does not put special tokens around one text"
+        raise ValueError(f"the tokenizer's post-processor {reason}")
+
+    return sides
 
 
-def merges_follow_ranks(ids, merges, ignore_merges):
-    """Does tiktoken, which merges any two tokens that make up a third, lowest id first, give the same ids? It
-    does if these merges are in the order of the ids and lead to each token, given its bytes alone."""
+def native_tokenizer(spec: Any, hub: HubTokenizer) -> BytePairTokenizer | None:
+    """That of a byte-level BPE that is merged in the order of its ids, with special tokens last."""
+    model = spec["model"]
+    added = {token["content"] for token in spec["added_tokens"]}
+    pattern = split_regex(spec["pre_tokenizer"])
+    if model["type"] != "BPE" or pattern is None or spec["normalizer"]:
+        return None
+
+    unsupported = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    if any(map(model.get, unsupported)):
+        return None
+
+    if not all(token["special"] for token in spec["added_tokens"]):
+        return None
+
+    ids = {token: i for token, i in model["vocab"].items() if token not in added}
+    tokens = sorted(ids, key=ids.__getitem__)
+    if [ids[token] for token in tokens] != list(range(len(tokens))):
+        return None
+
+    byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
+    if set("".join(tokens)) != set(byte_of) or not set(byte_of) <= set(tokens):
+        return None
+
+    if min(hub.specials.values()) < len(tokens):
+        return None
+
+    if not merges_follow_ranks(ids, model["merges"], model["ignore_merges"]):
+        return None
+
+    ranks = to_base64(bytes(byte_of[char] for char in token) for token in tokens)
+    native = BytePairTokenizer(pattern, ranks, hub.specials, hub.vocab_size)
+    everything = SAMPLE + hub.decode(range(len(tokens)))
+    try:
+        is_same = np.array_equal(native.encode(everything), hub.encode(everything))
+    except ValueError:  # a pattern that tiktoken cannot use
+        is_same = False
+
+    return native if is_same else None
+
+
+def split_regex(pre_tokenizer: Any) -> str | None:
+    """The pattern that splits text before the byte-level step, or None."""
+    *splits, last = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
+    if not last or last["type"] != "ByteLevel" or last["add_prefix_space"]:
+        return None
+
+    if not splits:
+        return PATTERN if last["use_regex"] else None
+
+    plain = {"type": "Split", "behavior": "Isolated", "invert": False}
+    if len(splits) > 1 or last["use_regex"] or not plain.items() <= splits[0].items():
+        return None
+
+    return splits[0]["pattern"].get("Regex")
+
+
+def merges_follow_ranks(ids: Ids, merges: list, ignore_merges: bool) -> bool:
+    """Does tiktoken, which merges any two tokens that make up a third, lowest id first, give the
+    same ids? It does if these merges are in the order of the ids and lead to each token, given its
+    bytes alone."""
     from tokenizers.models import BPE
 
-    pairs = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
-    made = [ids.get(a + b, -1) for a, b in pairs]
-    if -1 in made or made != sorted(made) or not all(a in ids and b in ids for a, b in pairs):
+    pairs = [tuple(merge) for merge in merges]
+    made = [ids.get("".join(pair), -1) for pair in pairs]
+    are_known = all(token in ids for pair in pairs for token in pair)
+    if not are_known or -1 in made or made != sorted(made):
         return False
+
     model = BPE(ids, pairs)
     for token in ids:
         parts = [part.value for part in model.tokenize(token)]
-        if len(parts) > 1 and (not ignore_merges or any(a + b in ids for a, b in pairwise(parts))):
+        merge_on = not ignore_merges or any(a + b in ids for a, b in pairwise(parts))
+        if len(parts) > 1 and merge_on:
             return False
+
     return True
-
-
-def from_hf(text, specials, vocab_size, files=None):
-    """A BytePairTokenizer for a byte-level BPE such as GPT-2's, merged in the order of its ids, with special
-    tokens last, if both give the same ids; else the library's own tokenizer, wrapped."""
-    spec = json.loads(text)
-    wrapped = HubTokenizer(
-        text, specials, vocab_size, template_of(spec.get("post_processor")), files
-    )
-    model, pattern = spec["model"], split_regex(spec.get("pre_tokenizer"))
-    is_bpe = model.get("type") == "BPE" and pattern is not None and not spec.get("normalizer")
-    unsupported = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    added = spec.get("added_tokens", [])
-    if (
-        not is_bpe
-        or any(map(model.get, unsupported))
-        or not all(token["special"] for token in added)
-    ):
-        return wrapped
-    ids = {
-        token: i
-        for token, i in model["vocab"].items()
-        if token not in {t["content"] for t in added}
-    }
-    byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
-    tokens = sorted(ids, key=ids.get)
-    in_order = [ids[t] for t in tokens] == [*range(len(tokens))] and min(specials.values()) >= len(
-        tokens
-    )
-    if not in_order or not set("".join(tokens)) == set(byte_of) <= ids.keys():
-        return wrapped
-    if not merges_follow_ranks(ids, model["merges"], model.get("ignore_merges")):
-        return wrapped
-    ranks = [bytes(byte_of[char] for char in token) for token in tokens]
-    files = {"tokenizer.json": text} | (files or {})
-    try:
-        native = BytePairTokenizer(pattern, ranks, specials, vocab_size, wrapped.template, files)
-    except ValueError:  # a pattern that tiktoken cannot compile
-        return wrapped
-    everything = SAMPLE + wrapped.decode(range(len(ranks)))
-    return native if same_ids(native, wrapped.backend, everything) else wrapped
-
-
-def split_regex(pre_tokenizer):
-    """The pattern that splits text before the byte-level step, or None."""
-    *splits, last = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
-    if not last or last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
-        return None
-    if not splits:
-        return PATTERN if last.get("use_regex", True) else None
-    plain = {"type": "Split", "behavior": "Isolated", "invert": False}
-    if len(splits) > 1 or last.get("use_regex") or not plain.items() <= splits[0].items():
-        return None
-    return splits[0]["pattern"].get("Regex")

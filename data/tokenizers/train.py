@@ -1,50 +1,66 @@
 """Where tokenizers come from: train(texts, specials) reads what it needs of texts(include_val)."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 
 from configs.errors import DataError
 from configs.registry import Bounds, Count
-from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, CharTokenizer, assign_ids
+from data.tokenizers.tokenizer import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    assign_ids,
+    to_base64,
+)
 
-# GPT-2's: contractions, words, numbers, the rest, each with the space before it; runs of white space
+# GPT-2's: contractions, words, numbers, the rest, each with the space before it; white space
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 MAX_WORD_CHARS = 256  # when tokens are learned: that takes time quadratic in the length of a word
 
+Texts = Callable[[bool], Iterator[str]]  # of the training split, or with that of validation
+
+
+class Trainer(Protocol):
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer: ...
+
 
 class ByteTrainer:
-    def train(self, texts, specials):
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         return ByteTokenizer(assign_ids(specials, 256))
 
 
 class CharTrainer:
-    def train(self, texts, specials):
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         seen = np.zeros(0x110000, bool)
-        for text in texts(include_val=True):
+        for text in texts(True):
             seen[np.frombuffer(text.encode("utf-32-le"), np.uint32)] = True
         characters = "".join(map(chr, np.flatnonzero(seen)))
         return CharTokenizer(characters, assign_ids(specials, len(characters)))
 
 
+@dataclass
 class BpeTrainer:
     """Byte-level BPE, trained on the first `train_mb` megabytes of the training split."""
 
-    def __init__(self, vocab_size: Annotated[int, Bounds(most=1_000_000)], train_mb: Count):
-        self.vocab_size, self.train_mb = vocab_size, train_mb
+    vocab_size: Annotated[int, Bounds(most=1_000_000)]
+    train_mb: Count
 
-    def train(self, texts, specials):
-        if self.vocab_size < (least := 256 + len(specials)):  # each byte is a token
-            raise ValueError(
-                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}"
-            )
-        texts = take_chars(texts(include_val=False), self.train_mb * 10**6)
-        ranks = train_bpe(texts, self.vocab_size - len(specials))
-        return BytePairTokenizer(PATTERN, ranks, assign_ids(specials, len(ranks)))
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
+        least = 256 + len(specials)  # each byte is a token
+        if self.vocab_size < least:
+            reason = f"tokenizer.vocab_size is {self.vocab_size}"
+            raise ValueError(f"{reason}; it must be at least {least}")
+        first = take_chars(texts(False), self.train_mb * 10**6)
+        tokens = train_bpe(first, self.vocab_size - len(specials))
+        return BytePairTokenizer(PATTERN, to_base64(tokens), assign_ids(specials, len(tokens)))
 
 
-def take_chars(texts, n):
+def take_chars(texts: Iterable[str], n: int) -> Iterator[str]:
     for text in texts:
         yield text[:n]
         n -= len(text)
@@ -52,24 +68,27 @@ def take_chars(texts, n):
             return
 
 
-def train_bpe(texts, vocab_size):
+def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
     """The tokens: single bytes first, then in merge order."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = byte_level(PATTERN.replace("+", f"{{1,{MAX_WORD_CHARS}}}"))
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
     vocab = tokenizer.get_vocab()
-    return [bytes(byte_of[char] for char in token) for token in sorted(vocab, key=vocab.get)]
+    return [
+        bytes(byte_of[char] for char in token) for token in sorted(vocab, key=vocab.__getitem__)
+    ]
 
 
-def byte_level(pattern):
-    """A pre-tokenizer that splits by a pattern, if any, and writes bytes as printable characters."""
+def byte_level(pattern: str) -> Any:
+    """A pre-tokenizer that splits by a pattern, if any, and writes bytes as characters."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
@@ -77,38 +96,43 @@ def byte_level(pattern):
     return Sequence([*split, ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def bytes_to_unicode():
+def bytes_to_unicode() -> list[str]:
     """The printable character that stands for each byte in the vocabulary of a byte-level BPE."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
+@dataclass
 class TiktokenPretrained:
     """The encodings of GPT-2 and its successors; <|endoftext|>, our `end`, keeps its id."""
 
-    def __init__(self, kind, encoding):
-        self.kind, self.encoding = kind, encoding
+    kind: str
+    encoding: str
 
-    def train(self, texts, specials):
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         import tiktoken_ext.openai_public as openai
 
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
         except OSError as error:  # requests' own are such, too
-            ranks = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
+            what = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
             hint = "connect once, set TIKTOKEN_CACHE_DIR to their folder or use tokenizer=bpe"
-            raise DataError(f"cannot download {ranks}; {hint}") from None
-        ranks = sorted(published["mergeable_ranks"], key=published["mergeable_ranks"].get)
+            raise DataError(f"cannot download {what}; {hint}") from None
+
+        id_of = published["mergeable_ranks"]
+        ranks = to_base64(sorted(id_of, key=id_of.get))
         end = published["special_tokens"]["<|endoftext|>"]
         others = [name for name in specials if name != "end"]
-        return BytePairTokenizer(
-            published["pat_str"], ranks, {"end": end, **assign_ids(others, end + 1)}
-        )
+        ids = {"end": end} | assign_ids(others, end + 1)
+        return BytePairTokenizer(published["pat_str"], ranks, ids)
 
 
-PRETRAINED = {"gpt2": "gpt2", "cl100k": "cl100k_base", "o200k": "o200k_base"}
-TOKENIZERS = {"byte": ByteTrainer, "char": CharTrainer, "bpe": BpeTrainer}
-TOKENIZERS |= {
-    kind: partial(TiktokenPretrained, kind=kind, encoding=e) for kind, e in PRETRAINED.items()
+TOKENIZERS = {
+    "byte": ByteTrainer,
+    "char": CharTrainer,
+    "bpe": BpeTrainer,
+    "gpt2": partial(TiktokenPretrained, kind="gpt2", encoding="gpt2"),
+    "cl100k": partial(TiktokenPretrained, kind="cl100k", encoding="cl100k_base"),
+    "o200k": partial(TiktokenPretrained, kind="o200k", encoding="o200k_base"),
 }

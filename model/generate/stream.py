@@ -1,47 +1,65 @@
 """Stream: ids become text as they are generated."""
 
+from collections.abc import Sequence
+
+from data.tokenizers.tokenizer import Tokenizer
+
 
 class TextStream:
-    """The text of one row, which continues the ids `prefix`. What it emits never contains part of a character
-    or of a stop string."""
+    """The text of one row, which continues the ids `prefix`. What it emits never contains part of
+    a character or of a stop string."""
 
-    def __init__(self, tokenizer, stops=(), prefix=()):
-        self.decode, self.stops = tokenizer.incremental_decoder(prefix), stops
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        prefix: Sequence[int] = (),
+    ) -> None:
+        self.decode = tokenizer.incremental_decoder(prefix)
         self.end_ids = tokenizer.end_ids
         # sentinels are shown, since they separate the spans that a model fills in
-        self.names = {
+        self.sentinels = {
             i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")
         }
-        self.text, self.buffer, self.ids, self.logprobs = "", "", [], []
-        self.finish_reason = None  # eos, stop or length
+        self.stops = stops
+        self.text = ""
+        self.pending = ""  # perhaps the beginning of a stop string
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.finish_reason: str | None = None  # eos, stop or length
 
-    def push(self, i, logprob=None):
+    def push(self, i: int | None, logprob: float = 0.0) -> str:
         """The text that is certain with the next id. A finished stream ignores it."""
-        if self.finish_reason:
+        if self.finish_reason or i is None:
             return ""
         self.ids.append(i)
         self.logprobs.append(logprob)
         if i in self.end_ids:
             return self.finish("eos")
-        name = self.names.get(i)
-        self.buffer += self.decode([i]) if name is None else self.decode([], final=True) + name
-        if places := [place for stop in self.stops if (place := self.buffer.find(stop)) >= 0]:
+        if i in self.sentinels:
+            self.pending += self.decode([], final=True) + self.sentinels[i]
+        else:
+            self.pending += self.decode([i])
+        places = [self.pending.find(stop) for stop in self.stops if stop in self.pending]
+        if places:
             self.finish_reason = "stop"
             return self.emit(min(places))
-        prefixes = (
-            n for stop in self.stops for n in range(1, len(stop)) if self.buffer.endswith(stop[:n])
-        )
-        return self.emit(len(self.buffer) - max(prefixes, default=0))
+        # wait for as much as may begin a stop string
+        for start in range(len(self.pending)):
+            if any(stop.startswith(self.pending[start:]) for stop in self.stops):
+                return self.emit(start)
+        return self.emit(len(self.pending))
 
-    def finish(self, reason):
+    def finish(self, reason: str) -> str:
         """The rest of the text, unless the stream has finished already."""
         if self.finish_reason:
             return ""
-        self.buffer += self.decode([], final=True)
         self.finish_reason = reason
-        return self.emit(len(self.buffer))
+        self.pending += self.decode([], final=True)
+        return self.emit(len(self.pending))
 
-    def emit(self, length):
-        text, self.buffer = self.buffer[:length], self.buffer[length:]
+    def emit(self, length: int) -> str:
+        text = self.pending[:length]
+        self.pending = self.pending[length:]
         self.text += text
         return text

@@ -1,36 +1,40 @@
-"""Models to and from Hugging Face formats, without transformers. spec.py describes a model, family.py a
-transformers class, tensors.py converts weights, convert.py folders; families/ has a table per class."""
+"""Models to and from Hugging Face formats, without transformers. spec.py describes a model,
+family.py a class of transformers, tensors.py converts weights, convert.py folders; families/ has a
+table per class."""
+
+from pathlib import Path
 
 from configs.errors import HubError
+from configs.schema import ModelConfig
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
 from model.hub.families.deepseek import DEEPSEEK
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
 from model.hub.families.t5 import T5
-from model.hub.family import match, spec_from_hf
+from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
 from model.hub.files import read_json, refuse_invalid
-from model.hub.spec import config_from_spec
+from model.hub.spec import Spec, config_from_spec
 
 ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
 FAMILIES = {family.model_type: family for family in ALL}
 
 
-def read_hf_config(folder):
+def read_hf_config(folder: Path) -> tuple[Family, ModelConfig, HFConfig]:
     """(family, config, config.json) of a folder."""
     hf_config = read_json(folder / "config.json")
-    name = hf_config.get("model_type")
-    if name not in list(FAMILIES):
-        raise HubError(
-            f"config.json: model_type is {name!r}; expected one of: {', '.join(FAMILIES)}"
-        )
+    name = str(hf_config.get("model_type"))
+    if name not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise HubError(f"config.json: model_type is {name!r}; expected one of: {known}")
     family = FAMILIES[name]
     with refuse_invalid(folder):
-        return family, config_from_spec(spec_from_hf(family, hf_config), family.init), hf_config
+        spec = spec_from_hf(family, hf_config)
+        return family, config_from_spec(spec, family.init), hf_config
 
 
-def best_match(spec, ids, name=None):
-    """The FamilyMatch of the first family, or of the one with this name, that takes such a model."""
+def best_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
+    """That of the first family, or of the one with this name, which takes such a model."""
     if name not in (None, *FAMILIES):
         raise ValueError(f"unknown family {name!r}; expected one of: {', '.join(FAMILIES)}")
     matches = [match(family, spec, ids) for family in ALL if name in (None, family.model_type)]

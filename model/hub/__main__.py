@@ -5,82 +5,84 @@ python -m model.hub export --run runs/name --to FOLDER
 """
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from torch import nn
+
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import DEFAULT_OBJECTIVE, compose
-from configs.errors import HubError
-from model.checkpoint import save as checkpoint
-from model.checkpoint.files import FORMAT, TrainState, model_config
-from model.checkpoint.load import load_run
+from configs.schema import Config
+from data.tokenizers.tokenizer import Tokenizer
+from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
 from model.hub import FAMILIES
 from model.hub.convert import atomic_folder, export, load_hf
 
 
-def import_run(place, folder):
-    model, tokenizer, config, family = load_hf(place)
-    defaults = compose([f"objective={DEFAULT_OBJECTIVE[config.kind]}", f"model.kind={config.kind}"])
-    config = replace(defaults, model=config, tokenizer={"kind": "hub"})
-    state = {"format": FORMAT, **asdict(TrainState()), "total_steps": 0}
-    state |= {"micro_batch_size": None, "scaler": {}}
+def write_run(
+    folder: Path,
+    config: Config,
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    origin: str,
+) -> None:
+    """A run at step 0, which can be sampled from and fine-tuned, but not resumed."""
     with atomic_folder(folder) as draft:
-        environment = [f"imported from {place}, a {family} model", checkpoint.versions()]
-        checkpoint.write_metadata(draft, config, [], tokenizer, environment)
-        tensors = {"model": checkpoint.model_tensors(model), "optimizer": {}}
-        checkpoint.save(draft / "checkpoints", tensors, state)
-    n = sum(p.numel() for p in model.parameters())
+        write_metadata(draft, config, {}, tokenizer, f"{origin}\n")
+        save(draft, 0, {"model": model_tensors(model), "optimizer": {}}, {})
+
+
+def import_run(place: str | Path, folder: Path) -> str:
+    """Write the run, and return what has become of the model."""
+    model, tokenizer, config, family = load_hf(place)
+    kind = config.kind
+    defaults = compose([f"objective={DEFAULT_OBJECTIVE[kind]}", f"model.kind={kind}"])
+    name = family.model_type
+    origin = f"imported from {place}, a {name} model"
+    run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
+    write_run(folder, run_config, model, tokenizer, origin)
+    n = sum(parameter.numel() for parameter in model.parameters())
+    report = f"{folder}: {name}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
     kept = "the tokenizer is kept in its own format and run by the tokenizers library"
-    report = f"{folder}: {family}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
     return f"{report}\n{kept}" if tokenizer.kind == "hub" else report
 
 
-def export_run(run, which, folder, family):
-    loaded = load_run(expand_user(run), which)
-    family = export(
-        loaded.model, loaded.tokenizer, model_config(loaded.config["model"]), folder, family
-    )
+def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
+    """Write the folder, and return how to load it."""
+    loaded = load_run(run, which)
+    config = model_config(loaded.config["model"])
+    family = export(loaded.model, loaded.tokenizer, config, folder, family_name)
     load = f"transformers.{family.auto}.from_pretrained({str(folder)!r})"
     report = f"{folder}: {family.architecture}, for {load}"
     hint = "transformers is not installed; if it is, export also compares the logits with its own"
     return report if find_spec("transformers") else f"{report}\n{hint}"
 
 
-def main(argv):
-    parser = ArgumentParser(prog="python -m model.hub", description=__doc__.splitlines()[0])
+def main(args: list[str] | None = None) -> None:
+    parser = ArgumentParser(prog="python -m model.hub", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser(
-        "import", help="convert a folder in a Hugging Face format to a run"
-    )
-    command.add_argument(
-        "--from", required=True, metavar="FOLDER", help="or owner/name of a hub model"
-    )
-    command.add_argument(
-        "--to", required=True, metavar="runs/name", type=Path, help="new run folder"
-    )
-    command = commands.add_parser(
-        "export", help="convert a run to a folder in a Hugging Face format"
-    )
-    command.add_argument("--run", required=True, metavar="runs/name", help="run folder")
-    command.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="new folder")
-    command.add_argument(
-        "--checkpoint", default="latest", help="latest, best or a step (default: latest)"
-    )
-    command.add_argument("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
-    args = parser.parse_args(argv)
-    args.to = expand_user(args.to)
-    if args.to.exists():
-        raise ValueError(f"{args.to} already exists; choose another folder")
-    try:
-        if args.command == "import":
-            report = import_run(vars(args)["from"], args.to)
-        else:
-            report = export_run(args.run, args.checkpoint, args.to, args.family)
-    except OSError as error:
-        raise HubError(f"{error.filename or args.to}: {error.strerror or error}") from None
-    print(report)  # outside: a full stdout is no failure of the folder
+    add = commands.add_parser(
+        "import", help="a folder in a Hugging Face format to a run"
+    ).add_argument
+    add("--from", required=True, metavar="FOLDER", help="or owner/name of a hub model")
+    add("--to", required=True, metavar="runs/name", help="new run folder")
+    add = commands.add_parser(
+        "export", help="a run to a folder in a Hugging Face format"
+    ).add_argument
+    add("--run", required=True, metavar="runs/name", help="run folder")
+    add("--to", required=True, metavar="FOLDER", help="new folder")
+    add("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
+    add("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
+    options = parser.parse_args(args)
+    folder = expand_user(options.to)
+    if folder.exists():
+        raise ValueError(f"{folder} already exists; choose another folder")
+    if options.command == "import":
+        print(import_run(vars(options)["from"], folder))
+    else:
+        print(export_run(options.run, options.checkpoint, folder, options.family))
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, sys.argv[1:]))
+    sys.exit(run_command(main))

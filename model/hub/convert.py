@@ -1,107 +1,118 @@
-"""Convert: config, weights and tokenizer of a model, from a folder in a Hugging Face format and back."""
+"""Convert: config, weights and tokenizer of a model, from a folder in a Hugging Face format and
+back."""
 
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from configs.cli import expand_user
 from configs.errors import CheckpointError
-from configs.registry import flatten
-from configs.schema import check_numbers
-from model.checkpoint import assign_weights as load_weights
-from model.checkpoint import did_you_mean_run, load_run, model_config, model_tensors, read_config
+from configs.schema import ModelConfig
+from data.tokenizers.tokenizer import Tokenizer
+from model.checkpoint import (
+    assign_weights,
+    did_you_mean_run,
+    load_run,
+    model_config,
+    model_tensors,
+    read_config,
+)
 from model.hub import HubError, best_match, read_hf_config
-from model.hub.files import files_of, refuse_invalid, resolve_folder
+from model.hub.family import Family, FamilyMatch
+from model.hub.files import is_hf_folder, refuse_invalid, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
-from model.hub.tokenizer import drop_template, is_hf_folder, read_tokenizer, write_tokenizer
+from model.hub.tokenizer import drop_template, read_tokenizer, write_tokenizer
 from model.transformer import build_model
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
 
-def load_hf(place):
-    """(model, tokenizer, config, name of the family) of a folder, or of the model of that name on the hub."""
-    folder = resolve_folder(place)
+class Loaded(NamedTuple):
+    model: nn.Module
+    tokenizer: Tokenizer
+    config: ModelConfig
+    family: Family
+
+
+def load_hf(place: str | Path) -> Loaded:
+    """A folder, or the model of that name on the hub."""
+    folder = resolve_folder(str(place))
     family, config, hf_config = read_hf_config(folder)
     with refuse_invalid(folder):
         tokenizer = read_tokenizer(folder, hf_config)
         config = model_config(asdict(config))
-        n_layers = max(config.n_layers, config.encoder.n_layers or 0)
-        if n_layers > len(files_of(folder)):  # before a model of so many layers is built
-            raise HubError(f"{folder} has fewer tensors than config.json has layers ({n_layers})")
         with torch.device("meta"):
-            model = build_model(config, tokenizer.vocab_size)
+            model: Any = build_model(config, tokenizer.vocab_size)
         table = family.tensors(spec_from_config(config, model), hf_config)
-        model = load_weights(model, read_tensors(family, table, folder, model_tensors(model)))
-    return model, tokenizer, config, family.model_type
+        tensors = read_tensors(family, table, folder, model_tensors(model))
+    return Loaded(assign_weights(model, tensors), tokenizer, config, family)
 
 
-def init_config(place):
-    """The model and tokenizer settings that init_from loads, from a run or a Hugging Face folder."""
+def init_config(place: str) -> dict[str, Any]:
+    """The model and tokenizer settings that init_from loads, from a run or a Hugging Face
+    folder."""
     if is_hf_folder(place):
-        _, model, _ = read_hf_config(resolve_folder(place))
-        return {"model": asdict(model), "tokenizer": {"kind": "hub"}}
-    folder = expand_user(place)
+        _, config, _ = read_hf_config(resolve_folder(place))
+        return {"model": asdict(config), "tokenizer": {"kind": "hub"}}
+    run = expand_user(place)
     if place == "resume":
         raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
-    if not (folder.exists() or did_you_mean_run(folder)):
-        command = f"python -m model.hub import --from {place} --to {Path('runs', folder.name)}"
+    if not run.exists() and not did_you_mean_run(run):
+        command = f"python -m model.hub import --from {place} --to {Path('runs', run.name)}"
         raise CheckpointError(
             f"no such run: {place}; for a model of the Hub, import it first: {command}"
         )
-    config = read_config(folder)
-    try:
-        check_numbers(flatten(config["tokenizer"], "tokenizer."))
-    except ValueError as error:
-        raise CheckpointError(
-            f"{folder / 'config.yaml'} does not describe a run: {error}"
-        ) from None
-    return {"model": config["model"], "tokenizer": config["tokenizer"]}
+    stored = read_config(run)
+    return {"model": stored["model"], "tokenizer": stored["tokenizer"]}
 
 
-def init_model(place):
+def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
     """The (model, tokenizer) that init_from loads."""
-    model, tokenizer, *_ = load_hf(place) if is_hf_folder(place) else load_run(expand_user(place))
-    return model.train(), drop_template(tokenizer)
+    loaded: Any = load_hf(place) if is_hf_folder(place) else load_run(expand_user(place))
+    return loaded.model.train(), drop_template(loaded.tokenizer)
 
 
 @contextmanager
-def atomic_folder(folder):
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-        draft = Path(temporary) / folder.name
-        draft.mkdir()
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
         yield draft
         os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
-def export(model, tokenizer, config, folder, family=None):
+def export(
+    model: Any,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    folder: Path,
+    family: str | None = None,
+) -> Family:
     """Write a folder and compare its logits. Return the family that the model was written as."""
     end, start, pad = map(tokenizer.specials.get, ("end", "start", "pad"))
-    eos = tokenizer.end_ids if len(tokenizer.end_ids) > 1 else end
     bos = end if start is None and tokenizer.text is None else start
+    eos = tokenizer.end_ids if len(tokenizer.end_ids) > 1 else end
     ids = {"eos_token_id": eos, "bos_token_id": bos, "pad_token_id": pad}
     if config.kind == "encoder_decoder":
-        ids |= {
-            "decoder_start_token_id": start,
-            "forced_eos_token_id": None,
-            "is_encoder_decoder": True,
-        }
+        ids["decoder_start_token_id"] = start
+        ids["forced_eos_token_id"] = None
+        ids["is_encoder_decoder"] = True
     match = best_match(spec_from_config(config, model), ids, family)
-    vocab_size, generator = model.embedding.table.num_embeddings, torch.Generator().manual_seed(0)
-    ids = torch.tensor(
-        [i for i in range(vocab_size) if i != pad]
-    )  # padding has no position in RoBERTa
-    n_inputs, length = 2 if model.kind == "encoder_decoder" else 1, min(model.context_length, 48)
-    inputs = ids[torch.randint(len(ids), (n_inputs, 2, length), generator=generator)]
+    inputs = test_inputs(model, pad)
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, match, model, tokenizer)
         expected = model.float()(*inputs)
@@ -114,10 +125,19 @@ def export(model, tokenizer, config, folder, family=None):
     return match.family
 
 
-def read_logits(folder, family, inputs):
-    """(what reads the folder, logits): import, which uses the same tables as export, so that their mistakes
-    cancel out; and transformers, if it is installed and knows the class."""
-    yield "import", load_hf(folder)[0].eval()(*inputs)
+def test_inputs(model: Any, pad: int | None) -> list[Tensor]:
+    """Random ids of the full context length; padding has no position in RoBERTa."""
+    ids = torch.tensor([i for i in range(model.embedding.table.num_embeddings) if i != pad])
+    generator = torch.Generator().manual_seed(0)
+    n_inputs = 2 if model.kind == "encoder_decoder" else 1
+    shape = (n_inputs, 1, model.context_length)
+    return list(ids[torch.randint(len(ids), shape, generator=generator)])
+
+
+def read_logits(folder: Path, family: Family, inputs: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(what reads the folder, logits): import, which uses the same tables as export, so that their
+    mistakes cancel out; and transformers, if it is installed and knows the class."""
+    yield "import", load_hf(folder).model.eval()(*inputs)
     try:
         import transformers
 
@@ -126,17 +146,18 @@ def read_logits(folder, family, inputs):
         return
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    inputs = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
+    named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
     try:
-        logits = model_class.from_pretrained(folder, local_files_only=True)(**inputs).logits
+        logits = model_class.from_pretrained(folder, local_files_only=True)(**named).logits
     except Exception as error:  # of many types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise HubError(f"transformers cannot load it: {reason}") from None
     yield "transformers", logits
 
 
-def write_folder(draft, match, model, tokenizer):
-    family, spec, vocab_size = match.family, match.spec, model.embedding.table.num_embeddings
+def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokenizer) -> None:
+    family, spec = match.family, match.spec
+    vocab_size = model.embedding.table.num_embeddings
     hf_config = {**match.hf_config, "vocab_size": vocab_size, "dtype": "float32"}
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec, family.init), vocab_size)
@@ -147,12 +168,13 @@ def write_folder(draft, match, model, tokenizer):
         elif name not in tensors:  # such that no logit changes
             is_gain = name.endswith(("norm.weight", "query.1.weight"))
             tensors[name] = torch.full(new.shape, float(is_gain))
-    resolved = resolve(family.tensors(spec, hf_config), tensors).items()
-    hf_tensors = {
-        hf: rule.to_hf([tensors[n] for n in part]).contiguous() for hf, (rule, part, _) in resolved
-    }
-    save_file(hf_tensors, draft / "model.safetensors", {"format": "pt"})
+    hf_tensors = {}
+    for hf_name, (rule, names, _) in resolve(family.tensors(spec, hf_config), tensors).items():
+        hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
+    weights = draft / "model.safetensors"
+    save_file(hf_tensors, weights, {"format": "pt"})
     write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
     for name, content in {"config": hf_config, "generation_config": ids}.items():
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
+    shutil.copymode(draft / "config.json", weights)  # save_file lets only its owner read it

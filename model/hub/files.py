@@ -2,104 +2,85 @@
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from configs.cli import expand_user
 from configs.errors import HubError
 
-MAX_BYTES = 1 << 24
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
 
 
-def resolve_folder(place):
-    """The folder of that name; if there is none, the model of that name on the hub, downloaded once."""
+def is_hf_folder(place: str) -> bool:
+    """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
+    folder = expand_user(place)
+    if folder.is_dir():
+        return (folder / "config.json").exists() and not (folder / "config.yaml").exists()
+    return NAME.fullmatch(place) is not None and not folder.parent.exists()
+
+
+def resolve_folder(place: str) -> Path:
+    """The folder of that name; if there is none, the model of that name on the hub, downloaded
+    once."""
     folder = expand_user(place)
     if folder.is_dir():
         return folder
-    if not NAME.fullmatch(str(place)):
+    if not NAME.fullmatch(place):
         raise HubError(f"no such folder: {place}")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(str(place), allow_patterns=["*.json", "*.safetensors", "*.jinja"])
-        )
+        return Path(snapshot_download(place, allow_patterns=PATTERNS))
     except Exception as error:  # of many types, and those of the libraries below it
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise HubError(
-            f"no such folder: {place}, and no such model can be downloaded: {lines[0]}"
+            f"no such folder: {place}, and no such model can be downloaded: {reason}"
         ) from None
 
 
 @contextmanager
-def refuse_invalid(folder):
-    """Values of other types and sizes in config.json raise errors of many kinds; all become a HubError."""
+def refuse_invalid(folder: Path) -> Iterator[None]:
+    """Values of other types and sizes in config.json raise errors of many kinds."""
     try:
         yield
     except HubError:
         raise
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        KeyError,
-        RuntimeError,
-    ) as error:
-        reason = str(error).partition("\n")[0]
-        raise HubError(
-            f"{folder / 'config.json'} does not describe a valid model: {reason}"
-        ) from None
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        reason = str(e).partition("\n")[0]
+        raise HubError(f"{folder / 'config.json'} does not describe a valid model: {reason}") from e
 
 
-def read_text(path, max_bytes=MAX_BYTES):
-    if not path.is_file():  # reading a pipe would block
-        raise HubError(f"{path.parent} has no {path.name}")
-    folder, target = path.parent.resolve(), path.resolve()
-    blobs = folder.parent.parent / "blobs"  # which the hub's cache links to
-    if target.parent != blobs and not target.is_relative_to(folder):
-        raise HubError(f"{path} is a link that leads out of its folder; copy the file")
-    if target.stat().st_size > max_bytes:
-        raise HubError(f"{path} has more than {max_bytes:,} bytes")
+def read_json(path: Path) -> dict[str, Any]:
     try:
-        return target.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise HubError(f"{path} cannot be read ({error})") from None
-
-
-def read_json(path):
-    text = read_text(path)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HubError(f"{path.parent} has no {path.name}") from None
+    except (OSError, ValueError) as error:
         raise HubError(f"{path} cannot be read ({error})") from None
     if not isinstance(value, dict):
         raise HubError(f"{path} is not a JSON object")
     return value
 
 
-def files_of(folder):
-    """{name of a tensor: its file} of a folder with one safetensors file, or with several and an index."""
-    index, paths = folder / "model.safetensors.index.json", [folder / "model.safetensors"]
+def files_of(folder: Path) -> dict[str, Path]:
+    """{name of a tensor: its file} of a folder with one safetensors file, or with several and an
+    index."""
+    paths = [folder / "model.safetensors"]
+    index = folder / "model.safetensors.index.json"
     if index.exists() and not paths[0].exists():
-        weight_map = read_json(index).get("weight_map")
-        names = (
-            {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else {""}
-        )
-        if not all(re.fullmatch(r"[\w.-]+", name) for name in names):
-            raise HubError(f"{index} is not an index of files in its folder")
-        paths = [folder / name for name in sorted(names)]
-    if missing := [path for path in paths if not path.is_file()]:
-        others = sorted(
-            path.name for path in folder.glob("*") if path.suffix in (".bin", ".h5", ".msgpack")
-        )
-        hint = f"; {others[0]} is not supported: save it as safetensors first" if others else ""
-        raise HubError(f"{folder} has no {missing[0].name}{hint}")
-    files = {}
+        names = read_json(index).get("weight_map", {}).values()
+        paths = [folder / name for name in sorted(set(names))]
+    files: dict[str, Path] = {}
     for path in paths:
+        if not path.exists():
+            others = [other.name for other in folder.glob("*.bin")]
+            hint = f"; save {others[0]} as safetensors first" if others else ""
+            raise HubError(f"{folder} has no {path.name}{hint}")
         try:
             with safe_open(path, "pt") as file:
                 files |= dict.fromkeys(file.keys(), path)

@@ -1,17 +1,33 @@
 """Spec: a model config with one spelling for every model, so that two libraries can be compared.
 
-Its keys are config keys without `model.`: norm.eps, attention.sliding_window. Open values are filled in: mha,
-gqa and mqa are all gqa with their queries_per_kv, and a feed-forward layer has its d_ff.
+Its keys are config keys without `model.`: norm.eps, attention.sliding_window. Open values are
+filled in: mha, gqa and mqa are all gqa with their queries_per_kv, and a feed-forward layer has its
+d_ff.
 """
 
 from dataclasses import asdict
+from types import NoneType
+from typing import Any
 
+from torch import nn
+
+from configs.errors import HubError
 from configs.schema import EncoderSizes, ModelConfig
+from model.attention import MultiHeadAttention, MultiHeadLatentAttention
+from model.feedforward import MLP
 
+Spec = dict[str, Any]
+
+OURS = ("model.", "torch.")
 SIZES = ("d_model", "n_layers", "n_heads")
 # {name in transformers: kind of feed-forward layer}
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-ACTIVATIONS |= {"relu": "relu", "relu2": "relu2"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
 BIASES = (
     "attention.bias",
     "attention.o_bias",
@@ -19,77 +35,116 @@ BIASES = (
     "cross_attention.o_bias",
     "ffn.bias",
 )
-# (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a copy of the
-# embedding in an untied head, and 0 elsewhere
-LOSSLESS_UPGRADES = dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True))
-LOSSLESS_UPGRADES |= {"head.tie_weights": (True, False), "embedding.type_vocab_size": (0, 1)}
+# (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a
+# copy of the embedding in an untied head, and 0 elsewhere
+LOSSLESS_UPGRADES = {
+    **dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True)),
+    "head.tie_weights": (True, False),
+    "embedding.type_vocab_size": (0, 1),
+}
 
 
-def attention_spec(node, **options):
+def attention_spec(node: str, **options: Any) -> Spec:
     """Multi-head attention with biases."""
-    default = {"kind": "gqa", "queries_per_kv": 1, "bias": True, "o_bias": True, "qk_norm": "none"}
-    default |= {"logit_softcap": None, "sliding_window": None, "scale": None}
-    return {f"{node}.{option}": value for option, value in (default | options).items()}
+    values = {
+        "kind": "gqa",
+        "queries_per_kv": 1,
+        "bias": True,
+        "o_bias": True,
+        "qk_norm": "none",
+        "logit_softcap": None,
+        "sliding_window": None,
+        "scale": None,
+    }
+    return {f"{node}.{option}": value for option, value in (values | options).items()}
 
 
 # of which each family states the differences
-BASE = {"embedding.scale_by_sqrt_d": False, "embedding.type_vocab_size": 0, "embedding_norm": False}
-BASE |= {"block.kind": "pre", "norm.kind": "layernorm", "norm.weight": True, "norm.bias": True}
-BASE |= attention_spec("attention") | {"ffn.bias": True}
-BASE |= {"head.bias": False, "head.scale_by_inv_sqrt_d": False}
-BASE |= {"head.logit_softcap": None, "head.mlm_transform": None}
+BASE = {
+    "embedding.scale_by_sqrt_d": False,
+    "embedding.type_vocab_size": 0,
+    "embedding_norm": False,
+    "block.kind": "pre",
+    "norm.kind": "layernorm",
+    "norm.weight": True,
+    "norm.bias": True,
+    **attention_spec("attention"),
+    "ffn.bias": True,
+    "head.bias": False,
+    "head.scale_by_inv_sqrt_d": False,
+    "head.logit_softcap": None,
+    "head.mlm_transform": None,
+}
 POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
-RMSNORM_NO_BIAS = {"norm.kind": "rmsnorm"} | dict.fromkeys(
-    ("norm.bias", *BIASES[:2], "ffn.bias"), False
-)
+RMSNORM_NO_BIAS = {
+    "norm.kind": "rmsnorm",
+    "norm.bias": False,
+    "attention.bias": False,
+    "attention.o_bias": False,
+    "ffn.bias": False,
+}
 
 
-def spec_from_config(config, model):
+def spec_from_config(config: ModelConfig, model: Any) -> Spec:
     """The spec of a config; `model` is any model built from it."""
-    nodes = asdict(config)
-    sizes, _ = nodes.pop("encoder"), nodes.pop("init")
     block = (model.stack if config.cross_attention is None else model.decoder).blocks[0]
+    refuse_own_parts(model, block)
+    nodes = asdict(config)
+    del nodes["init"]
+    sizes = nodes.pop("encoder")
     nodes["ffn"] = {"kind": config.ffn["kind"], "bias": config.ffn["bias"], "d_ff": block.ffn.d_ff}
-    nodes["attention"] = resolve_attention(config.attention, block.attention)
-    if nodes.pop("cross_attention") is not None:
-        nodes["cross_attention"] = resolve_attention(config.cross_attention, block.cross)
+    nodes["attention"] |= closed_options(block.attention)
+    if nodes["cross_attention"] is None:
+        del nodes["cross_attention"]
+    else:
+        nodes["cross_attention"] |= closed_options(block.cross)
         nodes["encoder"] = {size: sizes[size] or nodes[size] for size in SIZES}
+    spec: Spec = {}
+    for node, value in nodes.items():
+        options = value.items() if isinstance(value, dict) else [("", value)]
+        spec |= {f"{node}.{option}".rstrip("."): entry for option, entry in options}
+    return spec
+
+
+def refuse_own_parts(model: nn.Module, block: Any) -> None:
+    """A part of one's own may have the options, and even the weights, of another."""
+    parts = [part for part in model.modules() if not type(part).__module__.startswith(OURS)]
+    known = (MultiHeadAttention, MultiHeadLatentAttention, MLP, NoneType)
+    parts += [part for part in (block.attention, block.cross, block.ffn) if type(part) not in known]
+    if parts:
+        name = type(parts[0]).__name__
+        raise HubError(f"no class of transformers has {name}, a part of your own")
+
+
+def closed_options(attention: Any) -> dict[str, Any]:
+    """What the config of an attention may leave open."""
+    if type(attention) is MultiHeadLatentAttention:
+        names = ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+        return {name: getattr(attention, name) for name in names}
+    is_default = attention.scale == attention.head_dim**-0.5
     return {
-        f"{node}.{option}" if isinstance(value, dict) else node: entry
-        for node, value in nodes.items()
-        for option, entry in (value.items() if isinstance(value, dict) else [("", value)])
+        "kind": "gqa",
+        "queries_per_kv": attention.n_heads // attention.n_groups,
+        "head_dim": attention.head_dim,
+        "v_head_dim": attention.v_head_dim,
+        "scale": None if is_default else attention.scale,
     }
 
 
-def resolve_attention(node, module):
-    if node["kind"] == "mla":
-        dims = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
-        return (
-            node
-            | {dim: getattr(module, dim) for dim in dims}
-            | {"qk_rope_head_dim": module.rotary_dim}
-        )
-    scale = None if module.scale == module.head_dim**-0.5 else module.scale
-    sizes = {"head_dim": module.head_dim, "v_head_dim": module.v_head_dim}
-    return (
-        node
-        | {"kind": "gqa", "queries_per_kv": module.n_heads // module.n_groups, "scale": scale}
-        | sizes
-    )
-
-
-def config_from_spec(spec, init):
-    nodes = {"dropout": 0.0, "cross_attention": None, "encoder": {}}
+def config_from_spec(spec: Spec, init: str) -> ModelConfig:
+    nodes: dict[str, Any] = {"dropout": 0.0, "cross_attention": None, "encoder": {}}
     for name, value in spec.items():
         node, _, option = name.partition(".")
-        nodes[node] = (nodes.get(node) or {}) | {option: value} if option else value
-    for node in (nodes["attention"], nodes["cross_attention"] or {}):
-        if node.get("queries_per_kv") == 1:
+        if option:
+            nodes[node] = (nodes.get(node) or {}) | {option: value}
+        else:
+            nodes[node] = value
+    for node in (nodes["attention"], nodes["cross_attention"]):
+        if node and node.get("queries_per_kv") == 1:
             node["kind"] = "mha"
             del node["queries_per_kv"]
     nodes["ffn"] |= {"expansion": None, "multiple_of": 1}
     sizes = {size: nodes["encoder"].get(size) for size in SIZES}
-    nodes["encoder"] = EncoderSizes(
-        **{size: None if n == nodes[size] else n for size, n in sizes.items()}
-    )
+    own = {size: None if n == nodes[size] else n for size, n in sizes.items()}
+    nodes["encoder"] = EncoderSizes(**own)
     return ModelConfig(**nodes, init=init)

@@ -2,103 +2,118 @@
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
+from torch import Tensor
 
 from configs.errors import HubError
 from model.hub.files import files_of
+
+Tensors = dict[str, Tensor]
 
 
 class TensorRule(NamedTuple):
     """How one tensor of transformers becomes one or several of a model, and back."""
 
-    names: tuple  # in the model
-    to_ours: Callable = lambda weight: [weight]
-    to_hf: Callable = lambda parts: parts[0]
+    names: tuple[str, ...]  # in the model
+    to_ours: Callable[[Tensor], list[Tensor]] = lambda weight: [weight]
+    to_hf: Callable[[list[Tensor]], Tensor] = lambda parts: parts[0]
 
 
-def elementwise(name, to_ours, to_hf):
+# by the name in transformers, where * stands for any layer, and a module for its weight and bias
+Table = dict[str, str | TensorRule]
+Change = Callable[[Tensor], Tensor]
+
+
+def columns(text: str) -> Table:
+    """A table from two columns of words."""
+    words = text.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
     return TensorRule((name,), lambda weight: [to_ours(weight)], lambda parts: to_hf(parts[0]))
 
 
-def skip_rows(n, name):
+def skip_rows(n: int, name: str) -> TensorRule:
     """The first n rows of the file are never used."""
     return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
-def resolve(table, tensors):
-    """{name in the file: (rule, names in the model, shape in the file)} that covers all of a model's tensors.
-    In the table, * stands for any layer, and a module for its weight and its bias."""
-    resolved, covered = {}, set()
-    for hf_name, rule in table.items():
-        rule = TensorRule((rule,)) if isinstance(rule, str) else rule
+def resolve(
+    table: Table, tensors: Tensors
+) -> dict[str, tuple[TensorRule, list[str], tuple[int, ...]]]:
+    """{name in the file: (rule, names in the model, shape in the file)} that covers all of a
+    model's tensors."""
+    resolved = {}
+    left = set(tensors)
+    for hf_name, entry in table.items():
+        rule = TensorRule((entry,)) if isinstance(entry, str) else entry
         for suffix in (".weight", ".bias", ""):
             pattern = re.escape(rule.names[0] + suffix).replace(r"\*", r"(\d+)")
-            for match in filter(None, (re.fullmatch(pattern, name) for name in tensors)):
+            for match in filter(None, [re.fullmatch(pattern, name) for name in tensors]):
                 layer = match[1] if match.groups() else ""
                 names = [name.replace("*", layer) + suffix for name in rule.names]
                 parts = [torch.empty_like(tensors[name], device="meta") for name in names]
-                resolved[hf_name.replace("*", layer) + suffix] = (
-                    rule,
-                    names,
-                    tuple(rule.to_hf(parts).shape),
-                )
-                covered |= set(names)
-    assert covered == set(tensors), f"no rule for {sorted(set(tensors) - covered)}"
+                shape = tuple(rule.to_hf(parts).shape)
+                resolved[hf_name.replace("*", layer) + suffix] = rule, names, shape
+                left -= set(names)
+    if left:
+        raise HubError(f"no class of transformers has the weights {min(left)} of this model")
     return resolved
 
 
-def read_tensors(family, table, folder, model_tensors):
+def read_weight(path: Path, name: str) -> Tensor:
+    with safe_open(path, "pt") as file:
+        weight = file.get_tensor(name)
+    if not weight.is_floating_point() or weight.element_size() < 2:
+        raise HubError(f"{path}: {name} is {weight.dtype}; only float16 and wider are supported")
+    weight = weight.float()
+    if not torch.isfinite(weight).all():
+        raise HubError(f"{path}: {name} has values that are NaN or infinite in float32")
+    return weight
+
+
+def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors) -> Tensors:
     """A tensor in float32 for each of the model's. Missing and unknown ones are refused by name."""
-    files, resolved = files_of(folder), resolve(table, model_tensors)
+    files = files_of(folder)
+    resolved = resolve(table, model_tensors)
     # older files lack the prefix, or have gamma and beta
     prefix = "" if any(name.startswith(family.prefix) for name in files) else family.prefix
-    names = {
-        re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", prefix + n)): n for n in files
-    }
+    names = {}
+    for name in files:
+        newer = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        names[prefix + newer] = name
 
-    def load(name):
-        with safe_open(files[names[name]], "pt") as file:
-            weight = file.get_tensor(names[name])
-        if not weight.is_floating_point() or weight.element_size() < 2:
-            raise HubError(
-                f"{folder}: {name} is {weight.dtype}; only float16 and wider are supported"
-            )
-        weight = weight.float()
-        if not torch.isfinite(weight).all():
-            raise HubError(f"{folder}: {name} has values that are NaN or infinite in float32")
-        return weight
+    def load(name: str) -> Tensor:
+        return read_weight(files[names[name]], names[name])
 
-    copies = {
-        name: of for name, of in family.aliases.items() if name in names and name not in resolved
-    }
-    fallback = {
-        n: of for n, of in family.fallback.items() if n not in names and of in (None, *names)
-    }
-    missing = sorted(resolved.keys() - names.keys() - fallback.keys())
-    unknown = sorted(names.keys() - resolved.keys() - copies.keys())
-    unknown = [name for name in unknown if not any(re.fullmatch(p, name) for p in family.optional)]
-    in_body = any(name.startswith(family.prefix) for name in missing)
-    lacks = "lacks" if in_body else "lacks its language-modeling head:"
-    for problem, wrong in ((lacks, missing), ("has an unknown tensor:", unknown)):
-        if wrong:
-            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise HubError(f"{folder} {problem} {wrong[0]}{more} (a {family.model_type} model)")
-    tensors = {}
-    for name, (rule, model_names, shape) in resolved.items():
-        source = fallback.get(name, name)
-        weight = torch.zeros(shape) if source is None else load(source)
-        if tuple(weight.shape) != shape:
-            raise HubError(
-                f"{folder}: {name} is {tuple(weight.shape)}; config.json implies {shape}"
-            )
-        tensors |= zip(
-            model_names, (part.contiguous() for part in rule.to_ours(weight)), strict=True
-        )
+    copies = {n: of for n, of in family.aliases.items() if n in names and n not in resolved}
+    sources = {n: family.fallback.get(n, n) if n not in names else n for n in resolved}
+    missing = {n for n, source in sources.items() if source is not None and source not in names}
+    unknown = names.keys() - resolved.keys() - copies.keys()
+    unknown = {n for n in unknown if not any(re.fullmatch(p, n) for p in family.optional)}
+    if missing:
+        in_body = any(name.startswith(family.prefix) for name in missing)
+        part = "" if in_body else "its language-modeling head: "
+        raise HubError(f"{folder} lacks {part}{min(missing)}, {len(missing)} tensors in all")
+    if unknown:
+        what = f"unknown to a {family.model_type} model: {min(unknown)}"
+        raise HubError(f"{folder} has {len(unknown)} tensors {what}")
     for name, of in copies.items():
         if not torch.equal(load(name), load(of)):
             raise HubError(f"{folder}: {name} and {of} differ, but config.json ties them")
+    tensors: Tensors = {}
+    for name, (rule, model_names, shape) in resolved.items():
+        source = sources[name]
+        weight = torch.zeros(shape) if source is None else load(source)
+        if weight.shape != shape:
+            got = tuple(weight.shape)
+            raise HubError(f"{folder}: {name} is {got}; config.json implies {shape}")
+        parts = [part.contiguous() for part in rule.to_ours(weight)]
+        tensors |= zip(model_names, parts, strict=True)
     return tensors

@@ -1,9 +1,11 @@
-"""Explicit matmuls against the fused kernel on a CPU, as measured for prefer_math_kernel in model/attend.py.
+"""Explicit matmuls against the fused kernel on a CPU: what prefer_math_kernel was derived from.
 
-OMP_NUM_THREADS=2 python -m tests.benchmarks.attention
+OMP_NUM_THREADS=2 python -m tests.benchmarks.attention [rounds]
 """
 
+import sys
 import time
+from itertools import product
 from statistics import median
 
 import torch
@@ -11,11 +13,22 @@ import torch
 import model.attend
 from model.attend import Mask, attend
 
-SHAPES = [(32, 4, 64, 64, 32), (16, 4, 128, 128, 32), (8, 4, 256, 256, 32)]
-SHAPES += [(4, 12, 256, 256, 64), (2, 12, 512, 512, 64), (1, 12, 1024, 1024, 64)]
-SHAPES += [(1, 6, 1, 128, 64), (1, 12, 1, 256, 64), (16, 12, 1, 256, 64)]  # a step of decoding
-PRECISIONS = {"float32": (torch.float32, "highest"), "float32 medium": (torch.float32, "medium")}
-PRECISIONS |= {"bfloat16": (torch.bfloat16, "highest")}
+SHAPES = [  # batch, heads, queries, keys, width
+    (32, 4, 64, 64, 32),
+    (16, 4, 128, 128, 32),
+    (8, 4, 256, 256, 32),
+    (4, 12, 256, 256, 64),
+    (2, 12, 512, 512, 64),
+    (1, 12, 1024, 1024, 64),
+    (1, 6, 1, 128, 64),  # from here on, a step of decoding
+    (1, 12, 1, 256, 64),
+    (16, 12, 1, 256, 64),
+]
+PRECISIONS = {
+    "float32": (torch.float32, "highest"),
+    "float32 medium": (torch.float32, "medium"),
+    "bfloat16": (torch.bfloat16, "highest"),
+}
 
 
 def make_inputs(shape, dtype, training):
@@ -27,39 +40,46 @@ def make_inputs(shape, dtype, training):
     return [tensor.requires_grad_(training) for tensor in inputs], gradient
 
 
-def milliseconds(shape, dtype, training, rounds=9):
+def milliseconds(inputs, gradient, rounds):
     """The times of (math, fused) in interleaved rounds."""
-    inputs, gradient = make_inputs(shape, dtype, training)
     times = {True: [], False: []}
+    mask = Mask(causal=inputs[0].shape[-2] > 1)
     for _ in range(rounds + 1):
-        for math in times:
-            model.attend.prefer_math_kernel = lambda q, k, v, math=math: math
+        for math, column in times.items():
+            model.attend.prefer_math_kernel = lambda *inputs, math=math: math
             start = time.perf_counter()
-            y = attend(*inputs, Mask(causal=shape[2] > 1))
-            if training:
+            y = attend(*inputs, mask)
+            if y.requires_grad:
                 torch.autograd.grad(y, inputs, gradient)
-            times[math].append(1000 * (time.perf_counter() - start))
-    return [column[1:] for column in times.values()]  # the first round warms up
+            column.append(1000 * (time.perf_counter() - start))
+    return times[True][1:], times[False][1:]  # the first round warms up
 
 
-def main():
+def main(rounds=9):
     rule = model.attend.prefer_math_kernel
     columns = "batch, heads, queries, keys, width"
-    print(
-        f"{columns:>34} {'dtype':>15} {'':>9} {'math ms':>9} {'fused ms':>9}  chosen  fused / math"
-    )
-    for shape in SHAPES:
-        for precision, (dtype, matmul_precision) in PRECISIONS.items():
-            torch.set_float32_matmul_precision(matmul_precision)
-            for training in (True, False) if shape[2] > 1 else (False,):
-                chosen = "math" if rule(*make_inputs(shape, dtype, training)[0]) else "fused"
-                math, fused = milliseconds(shape, dtype, training)
-                mode = "training" if training else "forward"
-                ratios = [b / a for a, b in zip(math, fused, strict=True)]
-                row = f"{shape!s:>34} {precision:>15} {mode:>9} {median(math):>9.2f} {median(fused):>9.2f}"
-                spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-                print(f"{row}  {chosen:<6}  {spread}", flush=True)
+    times = f"{'math ms':>9} {'fused ms':>9}  chosen  fused / math"
+    print(f"{columns:>34} {'dtype':>15} {'':>9} {times}")
+    for shape, precision, training in product(SHAPES, PRECISIONS, (True, False)):
+        if training and shape[2] == 1:
+            continue
+        dtype, matmul_precision = PRECISIONS[precision]
+        torch.set_float32_matmul_precision(matmul_precision)
+        inputs, gradient = make_inputs(shape, dtype, training)
+        chosen = "math" if rule(*inputs) else "fused"
+        math, fused = milliseconds(inputs, gradient, rounds)
+        ratios = [b / a for a, b in zip(math, fused, strict=True)]
+        cells = [
+            f"{shape!s:>34}",
+            f"{precision:>15}",
+            f"{'training' if training else 'forward':>9}",
+            f"{median(math):>9.2f}",
+            f"{median(fused):>9.2f}",
+            f" {chosen:<6}",
+            f" {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        ]
+        print(*cells, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -1,8 +1,9 @@
-"""Peak memory and time of the loss beside the plain form, at the vocabulary of GPT-2. Each case is a process.
+"""Peak memory and time of the loss beside the plain form, at the vocabulary of GPT-2.
 
-OMP_NUM_THREADS=2 python -m tests.benchmarks.loss [rounds]
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.loss [rounds]
 
-The ratios are those of pairs: the time of the loss over that of the plain form which ran just before.
+Each case is a process. The ratios are those of pairs: the time of the loss over that of the plain
+form which ran just before.
 """
 
 import itertools
@@ -38,8 +39,10 @@ def measure(target_rate, autocast, function):
     hidden = torch.randn(POSITIONS, WIDTH, requires_grad=True)
     targets = torch.randint(VOCABULARY, (POSITIONS,))
     targets[torch.rand(POSITIONS) >= target_rate] = IGNORE_INDEX
-    hidden.grad, head.map.weight.grad = torch.zeros_like(hidden), torch.zeros_like(head.map.weight)
-    before, start = peak_mib(), time.perf_counter()
+    for tensor in (hidden, head.map.weight):
+        tensor.grad = torch.zeros_like(tensor)
+    before = peak_mib()
+    start = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         total, _ = function(hidden, head, targets)
     total.backward()
@@ -50,21 +53,22 @@ def main(rounds=3):
     print(f"{POSITIONS} positions, width {WIDTH}, vocabulary {VOCABULARY}; forward and backward")
     columns = f"{'peak MiB':>9} {'seconds':>8} {'sum':>12}  time relative to plain"
     print(f"{'targets':>8} {'dtype':>9} {'loss':>8} {columns}")
-    for target_rate, autocast in itertools.product((1.0, 0.15), (False, True)):
+    for case in itertools.product((1.0, 0.15), (False, True)):
         results = {plain: [], loss: []}
         for _ in range(rounds):
             for function, measured in results.items():
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    measured.append(pool.apply(measure, (target_rate, autocast, function)))
+                    measured.append(pool.apply(measure, (*case, function)))
+        target_rate, autocast = case
         for function, measured in results.items():
-            total, memory, seconds = map(median, zip(*measured, strict=True))
-            ratios = [
-                own[-1] / other[-1] for own, other in zip(measured, results[plain], strict=True)
-            ]
-            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            totals, memory, seconds = zip(*measured, strict=True)
+            pairs = zip(measured, results[plain], strict=True)
+            ratios = [own[-1] / other[-1] for own, other in pairs]
             dtype = "bfloat16" if autocast else "float32"
             row = f"{target_rate:>8.0%} {dtype:>9} {function.__name__:>8}"
-            print(f"{row} {memory:>9.0f} {seconds:>8.2f} {total:>12.1f}  {spread}", flush=True)
+            row += f" {median(memory):>9.0f} {median(seconds):>8.2f} {median(totals):>12.1f}"
+            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{row}  {spread}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The memory that dry_run=plan estimates, beside the peak of real steps.
+"""The memory that dry_run=true estimates, beside the peak of real steps.
 
 python -m tests.benchmarks.memory
 """
@@ -9,16 +9,10 @@ import sys
 
 import torch
 
-import training.estimate
 from configs.compose import compose
-from configs.registry import build
 from model.loss import CHUNK
-from model.precision import Precision
-from model.transformer import build_model
-from training.distributed import Dist
-from training.estimate import count, fake_batch, memory, vocab_size
-from training.optimizer import OPTIMIZERS
-from training.step import LossModule, TrainStep, recompute_blocks
+from tests.benchmarks.step import Ours
+from training import cost
 
 CASES = (  # each needs some GB
     "model=gpt2 size=124m tokenizer=gpt2 optimizer=adamw train.batch_size=4",
@@ -34,35 +28,29 @@ def resident():
 
 def measure(overrides):
     """(estimated, measured) bytes of two steps."""
-    config = compose(overrides)
-    rows, recompute, dtype = config.train.batch_size, config.train.recompute, torch.float32
-    training.estimate.GPU_CHUNK = CHUNK  # of the loss, on a CPU
-    expected = memory(count(config, dtype), "none", recompute, 1, rows, dtype)
+    config = compose([*overrides, "device=cpu", "precision=fp32"])
+    rows = config.train.batch_size
+    vocab_size = cost.known_vocab_size(config)
+    cost.GPU_CHUNK = CHUNK  # of the loss, on a CPU
+    counted = cost.count(config, torch.float32, vocab_size)
+    expected = counted.memory(rows, config.train.recompute, 1, torch.float32)
     torch.ones(512, 512) @ torch.ones(512, 512)  # the buffers of the library
     before = resident()
-    model = build_model(config.model, vocab_size(config))
-    if recompute == "block":
-        recompute_blocks(model)
-    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    precision = Precision(torch.device("cpu"), dtype, "for a benchmark")
-    step = TrainStep(LossModule(model), optimizer, precision, Dist(), rows, 1.0)
+    ours = Ours(config, vocab_size)
     for _ in range(2):
-        step(fake_batch(config, rows), 1.0)
+        ours(cost.fake_batch(config, rows))
     return expected, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
 def main(overrides):
     if not overrides:
         for case in CASES:
-            subprocess.run(
-                [sys.executable, "-m", "tests.benchmarks.memory", *case.split()], check=True
-            )
+            command = [sys.executable, "-m", "tests.benchmarks.memory", *case.split()]
+            subprocess.run(command, check=True)
         return
     expected, measured = (size / 2**20 for size in measure(overrides))
-    sizes = (
-        f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured, {expected / measured:.2f}"
-    )
-    print(f"{sizes}  {' '.join(overrides)}", flush=True)
+    sizes = f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured"
+    print(f"{sizes}, {expected / measured:.2f}  {' '.join(overrides)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What each option of a group brings and costs beside the default: loss, time of a step, memory.
 
-OMP_NUM_THREADS=2 python -m tests.benchmarks.options attention position norm=layernorm --steps 1000 --seeds 3
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.options attention norm=layernorm --seeds 3
 
-Other overrides, such as size=tiny, hold for all runs. Every run gets the same data in the same order.
+Other overrides, such as size=tiny, hold for all runs. Each gets the same data in the same order.
 """
 
 import argparse
@@ -10,9 +10,13 @@ import time
 from statistics import mean, median
 
 from configs.compose import compose
+from data.corpus import load
+from tests.benchmarks.step import Ours
 from tests.parts import names
-from train import prepare
-from training.evaluate import evaluate_run
+from training import cost
+from training.evaluate import evaluate
+from training.optimizer import set_lr
+from training.schedule import Progress, build_schedule
 from training.step import seed_step
 
 GROUPS = ("attention", "position", "norm", "ffn", "block", "optimizer", "schedule", "tokenizer")
@@ -22,61 +26,74 @@ CHOICES += [f"tokenizer.vocab_size={n}" for n in (2048, 4096, 8192)]
 TIMED_STEPS = 30  # in turn with those of the default
 
 
-def train(run, steps, seed):
-    """Seconds of each step."""
-    for step in steps:
-        batch = run.loaders.train.batch(step)
-        seed_step(seed, step)
-        start = time.perf_counter()
-        run.train_step(batch, run.schedule(step))
-        yield time.perf_counter() - start
+class Run(Ours):
+    """A run of train.py, without its folder, that can wait after each step."""
+
+    def __init__(self, overrides):
+        config = compose(overrides)
+        self.data = load(config)
+        super().__init__(config, self.data.tokenizer.vocab_size)
+        self.progress = Progress(config.train, self.data.train)
+        self.schedule = build_schedule(config.schedule, self.progress.steps)
+
+    def train(self, n_steps):
+        """The seconds of each step."""
+        for _ in range(n_steps):
+            batch = self.data.train.batch(self.state.step)
+            seed_step(self.config.seed, self.state.step, 0)
+            start = time.perf_counter()
+            set_lr(self.optimizers, self.schedule(self.progress(self.state)))
+            self(batch)
+            self.state.step += 1
+            yield time.perf_counter() - start
 
 
-def measure(choice, overrides, steps, seed):
-    """(bits per byte of the validation set, time of a step beside the default's, bytes of memory)"""
-    common = [*overrides, f"train.steps={steps}", f"seed={seed}"]
-    both = [*common, *choice], common
-    run, default = (prepare(compose(settings), settings) for settings in both)
-    timed = range(min(steps, TIMED_STEPS))
-    seconds = zip(train(run, timed, seed), train(default, timed, seed), strict=True)
-    ratio = median(own / other for own, other in seconds)
-    list(train(run, range(len(timed), steps), seed))
-    weights = 8 * sum(p.numel() for p in run.model.parameters())
-    memory = weights + run.cost.optimizer_bytes + run.cost.activation_bytes
-    return evaluate_run(run)["val_bpb"], ratio, memory
+def measure(settings, overrides, steps, seed):
+    """(bits per byte, time of a step beside the default's, bytes of memory)"""
+    common = [f"train.steps={steps}", f"seed={seed}"]
+    run = Run([*settings, *common])
+    default = Run([*overrides, *common])
+    timed = min(steps, TIMED_STEPS)
+    pairs = zip(run.train(timed), default.train(timed), strict=True)
+    ratio = median(own / other for own, other in pairs)
+    list(run.train(steps - timed))
+    metrics = evaluate(run.module, run.data, run.world, run.state.micro_batch_size)
+    dtype = run.world.precision.dtype
+    counted = cost.count(run.config, dtype, run.data.tokenizer.vocab_size)
+    memory = 8 * counted.n + counted.optimizer + counted.activations
+    return metrics["val_bpb"], ratio, memory
 
 
 def row(choice, results, defaults):
     """A row of the table: each seed is compared with the same seed of the default."""
-    losses, ratios, bytes = zip(*results, strict=True)
-    changes = [a - b[0] for a, b in zip(losses, defaults, strict=True)] if choice else losses
-    loss = f"{mean(changes):+.3f}" if choice else f"{mean(changes):.3f}"
-    memory = f"{bytes[0] / defaults[0][2]:.2f}x"
+    losses, ratios, sizes = zip(*results, strict=True)
+    default_losses, _, default_sizes = zip(*defaults, strict=True)
+    loss = f"{mean(losses):.3f}"
+    if choice:
+        losses = [own - other for own, other in zip(losses, default_losses, strict=True)]
+        loss = f"{mean(losses):+.3f}"
     times = f"{median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
-    cells = [loss, f"{max(changes) - min(changes):.3f}", times, memory]
-    return f"| {' | '.join([choice or 'default', *cells])} |"
+    memory = f"{sizes[0] / default_sizes[0]:.2f}x"
+    spread = f"{max(losses) - min(losses):.3f}"
+    return f"| {choice or 'default'} | {loss} | {spread} | {times} | {memory} |"
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser()
     parser.add_argument("choices", nargs="*", metavar="group, group=option or key=value")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     chosen = [c for c in CHOICES if {c, c.partition("=")[0]} & {*args.choices}]
     overrides = [c for c in args.choices if "=" in c and c not in chosen]
-    chosen = [c for c in chosen or CHOICES if compose([*overrides, c]) != compose(overrides)]
-    print(
-        "| option | bits per byte | range | step time | memory |\n| --- | --- | --- | --- | --- |"
-    )
+    print("| option | bits per byte | range | step time | memory |")
+    print("| --- | --- | --- | --- | --- |")
     defaults = []
-    for choice in [None, *chosen]:
-        seeds = range(args.seeds)
-        results = [
-            measure([choice] if choice else [], overrides, args.steps, seed) for seed in seeds
-        ]
+    for choice in ["", *(chosen or CHOICES)]:
+        settings = [*overrides, choice] if choice else overrides
+        if choice and compose(settings) == compose(overrides):
+            continue
+        results = [measure(settings, overrides, args.steps, s) for s in range(args.seeds)]
         defaults = defaults or results
         print(row(choice, results, defaults), flush=True)
 

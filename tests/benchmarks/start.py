@@ -1,4 +1,4 @@
-"""How long commands take to their first step, their first token or their end, beside `import torch`.
+"""How long commands take to their first step, first token or end, beside `import torch`.
 
     OMP_NUM_THREADS=2 python -m tests.benchmarks.start [rounds]
 
@@ -14,57 +14,64 @@ from pathlib import Path
 from statistics import median
 
 from tests.parts import ROOT
-from tests.training.runs import TEXT
 
-HELP = [
+TRAIN = "train.py data=text data.path=book.txt tokenizer=byte train.steps=2 log.every=1"
+COMMANDS = {
+    "import torch": ["-c", "import torch"],
+    "first step": TRAIN.split(),
+    "first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"],
+}
+HELP = (
     "train.py",
     "sample.py",
     "-m data",
     "-m model.hub",
     "-m model.shapes",
     "-m training.compare",
-]
-TRAIN = "data=text data.path=book.txt tokenizer=byte train.steps=2 log.every=1"
-COMMANDS = {"import torch": ["-c", "import torch"]}
+)
 COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
-COMMANDS |= {"first step": ["train.py", *TRAIN.split()]}
-COMMANDS |= {"first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"]}
 FIRST_STEP = b"step      1  loss"
 
 
 def measure(command, folder):
     """(seconds, CPU seconds) of a command until its end or, in training, its first step."""
-    arguments = [
-        str(ROOT / argument) if argument.endswith(".py") else argument for argument in command
-    ]
-    environment, start, output = os.environ | {"PYTHONPATH": str(ROOT)}, time.perf_counter(), b""
-    process = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
-    while FIRST_STEP not in output and (chunk := process.stdout.read1()):
-        output += chunk
-    if FIRST_STEP in output:
-        process.kill()
-    _, _, usage = os.wait4(process.pid, 0)
-    process.returncode = 0
+    arguments = [str(ROOT / word) if word.endswith(".py") else word for word in command]
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    start = time.perf_counter()
+    for line in process.stdout:
+        if line.startswith(FIRST_STEP):
+            process.kill()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode > 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
     return time.perf_counter() - start, usage.ru_utime + usage.ru_stime
 
 
 def main(rounds=5):
     times = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "book.txt").write_text(100 * TEXT)
-        subprocess.run(
-            [sys.executable, ROOT / "train.py", *TRAIN.split()], cwd=folder, capture_output=True
-        )
+        lines = [f"line {i} of a text, don't {i * i}\n" for i in range(40_000)]
+        Path(folder, "book.txt").write_text("".join(lines))
+        train = [sys.executable, ROOT / "train.py", *TRAIN.split()[1:]]
+        subprocess.run(train, cwd=folder, capture_output=True)  # a run to sample from
         for _ in range(rounds):
             for name, command in COMMANDS.items():
                 times[name].append(measure(command, folder))
     for name, measured in times.items():
-        line = f"{name:<26}"
-        for unit, own, torch in zip(("s", "CPU s"), zip(*measured), zip(*times["import torch"])):  # noqa: B905
-            line += f"{median(own):6.2f} {unit} ({min(own):.2f} to {max(own):.2f})"
-            line += f", {median(own) / median(torch):.2f} of import torch  "
-        print(line)
+        parts = [f"{name:<26}"]
+        for i, unit in enumerate(("s", "CPU s")):
+            own = [seconds[i] for seconds in measured]
+            ratio = median(own) / median(seconds[i] for seconds in times["import torch"])
+            parts.append(f"{median(own):6.2f} {unit} ({min(own):.2f} to {max(own):.2f})")
+            parts.append(f", {ratio:.2f} of import torch  ")
+        print("".join(parts))
 
 
 if __name__ == "__main__":

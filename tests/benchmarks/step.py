@@ -1,28 +1,29 @@
-"""A training step beside those of a plain module, transformers, and if installed litgpt and x-transformers.
+"""A training step beside that of a plain module and, if installed, those of other libraries.
 
-OMP_NUM_THREADS=2 python -m tests.benchmarks.step --compile
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.step --compile
 
 In turn in one process, with the same sizes, precision and optimizer: medians, and ratios to ours.
 """
 
 import argparse
-import time
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
+from timeit import timeit
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-import transformers as hf
 
 from configs.compose import compose
-from configs.registry import build
 from data.objectives import Batch
-from model.precision import Precision, tune_malloc
 from model.transformer import build_model
-from training.distributed import Dist
-from training.optimizer import OPTIMIZERS
-from training.step import LossModule, TrainStep
+from train import update
+from training import distributed
+from training.checkpointer import TrainState
+from training.optimizer import build_optimizers
+from training.step import LossModule, compile_module, recompute_blocks
 
 # overrides, rows, layers, heads, width, length, vocabulary; the default run has no peer
 GPT2 = ["model=gpt2", "optimizer=adamw", "model.dropout=0"]
@@ -33,28 +34,82 @@ CASES = {
 }
 
 
+def model_sizes(n_layers, n_heads, width, length):
+    """As overrides."""
+    return [
+        f"model.n_layers={n_layers}",
+        f"model.n_heads={n_heads}",
+        f"model.d_model={width}",
+        f"model.context_length={length}",
+    ]
+
+
+class Ours:
+    """The steps of train.py, without its data and its folder."""
+
+    def __init__(self, config, vocab_size):
+        self.config = config
+        self.world = distributed.start(config)
+        self.model = build_model(config.model, vocab_size, config.seed).to(self.world.device)
+        if config.train.recompute == "block":
+            recompute_blocks(self.model)
+        self.module = LossModule(self.model, config.loss)
+        self.optimizers = build_optimizers(config.optimizer, self.model)
+        self.train_module = compile_module(self.module, config, self.world)
+        self.state = TrainState(micro_batch_size=config.train.batch_size)
+
+    def __call__(self, batch):
+        """The loss of a batch, before its step."""
+        loss, *_ = update(
+            self.train_module,
+            batch,
+            self.optimizers,
+            self.world,
+            self.config,
+            self.state,
+            seconds=0.0,
+        )
+        return loss
+
+
+def random_batch(config, vocab_size, rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(vocab_size, (rows, config.context_length + 1), generator=generator)
+    inputs = {"tokens": text[:, :-1]}
+    if config.kind == "encoder_decoder":
+        inputs["source"] = text.flip(1)[:, 1:]
+    targets = text[:, 1:].contiguous()
+    return Batch(inputs, targets, targets.numel())
+
+
 class PlainBlock(nn.Module):
     def __init__(self, width, n_heads):
         super().__init__()
         self.n_heads = n_heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x, mask):
         packed = self.qkv(self.norm1(x)).unflatten(-1, (3, self.n_heads, -1))
         q, k, v = packed.permute(2, 0, 3, 1, 4)
-        weights = (q * q.shape[-1] ** -0.5 @ k.mT + mask.to(q.dtype)).softmax(-1)
-        x = x + self.out((weights @ v).transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        scores = q * q.shape[-1] ** -0.5 @ k.mT + mask.to(q.dtype)
+        y = scores.softmax(-1) @ v
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        hidden = F.gelu(self.up(self.norm2(x)), approximate="tanh")
+        return x + self.down(hidden)
 
 
 class Plain(nn.Module):
-    """GPT-2 as one would write it for speed: packed projections, attention by matmuls, tied weights."""
+    """GPT-2 as written for speed: packed projections, attention by matmuls, tied weights."""
 
     def __init__(self, n_layers, n_heads, width, length, vocab_size):
         super().__init__()
-        self.table, self.position = nn.Embedding(vocab_size, width), nn.Embedding(length, width)
+        self.table = nn.Embedding(vocab_size, width)
+        self.position = nn.Embedding(length, width)
         self.blocks = nn.ModuleList(PlainBlock(width, n_heads) for _ in range(n_layers))
         self.norm = nn.LayerNorm(width)
         self.register_buffer("mask", torch.full((length, length), float("-inf")).triu(1))
@@ -68,35 +123,49 @@ class Plain(nn.Module):
 
 
 def hf_model(n_layers, n_heads, width, length, vocab_size):
-    sizes = {"n_layer": n_layers, "n_head": n_heads, "n_embd": width, "n_positions": length}
-    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    options = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
-    return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **dropout, **options, vocab_size=vocab_size))
+    import transformers as hf
+
+    config = hf.GPT2Config(
+        n_layer=n_layers,
+        n_head=n_heads,
+        n_embd=width,
+        n_positions=length,
+        vocab_size=vocab_size,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+        use_cache=False,
+    )
+    return hf.GPT2LMHeadModel(config)
 
 
 def litgpt_model(n_layers, n_heads, width, length, vocab_size):
     from litgpt import GPT, Config
 
-    kinds = {
-        "norm_class_name": "LayerNorm",
-        "mlp_class_name": "GptNeoxMLP",
-        "gelu_approximate": "tanh",
-    }
-    sizes = {
-        "n_layer": n_layers,
-        "n_head": n_heads,
-        "n_embd": width,
-        "intermediate_size": 4 * width,
-    }
-    sizes |= {"block_size": length, "vocab_size": vocab_size, "padded_vocab_size": vocab_size}
-    return GPT(Config(name="gpt2", bias=True, parallel_residual=False, **kinds, **sizes))
+    config = Config(
+        n_layer=n_layers,
+        n_head=n_heads,
+        n_embd=width,
+        block_size=length,
+        vocab_size=vocab_size,
+        padded_vocab_size=vocab_size,
+        parallel_residual=False,
+        gelu_approximate="tanh",
+    )
+    return GPT(config)
 
 
 def x_transformers_model(n_layers, n_heads, width, length, vocab_size):
     from x_transformers import Decoder, TransformerWrapper
 
     layers = Decoder(
-        dim=width, depth=n_layers, heads=n_heads, attn_dim_head=width // n_heads, attn_flash=True
+        dim=width,
+        depth=n_layers,
+        heads=n_heads,
+        attn_dim_head=width // n_heads,
+        attn_flash=True,
     )
     return TransformerWrapper(num_tokens=vocab_size, max_seq_len=length, attn_layers=layers)
 
@@ -104,15 +173,15 @@ def x_transformers_model(n_layers, n_heads, width, length, vocab_size):
 PEERS = {"transformers": hf_model, "litgpt": litgpt_model, "x_transformers": x_transformers_model}
 
 
-def plain_step(module, text, targets, dtype):
+def plain_step(module, batch):
     """A step as in nanoGPT: forward, backward, clipping, fused AdamW."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, fused=True)
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
-            output = module(text)
-            logits = output if torch.is_tensor(output) else output.logits
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        with torch.autocast("cpu", torch.bfloat16):
+            output = module(batch.inputs["tokens"])
+            logits = getattr(output, "logits", output)
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
@@ -122,41 +191,24 @@ def plain_step(module, text, targets, dtype):
     return step
 
 
-def our_step(overrides, sizes, text, targets, compiled=False):
-    names = ("n_layers", "n_heads", "d_model", "context_length")
-    config = compose(
-        overrides + [f"model.{name}={size}" for name, size in zip(names, sizes, strict=False)]
-    )
-    module = LossModule(build_model(config.model, sizes[-1]))
-    optimizer = build("optimizer", OPTIMIZERS, config.optimizer, {"model": module.model})
-    precision = Precision(torch.device("cpu"), torch.bfloat16, "")
-    train_module = torch.compile(module) if compiled else None
-    step = TrainStep(module, optimizer, precision, Dist(), len(text), 1.0, train_module)
-    batch = Batch({"tokens": text}, targets, targets.numel())
-    return lambda: step(batch, 1.0).loss
-
-
 def candidates(case, compiled):
-    overrides, rows, *sizes = CASES[case]
-    text = torch.randint(
-        sizes[-1], (rows, sizes[-2] + 1), generator=torch.Generator().manual_seed(0)
-    )
-    data = text[:, :-1], text[:, 1:].contiguous()
-    yield "ours", our_step(overrides, sizes, *data)
+    """(name, step) of each."""
+    overrides, rows, *sizes, vocab_size = CASES[case]
+    settings = [*overrides, *model_sizes(*sizes), "device=cpu", "precision=bf16"]
+    config = compose([*settings, f"train.batch_size={rows}"])
+    batch = random_batch(config.model, vocab_size, rows)
+    yield "ours", partial(Ours(config, vocab_size), batch)
     if compiled:
-        yield "ours, compiled", our_step(overrides, sizes, *data, compiled=True)
-    if overrides:
-        yield "plain", plain_step(Plain(*sizes), *data, "bf16")
-        yield "plain, fp32", plain_step(Plain(*sizes), *data, "fp32")
-        if compiled:
-            yield "plain, compiled", plain_step(torch.compile(Plain(*sizes)), *data, "bf16")
-        for name in filter(find_spec, PEERS):
-            yield name, plain_step(PEERS[name](*sizes), *data, "bf16")
-            if compiled and name == "litgpt":
-                yield (
-                    f"{name}, compiled",
-                    plain_step(torch.compile(PEERS[name](*sizes)), *data, "bf16"),
-                )
+        config = replace(config, compile=True)
+        yield "ours, compiled", partial(Ours(config, vocab_size), batch)
+    if not overrides:
+        return
+    for name in ("plain", *filter(find_spec, PEERS)):
+        make = PEERS.get(name, Plain)
+        yield name, plain_step(make(*sizes, vocab_size), batch)
+        if compiled and name in ("plain", "litgpt"):
+            module = torch.compile(make(*sizes, vocab_size))
+            yield f"{name}, compiled", plain_step(module, batch)
 
 
 def main():
@@ -165,18 +217,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
-    tune_malloc()
     for case in args.cases:
         steps = dict(candidates(case, args.compile))
         seconds = {name: [] for name in steps}
         for i in range(args.rounds + 1):
             for name in list(steps)[:: 1 if i % 2 else -1]:
-                start = time.perf_counter()
-                for _ in range(5):
-                    steps[name]()
-                seconds[name].append((time.perf_counter() - start) / 5)
-        for name, column in seconds.items():
-            column, ours = column[1:], seconds["ours"][1:]  # the first round warms up
+                seconds[name].append(timeit(steps[name], number=5) / 5)
+        ours = seconds["ours"][1:]  # the first round warms up
+        for name, [_, *column] in seconds.items():
             ratios = [other / own for other, own in zip(column, ours, strict=True)]
             spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             print(f"{case:8} {name:18} {1e3 * median(column):8.1f} ms  {spread}", flush=True)

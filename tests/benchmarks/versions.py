@@ -1,4 +1,4 @@
-"""Does the torch of this environment compile a training step, and rightly? To be run with other versions.
+"""Whether the torch of this environment compiles a training step, and rightly.
 
 python -m tests.benchmarks.versions
 """
@@ -10,38 +10,37 @@ import sys
 import torch
 from torch._dynamo.utils import counters
 
-from tests.benchmarks.gpu.correctness import relative
-from tests.benchmarks.gpu.setup import Bench, randomize
+from configs.compose import compose
+from tests.benchmarks.gpu.checks import randomize, results
+from tests.benchmarks.step import Ours, random_batch
 
-SIZES = {"n_layers": 1, "context_length": 16}  # compiling takes long on a CPU
+SETTINGS = "size=tiny model.n_layers=1 model.context_length=16 device=cpu precision=fp32"
 
 
-def losses_and_gradients(bench, preset, compiled):
-    """(loss and gradient of each of six batches, the graphs that were compiled after the third)"""
-    config = bench.config(preset, "tiny", **SIZES)
-    step = bench.step(config, 4, dtype="fp32", compiled=compiled)
-    randomize(step.model)
+def gradients(preset, compiled):
+    """(the gradient of each of six batches, the graphs that were compiled by then)"""
+    config = compose([f"model={preset}", *SETTINGS.split(), f"compile={compiled}"])
+    ours = Ours(config, 64)
+    randomize(ours.model)
     counters.clear()
-    results, graphs = [], []
+    found = []
+    graphs = []
     for seed in range(6):
-        batch = bench.batch(config, 4, seed)
-        step.model.zero_grad()
-        loss = step.backward(batch, batch.count) / batch.count
-        gradient = torch.cat([p.grad.flatten() for p in step.model.parameters()])
-        results.append(torch.cat([loss[None], gradient / gradient.norm()]))
+        batch = random_batch(config.model, 64, 4, seed)
+        found.append(results(ours.train_module, batch, ours.world.precision)["gradient"])
         graphs.append(counters["stats"]["unique_graphs"])
-    return torch.stack(results), graphs
+    return torch.stack(found), graphs
 
 
-def main(backend="inductor"):
+def main():
     row = {"torch": torch.__version__, "python": platform.python_version(), "ok": True}
-    bench = Bench(torch.device("cpu"), vocab_size=64, backend=backend)
     for preset in ("gpt2", "modern"):
-        eager, _ = losses_and_gradients(bench, preset, compiled=False)
-        compiled, graphs = losses_and_gradients(bench, preset, compiled=True)
-        error, recompiled = relative(compiled, eager), graphs[-1] - graphs[2]
+        eager, _ = gradients(preset, "false")
+        compiled, graphs = gradients(preset, "true")
+        error = ((compiled - eager).norm() / eager.norm()).item()
+        recompiled = graphs[-1] - graphs[2]
         row[preset] = {"error": error, "graphs": graphs[2], "recompiled": recompiled}
-        row["ok"] &= error < 1e-4 and graphs[2] > 0 == recompiled
+        row["ok"] &= error < 1e-4 and graphs[2] > 0 and not recompiled
     print(json.dumps(row))
     return row["ok"]
 

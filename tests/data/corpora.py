@@ -24,10 +24,16 @@ def objective(name, context_length=16, architecture="decoder", **changes):
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 
-def corpus(folder, source, *, specials=("end", "pad", "start", "mask"), tokenizer="byte", val_fraction=0.05,
-           report=None):  # fmt: skip
-    options = {"cache": folder / "cache", "val_fraction": val_fraction, "report": report}
-    return prepare(source, trainer(tokenizer), specials, **options)
+def corpus(
+    folder,
+    source,
+    *,
+    specials=("end", "pad", "start", "mask"),
+    tokenizer="byte",
+    val_fraction=0.05,
+    report=lambda done, total: None,
+):
+    return prepare(source, trainer(tokenizer), specials, folder / "cache", val_fraction, report)
 
 
 def text_corpus(folder, text, **options):
@@ -37,4 +43,4 @@ def text_corpus(folder, text, **options):
 
 def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, **options):
     kind = PairLoader if name == "pairs" else TokenLoader
-    return kind(part, objective(name, **options), tokenizer, batch_size=batch_size, seed=seed)
+    return kind(part, objective(name, **options), tokenizer, batch_size, seed)

@@ -86,6 +86,30 @@ def test_count_is_the_number_of_targets(batched):
         assert torch.equal(torch.cat([half.targets for half in halves]), batch.targets)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_shares_of_a_batch_have_equally_many_rows(batched, size):
+    """Of processes that must run equally many forward passes, however few rows there are."""
+    for batch in batched().evaluation(limit=6):
+        shares = [batch.share(rank, size) for rank in range(size)]
+        n_rows, width = batch.targets.shape
+        assert {share.targets.shape for share in shares} == {(-(-n_rows // size), width)}
+        assert sum(share.count for share in shares) == batch.count
+
+        own = [(share.targets != IGNORE_INDEX).any(1) for share in shares]
+        for name, tensor in batch.inputs.items():
+            rows = [share.inputs[name][mask] for share, mask in zip(shares, own, strict=True)]
+            assert torch.equal(torch.cat(rows), tensor), name
+            first = [share.inputs[name][~mask] for share, mask in zip(shares, own, strict=True)]
+            assert all(torch.equal(row, tensor[0]) for rows in first for row in rows)
+        targets = [share.targets[mask] for share, mask in zip(shares, own, strict=True)]
+        assert torch.equal(torch.cat(targets), batch.targets)
+
+
+def test_a_share_of_all_rows_is_the_batch(batched):
+    batch = batched().batch(0)
+    assert same(batch.share(0, 1), batch) and batch.share(0, 1).count == batch.count
+
+
 def test_evaluation_is_always_the_same(batched):
     first, other = (list(batched(seed, "validation").evaluation()) for seed in (0, 1))
     assert len(first) == len(other) and all(map(same, first, other))
@@ -185,9 +209,7 @@ def test_pairs_that_are_too_long(pairs):
     )
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
     assert cut.widths.max() == 10 >= dropped.widths.max()
-    with pytest.raises(
-        DataError, match="too long for a context of 10, the longest .*; raise model.context"
-    ):
+    with pytest.raises(DataError, match="too long for a context of 10; raise model.context"):
         pair_loader(pairs, context_length=10, too_long="error")
     with pytest.raises(
         DataError, match="631 of 631 pairs of train are too long for a context of 3"

@@ -1,14 +1,10 @@
 """The split depends on content alone, and a cached corpus is complete, unchanged, and never stale."""
 
 import errno
-import json
 import os
-import shutil
 import subprocess
 import sys
 import tracemalloc
-from functools import reduce
-from operator import getitem
 
 import numpy as np
 import pytest
@@ -16,12 +12,11 @@ import pytest
 from configs.errors import DataError
 from data import disk, prepare, readers
 from data.corpus import Loaders
-from data.prepare import TRAIN, VALIDATION, split_chunks
-from data.store import index_hash
+from data.prepare import split_chunks
+from data.store import TRAIN, VALIDATION
 from tests.data.corpora import corpus, loader, source, text_corpus
 from tests.data.test_sources import write_table
 from tests.parts import ROOT
-from training.summary import COMPRESSORS, compress
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
 
@@ -71,11 +66,11 @@ def test_the_tail_of_a_single_document_is_for_validation(tmp_path):
     text = "é" * 999 + "東"
     (tmp_path / "t.txt").write_text(text)
     chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt")), 0.1))
-    assert [(chunk.split, chunk.texts[0], chunk.last, chunk.end) for chunk in chunks] == [
+    assert [(chunk.split, chunk.texts[0], chunk.is_last, chunk.has_end) for chunk in chunks] == [
         (TRAIN, text[:900], True, False),
         (VALIDATION, text[900:], True, False),
     ]
-    assert [chunk.n_bytes for chunk in chunks] == [1800, 201]
+    assert [chunk.n_bytes() for chunk in chunks] == [1800, 201]
 
 
 def test_a_long_document_ends_once(tmp_path, monkeypatch):
@@ -83,13 +78,11 @@ def test_a_long_document_ends_once(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"{name} word" * 200)
     chunks = list(split_chunks(source("text", path=str(tmp_path)), 0.5))
-    assert (
-        len(chunks) > 10
-        and sum(chunk.last for chunk in chunks) == sum(chunk.end for chunk in chunks) == 2
-    )
+    assert len(chunks) > 10
+    assert sum(chunk.is_last for chunk in chunks) == sum(chunk.has_end for chunk in chunks) == 2
     for name in "ab":
         own = [chunk for chunk in chunks if chunk.name.name == f"{name}.txt"]
-        assert len({chunk.split for chunk in own}) == 1 and own[-1].last and own[-1].end
+        assert len({chunk.split for chunk in own}) == 1 and own[-1].is_last and own[-1].has_end
 
 
 @pytest.mark.parametrize("rows", [[], ["", "", ""]])
@@ -110,30 +103,21 @@ def test_a_long_run_of_spaces_can_be_encoded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("action", "hint"), [("read", ""), ("write", "; choose a writable data.cache=FOLDER")]
+    ("action", "hint"),
+    [("read", ""), ("write", "; free some space or choose another folder with data.cache=FOLDER")],
 )
-def test_another_cache_helps_only_where_something_is_written(action, hint):
+def test_another_cache_helps_only_where_something_is_written(tmp_path, action, hint):
     error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "t.txt")
-    sentence = f"cannot {action} t.txt: permission denied{hint}$"
-    with pytest.raises(DataError, match=sentence), disk.disk_errors(f"cannot {action}"):
+    sentence = f"^cannot {action} t.txt: permission denied{hint}$"
+    with pytest.raises(DataError, match=sentence), disk.disk_errors(f"cannot {action}", tmp_path):
         raise error
-
-
-def test_an_unpaired_surrogate_is_located(tmp_path):
-    path = write_table(tmp_path / "t.jsonl", [{"text": "a\ud83d"}, {"text": "b"}])
-    with pytest.raises(DataError, match=r"t.jsonl:1 contains an unpaired surrogate"):
-        list(split_chunks(source("table", path=str(path)), 0.5))
 
 
 @pytest.mark.parametrize(
     ("rows", "val_fraction", "sentence"),
     [
-        (
-            ["same"] * 9,
-            0.05,
-            "the train split is empty with .*; lower it, or give texts that differ",
-        ),
-        (ROWS[:600], 1e-6, "the validation split is empty with data.val_fraction=1e-06; raise it"),
+        (["same"] * 9, 0.05, "the train split is empty with .*=0.05; change it, or give texts"),
+        (ROWS[:600], 1e-6, "the validation split is empty with data.val_fraction=1e-06; change"),
     ],
 )
 def test_an_empty_split(tmp_path, rows, val_fraction, sentence):
@@ -182,7 +166,7 @@ def test_pairs_are_those_of_the_source(tmp_path):
             made.tokenizer.decode(text.tolist()) for text in part.texts(np.arange(2 * part.n_items))
         ]
         shown += zip(texts[::2], texts[1::2], strict=True)
-    assert sorted(shown) == sorted((source, target) for _, source, target in found.pairs())
+    assert sorted(shown) == sorted(tuple(document.texts) for document in found.documents())
     assert made.train.lengths().sum() == made.train.n_tokens
 
 
@@ -190,7 +174,7 @@ def test_pairs_are_those_of_the_source(tmp_path):
 def test_a_long_document_is_encoded_as_a_whole(tmp_path, monkeypatch, tokenizer):
     text = "".join(path.read_text("utf-8") for path in readers.stdlib_files()[::60])[:300_000]
     monkeypatch.setattr(readers, "CHUNK_CHARS", 5000)
-    monkeypatch.setattr(prepare, "JOB_CHARS", 9000)
+    monkeypatch.setattr(prepare, "JOB_BYTES", 9000)
     made = text_corpus(tmp_path, text, tokenizer=tokenizer)
     ids = [token for part in (made.train, made.validation) for token in part.tokens.tolist()]
     cut = int(len(text) * 0.95)
@@ -213,183 +197,79 @@ def test_the_dtype_follows_from_the_vocabulary(tmp_path, n_characters, dtype):
 
 def test_a_cached_corpus_is_reused(tmp_path):
     reports = []
-    first = text_corpus(tmp_path, TEXT, report=lambda done, total: reports.append((done, total)))
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+
+    def build():
+        def report(done, total):
+            reports.append((done, total))
+
+        return corpus(tmp_path, source("text", path=str(path)), report=report)
+
+    first = build()
+    assert reports[0] == (0, len(TEXT.encode()))
     assert reports[-1] == (len(TEXT.encode()), len(TEXT.encode()))
     reports.clear()
-    again = text_corpus(tmp_path, TEXT, report=lambda *args: reports.append(args))
+    again = build()
     assert not reports and again.folder == first.folder
     assert np.array_equal(again.train.tokens, first.train.tokens)
     assert again.tokenizer.state() == first.tokenizer.state()
 
 
+def name_of(made):
+    splits = (loader(part, made.tokenizer) for part in (made.train, made.validation))
+    return Loaders("next_token", made.tokenizer, *splits).name
+
+
 def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
+    folders = []
+    names = []
 
-    def folder(changes=None, **options):
-        return corpus(tmp_path, source("text", path=str(path), **changes or {}), **options).folder
+    def build(changes=None, **options):
+        made = corpus(tmp_path, source("text", path=str(path), **changes or {}), **options)
+        folders.append(made.folder)
+        names.append(name_of(made))
 
-    folders = [
-        folder(),
-        folder({"split_on": "line"}),
-        folder(val_fraction=0.2),
-        folder(tokenizer="char"),
-    ]
-    folders.append(folder(specials=("end",)))
-    stat = path.stat()
+    build()
+    build({"split_on": "line"})
+    build(val_fraction=0.2)
+    build(tokenizer="char")
+    build(specials=("end",))
     path.write_text(TEXT.replace("12", "13"))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same time
-    folders.append(folder())
+    build()
+    assert len(set(folders)) == len(set(names)) == 6
+
+    path.write_text(TEXT)
+    os.utime(path, (1, 1))
+    build()
     monkeypatch.setattr(prepare, "FORMAT", 99)
-    folders.append(folder())
-    assert len(set(folders)) == len(folders)
+    build()
+    assert len(set(folders)) == 8, "a touched file is tokenized anew,"
+    assert names[-2:] == [names[0]] * 2, "and a run on it can be resumed"
 
 
-def test_large_files_are_hashed_again_only_when_they_may_have_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
-    path, notes = tmp_path / "t.txt", tmp_path / "notes.json"
-    path.write_text("a" * 20)
-    os.utime(path, (1, 1))
-    fresh = disk.HashCache(notes).get(path)
-    assert not notes.exists(), "a file just written may change again within the same tick"
-    monkeypatch.setattr(disk, "MTIME_GRACE", -1)
-    assert disk.HashCache(notes).get(path) == fresh and notes.exists()
-    monkeypatch.setattr(disk, "digest", lambda path: "read again")
-    assert disk.HashCache(notes).get(path) == fresh
-    path.write_text("b" * 20)
-    os.utime(path, (1, 1))
-    assert disk.HashCache(notes).get(path) == "read again"
-
-
-FILES = ["train.tokens", "train.bounds", "validation.tokens", "validation.bounds"]
-FILES += ["index.json", "tokenizer.json"]
-
-
-def pair_corpus(tmp_path):
-    return corpus(tmp_path, source("synthetic", size=300), val_fraction=0.2)
-
-
-def refused(tmp_path, name):
-    with pytest.raises(DataError, match=f"{name} .*; remove .* and run again to rebuild it"):
-        pair_corpus(tmp_path)
+FILES = ["train.tokens", "train.ends", "validation.tokens", "validation.ends", "index.json"]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_damage_is_reported(tmp_path, name):
-    path = pair_corpus(tmp_path).folder / name
-    whole, other = path.read_bytes(), path.parent / FILES[FILES.index(name) - 1]
-    for damaged in (
-        whole[:-1],
-        bytes([whole[0] ^ 1]) + whole[1:],
-        b"",
-        whole + b"x",
-        other.read_bytes(),
-    ):
+def test_files_that_a_power_cut_has_spoiled(tmp_path, name):
+    def build():
+        return corpus(tmp_path, source("synthetic", size=300), val_fraction=0.2)
+
+    path = build().folder / name
+    whole = path.read_bytes()
+    sentence = f"{name} is damaged .*; remove .* and run again to rebuild it"
+    for damaged in (b"", whole[:-1]):
         path.write_bytes(damaged)
-        refused(tmp_path, name)
+        with pytest.raises(DataError, match=sentence):
+            build()
     path.unlink()
-    refused(tmp_path, name)
-    path.mkdir()
-    refused(tmp_path, name)
-    path.rmdir()
-    os.mkfifo(path)
-    refused(tmp_path, name)
-    for target in (other, "/dev/zero"):
-        path.unlink()
-        path.symlink_to(target)
-        refused(tmp_path, name)
-    path.unlink()
+    with pytest.raises(DataError, match=sentence):
+        build()
     path.write_bytes(whole)
-    assert pair_corpus(tmp_path).train.n_tokens > 0
-
-
-def places(tree, path=()):
-    """The path of each key of nested dicts."""
-    for key, value in tree.items():
-        yield (*path, key)
-        if isinstance(value, dict):
-            yield from places(value, (*path, key))
-
-
-def test_every_edit_of_the_index_is_reported(tmp_path):
-    """It says how much text there is, which no other file does."""
-    index = pair_corpus(tmp_path).folder / "index.json"
-    whole = index.read_text()
-    for *path, key in places(json.loads(whole)):
-        for value in ("deleted", "renamed", None, 0, -1, 10**15, 1.5, "text", "../x", [], {}):
-            edited = json.loads(whole)
-            holder = reduce(getitem, path, edited)
-            before = holder.pop(key)
-            if value != "deleted":
-                holder |= {f"../{key}": before} if value == "renamed" else {key: value}
-            index.write_text(json.dumps(edited))
-            refused(tmp_path, "index.json")
-    for content in (
-        "{}",
-        "[]",
-        "null",
-        "3",
-        "[" * 100_000,
-        "9" * 5000,
-        '{"sha256": 1}',
-        " " * (1 << 24) + whole,
-    ):
-        index.write_text(content)
-        refused(tmp_path, "index.json")
-    index.write_text(json.dumps(json.loads(whole), indent=2))
-    assert pair_corpus(tmp_path).train.n_tokens > 0, "only its layout differs"
-
-
-def test_an_index_whose_hash_was_made_to_fit(tmp_path):
-    """Its hash finds damage, and anyone can compute it: what it says is checked, too."""
-    index = pair_corpus(tmp_path).folder / "index.json"
-    whole = json.loads(index.read_text())
-    del whole["sha256"]
-    for *path, key in places(whole):
-        for value in ("deleted", None, -1, 1.5, [], {}, "../x"):
-            edited = json.loads(json.dumps(whole))
-            holder = reduce(getitem, path, edited)
-            holder.pop(key)
-            if value != "deleted":
-                holder[key] = value
-            index.write_text(json.dumps(edited | {"sha256": index_hash(edited)}))
-            refused(tmp_path, "(index.json|tokens|bounds|tokenizer.json)")
-    for name in ("n_bytes", "n_items"):
-        whole["validation"][name] -= 10**6
-    index.write_text(json.dumps(whole | {"sha256": index_hash(whole)}))
-    refused(tmp_path, "index.json")
-
-
-@pytest.mark.parametrize("content", ["[]", "null", "3", "{", "[" * 100_000])
-def test_notes_of_hashes_that_are_damaged_are_ignored(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(disk, "MIN_CACHED_BYTES", 10)
-    notes = tmp_path / "cache/fingerprints.json"
-    notes.parent.mkdir()
-    notes.write_text(content)
-    assert text_corpus(tmp_path, TEXT).train.n_tokens > 0
-
-
-@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("../precious")])
-def test_a_lock_that_is_no_plain_file(tmp_path, put):
-    """It is neither waited for nor written through."""
-    folder, precious = text_corpus(tmp_path, TEXT).folder, tmp_path / "precious"
-    shutil.rmtree(folder)
-    precious.write_text("precious")
-    folder.with_suffix(".lock").unlink()
-    put(folder.with_suffix(".lock"))
-    with pytest.raises(DataError, match=r"cannot lock .*\.lock: "):
-        text_corpus(tmp_path, TEXT)
-    assert precious.read_text() == "precious"
-
-
-def test_text_that_changes_while_it_is_read(tmp_path):
-    def change(done, total):
-        with open(tmp_path / "text.txt", "a") as file:
-            file.write("more")
-
-    with pytest.raises(DataError, match="the text changed while it was read; run again"):
-        text_corpus(tmp_path, TEXT, report=change)
-    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    assert build().train.n_tokens > 0
 
 
 def test_max_tokens(tmp_path):
@@ -404,32 +284,20 @@ def test_max_tokens(tmp_path):
         source("hub", max_tokens=0, **part)
 
 
-def test_char_reads_no_more_than_max_tokens(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare, "JOB_CHARS", 100)
-    monkeypatch.setattr(prepare, "CHUNK_CHARS", 100)
-    (tmp_path / "set").mkdir()
-    write_table(
-        tmp_path / "set/train.jsonl", [{"text": chr(0x4E00 + i % 2000) * 50} for i in range(400)]
-    )
-    found = source("hub", id=str(tmp_path / "set"), max_tokens=2000)
-    made = corpus(tmp_path, found, tokenizer="char")
-    assert made.train.n_tokens == 2000 and len(made.tokenizer.characters) < 70
-
-
 def test_the_cache_is_not_text(tmp_path):
     """Otherwise it would change the text it is built from."""
     for _ in range(2):
         (tmp_path / "a.txt").write_text(TEXT)
-        made = corpus(tmp_path, source("text", path=str(tmp_path), cache=tmp_path / "cache"))
+        made = corpus(tmp_path, source("text", path=str(tmp_path), cache=str(tmp_path / "cache")))
     assert made.train.n_bytes + made.validation.n_bytes == len(TEXT.encode())
 
 
 def test_a_replaced_dataset_is_read_again(tmp_path):
     path = tmp_path / "set/train.jsonl"
     path.parent.mkdir()
-    for word in ("AAAA", "BBBB"):
+    for time, word in enumerate(("AAAA", "BBBB")):
         path.write_text("".join(f'{{"text": "{word} {i}"}}\n' for i in range(50)))
-        os.utime(path, (1, 1))
+        os.utime(path, (time, time))
         made = corpus(tmp_path, source("hub", id=str(path.parent)))
         assert word in made.tokenizer.decode(made.train.tokens[:20].tolist())
 
@@ -453,7 +321,7 @@ def test_a_large_file_needs_little_memory(tmp_path, monkeypatch, split_on, space
     """Even if it is a single word."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(readers, "CHUNK_CHARS", 1 << 15)
-    monkeypatch.setattr(prepare, "JOB_CHARS", 1 << 13)
+    monkeypatch.setattr(prepare, "JOB_BYTES", 1 << 13)
     path = tmp_path / "large.txt"
     text = "".join(f"{i} lines of a large file, each a little longer\n" for i in range(60_000))
     path.write_text(text if space == " " else text.replace(" ", space).replace("\n", space))
@@ -482,9 +350,9 @@ from tests.data.corpora import corpus, source
 folder = Path(sys.argv[1])
 path = folder / "text.txt"
 path.write_text("".join(f"line {i}\\n" for i in range(15_000)))
-prepare.JOB_CHARS = 30_000
+prepare.JOB_BYTES = 30_000
 
-def build(cache, report=None):
+def build(cache, report=lambda done, total: None):
     (folder / cache).mkdir(exist_ok=True)
     lines = source("text", path=str(path), split_on="line")
     return corpus(folder / cache, lines, val_fraction=0.4, report=report)
@@ -513,7 +381,8 @@ for k in range(1000):
                 left -= 1
                 return call(*args)
             return wrapped
-        store.TokenWriter.append = deadly(store.TokenWriter.append)
+        store.TokenWriter.close = deadly(store.TokenWriter.close)
+        store.write_synced = deadly(store.write_synced)
         os.fsync, os.rename = deadly(os.fsync), deadly(os.rename)
         build("killed")
         os._exit(0)
@@ -527,7 +396,7 @@ for k in range(1000):
 print(kills, contents(build("killed")) == whole, len(folders("killed")))
 """
     kills, same, folders = run_python(code, tmp_path).split()
-    assert int(kills) > 10 and same == "True" and folders == "1"
+    assert int(kills) >= 10 and same == "True" and folders == "1"
 
 
 def test_of_two_concurrent_builds_one_waits(tmp_path):
@@ -545,7 +414,7 @@ def hold(done, total):
 def wait():
     os.write(ready[1], b"w")
     build("two", lambda done, total: os._exit(9))  # it would build a second time
-prepare.JOB_CHARS = 1 << 30
+prepare.JOB_BYTES = 1 << 30
 first = child(lambda: build("two", hold))
 assert os.read(ready[0], 1) == b"b"
 second = child(wait)
@@ -568,45 +437,6 @@ except DataError as error:
 print(folders("full"))
 """
     message, left = run_python(code, tmp_path).strip().split("\n")
-    hint = "free some space, or choose another disk with data.cache=FOLDER"
-    assert message == f"cannot write: file too large; {hint}" and left == "[]"
-
-
-def test_unigram_entropy(tmp_path):
-    part = text_corpus(tmp_path, "abcdefgh" * 20 + "a" * 8).train  # the tail is for validation
-    assert part.unigram_entropy == pytest.approx(np.log(8), rel=1e-3)
-
-
-def test_damaged_baselines_are_computed_again(tmp_path):
-    made = text_corpus(tmp_path, TEXT)
-    splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
-    loaders, notes = Loaders(made.tokenizer, *splits), made.folder / "bits_per_byte.json"
-    bits = compress(loaders)
-    damaged = [
-        notes.read_text()[:-1],
-        "",
-        "null",
-        "{}",
-        "[]",
-        '{"this model": 0.001}',
-        '{"xz -9": {}}',
-    ]
-    damaged += [
-        f'{{"gzip -9": {value}}}'
-        for value in ("NaN", "1e999", "1" + "0" * 400, "true", '"x"', "-1")
-    ]
-    for content in damaged:
-        notes.write_text(content)
-        assert compress(loaders) == bits == json.loads(notes.read_text())
-
-
-@pytest.mark.parametrize("spoil", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/full")])
-def test_baselines_that_cannot_be_kept(tmp_path, spoil):
-    """A run that has finished does not end with an error of the cache."""
-    made = text_corpus(tmp_path, TEXT)
-    splits = (loader(split, made.tokenizer) for split in (made.train, made.validation))
-    loaders = Loaders(made.tokenizer, *splits)
-    spoil(made.folder / "bits_per_byte.json")
-    bits = compress(loaders)
-    shutil.rmtree(made.folder)
-    assert bits == compress(loaders) and bits.keys() == set(COMPRESSORS)
+    hint = "free some space or choose another folder with data.cache=FOLDER"
+    assert message == f"cannot write {tmp_path}/full/cache: file too large; {hint}"
+    assert left == "[]"

@@ -1,99 +1,127 @@
-"""Shim: wraps the disk operations of a run, counts them, and acts at one of them."""
+"""Shim: sees the disk operations of a run that pass through Python, and acts at one of them.
 
+What safetensors writes passes by it, and is seen only when it is synced.
+"""
+
+import builtins
 import errno
+import io
 import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
-from tests.faults.harness import train
+from tests.faults.harness import run
 
-NAMED = ("mkdir", "rename", "replace", "unlink", "rmdir")
-HANDLES = ("write", "pwrite", "fsync", "ftruncate")
+NAMES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "truncate")
+NAMES += ("write", "pwrite", "fsync", "ftruncate")  # these take a handle
+REAL_OPEN = io.open
+
+Act = Callable[[str, str, Any], None]
 
 
 class Shim:
-    """act(name, real, args) at operation number `at` on paths below `below`, or from then on always."""
+    """Once installed, act(name, path, argument) at operation number `at` below the path `below`, or
+    from then on always. The argument: what is written, a size, a new path, or whether an open
+    file is emptied."""
 
-    def __init__(self, at, act, below="runs/", always=False):
-        self.at, self.act, self.below, self.always = at, act, below, always
-        self.count, self.lock = 0, threading.Lock()
+    def __init__(self, act: Act, at: int = 1, below: str = "/runs/", always: bool = False) -> None:
+        self.act = act
+        self.at = at
+        self.below = below
+        self.always = always
+        self.count = 0
+        self.lock = threading.Lock()
 
-    def __call__(self):
-        real_open = os.open
-
-        def opened(path, flags, mode=0o777, **rest):
-            absolute = os.path.abspath(os.fspath(path)) if "dir_fd" not in rest else str(path)
-            if flags & os.O_CREAT:
-                self.operation("open", lambda *_: None, (absolute,))
-            return real_open(path, flags, mode, **rest)
-
-        os.open = opened
-        for name in (*NAMED, *HANDLES):
+    def __call__(self) -> None:
+        for name in NAMES:
             setattr(os, name, self.wrap(name, getattr(os, name)))
+        os.open = self.wrap_os_open(os.open)
+        io.open = builtins.open = self.open
 
-    def wrap(self, name, real):
-        def call(*args, **rest):
-            if name in HANDLES:
-                path = os.readlink(f"/proc/self/fd/{args[0]}")
-            elif rest.get("dir_fd") is not None:
-                path = os.path.join(os.readlink(f"/proc/self/fd/{rest['dir_fd']}"), str(args[0]))
-            else:
-                path = os.path.abspath(os.fspath(args[0]))
-            self.operation(name, real, (path, *args))
-            return real(*args, **rest)
-
-        return call
-
-    def operation(self, name, real, args):
-        if self.below not in args[0]:
+    def happens(self, name: str, path: str, argument: Any = None) -> None:
+        if self.below not in path:
             return
         with self.lock:
             self.count += 1
-            now = self.count >= self.at if self.always else self.count == self.at
-        if now:
-            self.act(name, real, args)
+            count = self.count
+        if count == self.at or (self.always and count > self.at):
+            self.act(name, path, argument)
+
+    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(target: Any, *arguments: Any, **options: Any) -> Any:
+            argument = arguments[0] if arguments else None
+            if name in ("rename", "replace"):
+                argument = os.path.abspath(argument)
+            self.happens(name, path_of(target, options.get("dir_fd")), argument)
+            return real(target, *arguments, **options)
+
+        return call
+
+    def wrap_os_open(self, real: Callable[..., int]) -> Callable[..., int]:
+        def call(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if flags & os.O_CREAT:
+                self.happens("open", path_of(path, dir_fd), bool(flags & os.O_TRUNC))
+            return real(path, flags, mode, dir_fd=dir_fd)
+
+        return call
+
+    def open(self, path: Any, mode: str = "r", buffering: int = -1, *text: Any, **rest: Any) -> Any:
+        """open(), whose writes are seen once they leave the buffer."""
+        if mode[0] == "r" or isinstance(path, int) or self.below not in path_of(path):
+            return REAL_OPEN(path, mode, buffering, *text, **rest)
+        self.happens("open", path_of(path), mode[0] == "w")
+        raw = WatchedFile(path, mode.replace("b", "").replace("t", ""))
+        raw.shim = self
+        buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return buffer if "b" in mode else io.TextIOWrapper(buffer, *text, **rest)
 
 
-def kill(name, real, args):
-    """Of a write, half is written first."""
-    if name == "write":
-        real(args[1], bytes(args[2])[: len(args[2]) // 2])
-    if name == "pwrite":
-        real(args[1], bytes(args[2])[: len(args[2]) // 2], args[3])
+class WatchedFile(io.FileIO):
+    shim: Shim
+
+    def write(self, data: Any) -> int:
+        self.shim.happens("write", path_of(self.fileno()), bytes(data))
+        return super().write(data)
+
+
+def path_of(target: Any, folder: int | None = None) -> str:
+    """The absolute path of a handle, or of a path relative to an open folder."""
+    if isinstance(target, int):
+        return os.readlink(f"/proc/self/fd/{target}")
+    if folder is not None:
+        return os.path.join(path_of(folder), target)
+    return os.path.abspath(target)
+
+
+def kill(name: str, path: str, argument: Any) -> NoReturn:
+    """Of a write, half comes first."""
+    if name in ("write", "pwrite"):
+        with REAL_OPEN(path, "ab") as file:
+            file.write(bytes(argument)[: len(argument) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def full(name, real, args):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), args[0])
+def full(name: str, path: str, argument: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-def log(path):
-    """Log every operation: [name, path, bytes written, all bytes of a file that is synced, or new name]."""
-    file, write = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), os.write
+def operations(cwd: Path, *overrides: str, below: str = "/runs/") -> list[list[Any]]:
+    """[name, path, argument] of the disk operations of a run; of an fsync, all bytes of the file."""
+    log = cwd.with_suffix(".log")
 
-    def act(name, real, args):
-        entry = [name, args[0]]
-        if name == "write":
-            entry.append(bytes(args[2]).hex())
-        elif name == "ftruncate":
-            entry.append(args[2])
-        elif name == "fsync" and os.path.isfile(args[0]):
-            entry.append(Path(args[0]).read_bytes().hex())
-        elif name in ("rename", "replace"):
-            entry.append(os.path.abspath(args[2]))
-        write(file, json.dumps(entry).encode() + b"\n")
+    def note(name: str, path: str, argument: Any) -> None:
+        if name == "fsync" and os.path.isfile(path):
+            with REAL_OPEN(path, "rb") as file:
+                argument = file.read()
+        if isinstance(argument, bytes | memoryview):
+            argument = bytes(argument).decode("latin-1")
+        with REAL_OPEN(log, "a") as file:
+            file.write(json.dumps([name, path, argument]) + "\n")
 
-    return act
-
-
-def operations(cwd, overrides, below="runs/"):
-    """The disk operations of a run."""
-    code, output = train(cwd, overrides, Shim(1, log(cwd / "log.jsonl"), below, always=True))
+    code, output = run(cwd, *overrides, act=Shim(note, below=below, always=True))
     assert code == 0, output
-    return read_log(cwd / "log.jsonl")
-
-
-def read_log(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in log.read_text().splitlines()]

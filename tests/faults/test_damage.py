@@ -1,215 +1,217 @@
-"""A damaged checkpoint is reported and the previous one used; a folder has one writer at a time."""
+"""Damaged files are reported and never used; a folder has one writer; no NaN is saved."""
 
-import json
 import os
 import random
 import shutil
 import signal
-import time
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+import train
 from configs.errors import CheckpointError
-from model.checkpoint.files import read_state, verify
-from model.transformer import Decoder
+from model.checkpoint import verify
 from tests.faults.harness import (
-    FILES,
     NEWEST,
+    RUN,
     STEPS,
-    child,
+    assert_equal,
     copy_run,
-    edit_tensors,
-    equal,
-    exit_code,
+    end,
+    home,
     overridden,
-    reference,
-    run_trials,
-    train,
+    resume,
+    run,
+    start,
     verified_steps,
 )
-from tests.training.runs import rows
+from tests.faults.shim import Shim
+
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
 
-def flip_bit(data, draw):
-    at = draw.randrange(8 * len(data))
-    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
+# ---- damages: (the bytes of a file, random draws) -> other bytes
 
 
-def truncate(data, draw):
+def flip_bit(data: bytes, draw: random.Random) -> bytes:
+    at = draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+
+
+def truncate(data: bytes, draw: random.Random) -> bytes:
     return data[: draw.randrange(len(data))]
 
 
-def zero_block(data, draw):
+def lose_block(data: bytes, draw: random.Random) -> bytes:
     """A block that the file system has lost reads as zeros."""
-    begin = draw.randrange(len(data))
-    end = min(len(data), begin + draw.choice((1, 64, 512, 4096)))
-    return data[:begin] + bytes(end - begin) + data[end:]
+    begin = draw.randrange(len(data) - 1)
+    size = min(len(data) - begin, draw.choice([64, 512, 4096]))
+    return data[:begin] + bytes(size) + data[begin + size :]
 
 
-def append(data, draw):
+def append(data: bytes, draw: random.Random) -> bytes:
     return data + bytes(draw.randrange(1, 9))
 
 
-def damage(seed, checkpoint):
-    """The name of the damaged file, or None if the bytes stayed the same."""
-    draw = random.Random(seed)
-    name = draw.choice((*FILES, "manifest.json"))
-    change = draw.choice((flip_bit, flip_bit, truncate, zero_block, append, "missing", "swapped"))
-    path = checkpoint / name
-    before = path.read_bytes()
-    if change == "missing":
+def damage(path: Path, change: Callable[[bytes, random.Random], bytes] | None, seed: int) -> None:
+    if change is None:
         path.unlink()
-    elif change == "swapped":
-        shutil.copyfile(checkpoint.with_name("step-00000003") / name, path)
-    else:
-        path.write_bytes(change(before, draw))
-    return name if not path.exists() or path.read_bytes() != before else None
-
-
-def test_every_damage_is_detected(folder):
-    checkpoint, seen = folder / "checkpoints" / NEWEST, 0
-    for seed in range(300):
-        name = damage(seed, checkpoint)
-        if name is None:
-            continue
-        with pytest.raises(CheckpointError) as error:
-            verify(checkpoint)
-            read_state(checkpoint)
-        assert str(checkpoint) in str(error.value)
-        assert name == "manifest.json" or name in str(error.value)
-        shutil.copyfile(reference() / "checkpoints" / NEWEST / name, checkpoint / name)
-        seen += 1
-    assert seen >= 250
-
-
-def goes_back(seed, cwd):
-    folder = copy_run(cwd)
-    if damage(seed, folder / "checkpoints" / NEWEST) is None:
         return
-    code, output = train(cwd, overridden("resume=true"))
-    assert code == 0, output
-    assert NEWEST in output and "going back to step-00000003" in output
-    assert "resuming runs/run from step 3" in output
-    aside = folder / f"checkpoints/{NEWEST}.damaged"
-    assert aside.is_dir(), "set aside, not deleted"
-    shutil.rmtree(aside)
-    equal(folder)
+    draw = random.Random(seed)
+    before = path.read_bytes()
+    after = before
+    while after == before:
+        after = change(before, draw)
+    path.write_bytes(after)
 
 
-def test_the_previous_checkpoint_is_used(tmp_path):
-    run_trials(goes_back, range(4), tmp_path)
+DAMAGES = [flip_bit, truncate, lose_block, append, None]
+every_damage = pytest.mark.parametrize(
+    "change", DAMAGES, ids=["flip bit", "truncate", "lose block", "append", "missing"]
+)
+
+
+# ---- checkpoints
+
+
+@every_damage
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_detected(name, change, tmp_path):
+    path = copy_run(tmp_path) / "checkpoints" / NEWEST / name
+    whole = path.read_bytes()
+    for seed in range(50):
+        path.write_bytes(whole)
+        damage(path, change, seed)
+        with pytest.raises(CheckpointError, match=NEWEST):
+            verify(path.parent)
 
 
 @pytest.mark.faults
-def test_the_previous_checkpoint_is_used_whatever_the_damage(tmp_path):
-    run_trials(goes_back, range(4, 60), tmp_path)
+@every_damage
+@pytest.mark.parametrize("name", FILES)
+def test_the_run_goes_back_to_the_checkpoint_before_it(name, change, tmp_path):
+    folder = copy_run(tmp_path)
+    damage(folder / "checkpoints" / NEWEST / name, change, 0)
+    output = resume(tmp_path)
+    assert f"warning: runs/run/checkpoints/{NEWEST}/" in output
+    assert "going back to the checkpoint before it" in output
+    assert f"resuming from step {STEPS - 1}" in output
+    assert_equal(folder)
 
 
-def test_no_checkpoint_is_undamaged(folder, resume):
+def test_no_checkpoint_is_undamaged(tmp_path):
+    folder = copy_run(tmp_path)
     for path in folder.glob("checkpoints/step-*/model.safetensors"):
-        path.write_bytes(b"nothing")
-    metrics = (folder / "metrics.jsonl").read_bytes()
-    code, output = resume()
-    assert code == 4 and "error: no checkpoint of runs/run is undamaged: " in output
-    assert all(f"step-0000000{n}/model.safetensors is damaged" in output for n in (3, 4)), output
-    assert (folder / "metrics.jsonl").read_bytes() == metrics, "nothing was touched"
+        damage(path, flip_bit, 0)
+    before = contents(folder)
+    code, output = run(tmp_path, "resume=true")
+    assert code == 4, output
+    assert "error: no checkpoint of runs/run is undamaged" in output
+    assert output.count("model.safetensors is damaged") == 2
+    assert contents(folder) == before
 
 
-def test_weights_that_are_nan_are_refused(folder, resume):
-    checkpoint = folder / "checkpoints" / NEWEST
-    edit_tensors(
-        checkpoint, "model.safetensors", lambda named: {n: t * torch.nan for n, t in named.items()}
-    )
-    code, output = resume()
-    assert code == 4 and "has values that are NaN or infinite" in output
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def once_saved(spoil):
-    """An act: in training steps after the first checkpoint, the model's hidden states go through spoil()."""
+@pytest.mark.faults
+@pytest.mark.parametrize("share", range(0, 100, 5))
+@pytest.mark.parametrize("zeros", [True, False])
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer.json"])
+def test_other_files_of_a_run(name, zeros, share, tmp_path):
+    """Cut off, or overwritten with zeros from there on."""
+    path = copy_run(tmp_path) / name
+    data = path.read_bytes()
+    kept = len(data) * share // 100
+    path.write_bytes(data[:kept] + bytes(len(data) - kept) * zeros)
+    code, output = run(tmp_path, "resume=true")
+    if name == "config.yaml" and kept > data.index(b"overrides:") and not zeros:
+        return  # nothing depends on those that the run was started with
+    assert code == 4, output
+    assert output.count("error: ") == 1
+    assert f"runs/run/{name}" in output
+    assert "Traceback" not in output
 
-    def act():
-        real = Decoder.hidden
 
-        def hidden(model, *args, **rest):
-            x = real(model, *args, **rest)
-            return (
-                spoil(x) if model.training and Path("runs/run/checkpoints/latest").exists() else x
-            )
-
-        Decoder.hidden = hidden
-
-    return act
+# ---- runs
 
 
-def test_one_writer(tmp_path):
-    def pause(x):
-        Path("ready").touch()
-        signal.pause()
+def after_a_checkpoint(happen: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    """The losses of training steps go through happen(), once there is a checkpoint."""
+    real = train.LossModule.forward
 
-    pid = child(tmp_path, overridden(), once_saved(pause))
-    until = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < until:
-        os.sched_yield()
-    folder = tmp_path / "runs/run"
-    before = (folder / "metrics.jsonl").read_bytes()
-    try:
-        began = time.perf_counter()
-        code, output = train(tmp_path, overridden("resume=true"))
-        took = time.perf_counter() - began
-        owner = json.loads((folder / "owner.json").read_text())
-        assert code == 8 and owner["pid"] == pid and took < 5, output
-        assert (
-            f"runs/run is in use by process {pid} on {owner['host']}, started {owner['start']}"
-            in output
-        )
-        assert (folder / "metrics.jsonl").read_bytes() == before
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        assert exit_code(pid) == -signal.SIGKILL
-    assert train(tmp_path, overridden("resume=true"))[0] == 0, "kill -9 unlocks the folder"
-    equal(folder)
+    def forward(module, *arguments):
+        loss = real(module, *arguments)
+        saved = module.training and list(Path(RUN).glob("checkpoints/step-????????"))
+        return happen(loss) if saved else loss
+
+    train.LossModule.forward = forward
 
 
 def test_a_nan_is_never_saved(tmp_path):
-    """A NaN loss ends the run, with the last good checkpoint in place."""
-    code, output = train(tmp_path, overridden(), once_saved(lambda x: x * torch.nan))
-    folder = tmp_path / "runs/run"
-    done = max(step for step, _ in rows(folder, "step", "loss"))
-    assert code == 5 and f"error: step {done + 1}: the loss is " in output, output
-    assert verified_steps(folder)[-1] == done < STEPS
-    assert train(tmp_path, overridden("resume=true"))[0] == 0
-    equal(folder)
+    spoil = partial(after_a_checkpoint, lambda loss: loss * torch.nan)
+    code, output = run(tmp_path, act=spoil)
+    assert code == 5, output
+    assert "the loss is not finite (nan); the weights were not updated" in output
+    assert verified_steps(tmp_path / RUN)[-1] < STEPS
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
 
 
 def test_out_of_memory_is_one_sentence(tmp_path):
-    def exhaust(x):
+    def exhaust(loss: torch.Tensor) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    code, output = train(tmp_path, overridden("eval.every=null"), once_saved(exhaust))
-    assert (
-        code == 6 and output.count("error: ") == 1 and "lower train.micro_batch_size" in output
-    ), output
-    assert verified_steps(tmp_path / "runs/run")
+    code, output = run(tmp_path, act=partial(after_a_checkpoint, exhaust))
+    assert code == 6, output
+    assert output.count("error: ") == 1
+    assert "lower train.micro_batch_size" in output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
 
 
-SETTINGS = [{"LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati"}, {"TZ": "XXX+25"}, "umask"]
+def test_one_writer(tmp_path):
+    """A second process is refused, and a killed one leaves no lock behind."""
+
+    def pause(name: str, path: str, argument: object) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    first = start(tmp_path, overridden(), Shim(pause, 60), output="first")
+    os.waitpid(first, os.WUNTRACED)
+    before = contents(tmp_path / RUN)
+    code, output = run(tmp_path, "resume=true")
+    assert code == 8, output
+    assert "runs/run is in use by another process" in output
+    assert contents(tmp_path / RUN) == before
+    os.kill(first, signal.SIGKILL)
+    assert end(first) == -signal.SIGKILL
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_time_zone_locale_and_umask_do_not_matter(tmp_path, setting):
-    def act():
-        if setting == "umask":
-            os.umask(0o077)
-        else:
-            os.environ.update(setting)
-            time.tzset()
+def test_a_lost_terminal(tmp_path):
+    """Nobody reads the output any more: the run ends, and can be resumed."""
 
-    folder = tmp_path / "runs/run"
-    code, output = train(tmp_path, overridden(), act)
+    def lose() -> None:
+        reads, writes = os.pipe()
+        os.close(reads)
+        sys.stdout = os.fdopen(writes, "w")
+
+    code, output = run(tmp_path, act=lose)
+    assert code != 0
+    assert "Traceback" not in output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+def test_the_umask_does_not_matter(tmp_path):
+    code, output = run(tmp_path, act=partial(os.umask, 0o077))
     assert code == 0, output
-    equal(folder)
-    shutil.rmtree(folder / "checkpoints" / NEWEST)
-    assert train(tmp_path, overridden("resume=true"), act)[0] == 0
-    equal(folder)
+    shutil.rmtree(tmp_path / RUN / "checkpoints" / NEWEST)
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN, home() / RUN)

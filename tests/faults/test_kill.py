@@ -1,112 +1,140 @@
-"""A run killed at any moment resumes and comes to the same bytes as one that was never killed."""
+"""A run that is killed at any moment resumes, and ends equal to one that was never killed.
+
+`pytest -m faults` kills 150 + 300 + 160 + 400 runs here.
+"""
 
 import random
+import shutil
 import signal
 import time
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from model import checkpoint
 from tests.faults.harness import (
-    STEPS,
-    child,
-    equal,
-    exit_code,
+    RUN,
+    Act,
+    assert_equal,
+    end,
+    home,
     overridden,
-    reference,
-    run_trials,
-    train,
+    resume,
+    start,
     verified_steps,
 )
 from tests.faults.shim import Shim, kill, operations
 
-
-def start_and_kill(cwd, overrides, act):
-    """Whether the signal came before the end of the run."""
-    code = exit_code(child(cwd, overrides, act))
-    assert code in (-signal.SIGKILL, -signal.SIGALRM, 0)
-    return code != 0
-
-
-def resumes(cwd):
-    """Only undamaged checkpoints, before and after; then the same end of the run."""
-    folder = cwd / "runs/run"
-    before = verified_steps(folder)
-    code, output = train(cwd, overridden("resume=auto"))
-    assert code == 0, output
-    assert verified_steps(folder)[-1] == STEPS >= max(before, default=0)
-    equal(folder)
+KILLS = 150  # of one kind of run, at least one at each operation
+KILLED_AT = 60  # the operation at which a run is killed that is then killed again
+TENSOR_FILES = 8  # that a run saves
+DELAYS = 20
+TIMERS = 10  # that end a run in a row
 
 
-def killed_at(operation, cwd):
-    start_and_kill(cwd, overridden(), Shim(operation, kill))
-    resumes(cwd)
+def is_killed(cwd: Path, act: Act) -> bool:
+    """Start or continue the run; whether it is killed before its end. No checkpoint is damaged, and
+    the newest is never older than it was."""
+    before = verified_steps(cwd / RUN)
+    code = end(start(cwd, overridden("resume=auto"), act))
+    assert code <= 0, (cwd / "output").read_text()
+    assert max(verified_steps(cwd / RUN), default=0) >= max(before, default=0)
+    return code < 0
 
 
-def test_smoke(tmp_path):
-    n = len(operations(tmp_path, overridden()))
-    run_trials(killed_at, random.Random(0).sample(range(1, n + 1), 12), tmp_path)
+def assert_resumes(cwd: Path) -> None:
+    resume(cwd)
+    assert_equal(cwd / RUN)
 
 
-@pytest.mark.faults
-def test_at_every_operation(tmp_path):
-    n = len(operations(tmp_path, overridden()))
-    assert run_trials(killed_at, range(1, n + 1), tmp_path) == n
-    print(f"{n} kills, one at every operation of the disk")
+@cache
+def number_of_operations(kind: str) -> int:
+    """Of a new run, or of one that was killed and resumes."""
+    cwd = home() / f"{kind}-operations"
+    cwd.mkdir()
+    if kind == "resumed":
+        assert is_killed(cwd, Shim(kill, KILLED_AT))
+    count = len(operations(cwd, "resume=auto"))
+    assert count <= KILLS
+    return count
 
 
-def resumed_and_killed_at(operation, cwd):
-    """Killed once in the middle, and again while it resumes."""
-    assert start_and_kill(cwd, overridden(), Shim(110, kill))
-    start_and_kill(cwd, overridden("resume=auto"), Shim(operation, kill))
-    resumes(cwd)
+def check_new(number: int, cwd: Path) -> None:
+    at = 1 + number * number_of_operations("new") // KILLS
+    assert is_killed(cwd, Shim(kill, at))
+    assert_resumes(cwd)
 
 
-@pytest.mark.faults
-def test_at_every_operation_of_a_resumed_run(tmp_path):
-    assert start_and_kill(tmp_path, overridden(), Shim(110, kill))
-    n = len(operations(tmp_path, overridden("resume=auto")))
-    assert run_trials(resumed_and_killed_at, range(1, n + 1), tmp_path) == n
-    print(f"{2 * n} kills, two in each run")
-
-
-def killed_while_tokenizing(operation, cwd):
-    """An incomplete cache is not used: the text is tokenized again, to the same tokens."""
-    own = overridden(f"data.cache={cwd}/tokens")
-    assert start_and_kill(cwd, own, Shim(operation, kill, below=f"{cwd}/tokens"))
-    assert not [
-        path for path in (cwd / "tokens").glob("text-*") if path.is_dir() and not path.suffix
-    ]
-    assert train(cwd, [*own, "resume=auto"])[0] == 0
-    last = "checkpoints/step-00000004/model.safetensors"
-    assert (cwd / "runs/run" / last).read_bytes() == (reference() / last).read_bytes()
+@pytest.mark.parametrize("number", range(0, KILLS, 15))
+def test_smoke(number, tmp_path):
+    check_new(number, tmp_path)
 
 
 @pytest.mark.faults
-def test_while_tokenizing(tmp_path):
-    """At each operation until the rename."""
-    n = run_trials(killed_while_tokenizing, range(1, 13), tmp_path)
-    print(f"{n} kills while tokenizing")
-
-
-def killed_again_and_again(seed, cwd):
-    """By a timer, wherever the run is; the newest checkpoint never gets older."""
-    draw, newest, kills = random.Random(seed), 0, 0
-    began = time.perf_counter()
-    assert train(cwd, overridden("name=timed"))[0] == 0
-    longest = time.perf_counter() - began
-    for _ in range(12):
-        seconds = draw.uniform(0.02, 1) * longest
-
-        def act(seconds=seconds):
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
-        kills += start_and_kill(cwd, overridden("resume=auto"), act)
-        before, newest = newest, max(verified_steps(cwd / "runs/run"), default=0)
-        assert newest >= before
-    assert kills, "the timers hit the run"
-    resumes(cwd)
+@pytest.mark.parametrize("number", range(KILLS))
+def test_at_every_operation(number, tmp_path):
+    check_new(number, tmp_path)
 
 
 @pytest.mark.faults
-def test_at_random_moments_again_and_again(tmp_path):
-    run_trials(killed_again_and_again, range(48), tmp_path)
+@pytest.mark.parametrize("number", range(KILLS))
+def test_twice_at_every_operation_of_a_resumed_run(number, tmp_path):
+    at = 1 + number * number_of_operations("resumed") // KILLS
+    assert is_killed(tmp_path, Shim(kill, KILLED_AT))
+    assert is_killed(tmp_path, Shim(kill, at))
+    assert_resumes(tmp_path)
+
+
+def set_timer(seconds: float) -> None:
+    """The system then ends this process, whatever it does."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def kill_in_file(number: int, seconds: float) -> None:
+    """So long after it begins to write the n-th file of tensors."""
+    real = checkpoint.save_file
+    count = 0
+
+    def save_file(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            set_timer(seconds)
+        real(*arguments)
+
+    checkpoint.save_file = save_file
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("delay", range(DELAYS))
+@pytest.mark.parametrize("number", range(1, TENSOR_FILES + 1))
+def test_in_a_file_of_tensors(number, delay, tmp_path):
+    """safetensors writes it in a few hundred microseconds."""
+    assert is_killed(tmp_path, partial(kill_in_file, number, 20e-6 * 1.25**delay))
+    assert_resumes(tmp_path)
+
+
+@cache
+def seconds_of_a_run() -> float:
+    cwd = home() / "timed"
+    cwd.mkdir()
+    start = time.perf_counter()
+    resume(cwd)
+    return time.perf_counter() - start
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(40))
+def test_at_random_moments_again_and_again(seed, tmp_path):
+    draw = random.Random(seed)
+    kills = 0
+    while kills < TIMERS:
+        seconds = draw.uniform(0.01, seconds_of_a_run())
+        if is_killed(tmp_path, partial(set_timer, seconds)):
+            kills += 1
+        else:  # the run was faster
+            assert_equal(tmp_path / RUN)
+            shutil.rmtree(tmp_path / RUN)
+    assert_resumes(tmp_path)

@@ -1,259 +1,233 @@
-"""A power cut at any moment. What is left on a disk that keeps only what was synced, or any part of the rest
-as well, is whole, and a run resumes from it to the same bytes."""
+"""A power cut at any moment: what is left of a run is whole, and the run resumes to the same bytes.
+
+A disk keeps what was synced. Of the rest it may keep any part, or nothing.
+"""
 
 import os
 import random
 import re
 import shutil
-import signal
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from configs.errors import CheckpointError
-from data.disk import HashCache
-from data.store import Corpus
+from model.checkpoint import read_best, read_config, read_tokenizer, step_name
 from tests.faults.harness import (
+    RUN,
     STEPS,
-    TIMES,
-    child,
-    equal,
-    exit_code,
+    assert_equal,
+    end,
+    home,
     overridden,
-    reference,
-    run_trials,
-    train,
+    resume,
+    start,
+    untimed,
     verified_steps,
 )
 from tests.faults.shim import Shim, kill, operations
-from training.monitor.metrics import read_rows
+from training.log import read_rows
+
+CUTS = 150  # of each run, at least one after each operation
+KILLED_AT = 60  # the operation at which the run that resumes was killed
+
+Draw = random.Random | None
+
+
+# ---- the model of a disk
 
 
 class File:
-    def __init__(self):
-        self.data = self.synced = b""
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+        self.synced = data
 
-    def sync(self):
-        self.synced = self.data
-
-    def write_to(self, path, draw):
-        data = self.synced
-        if draw and draw.random() < 0.7:  # of the rest, a part; its size may come before its bytes
+    def write_to(self, path: Path, draw: Draw) -> None:
+        """What was synced, and perhaps a part of the rest; its size may come before its bytes."""
+        left = self.synced
+        if draw and draw.random() < 0.7:
             size = draw.choice([len(self.data), draw.randint(0, len(self.data))])
-            data = max(data, self.data[:size], key=len)
-            data = draw.choice([data, self.synced + bytes(len(data) - len(self.synced))])
-        path.write_bytes(data)
+            left = max(self.synced, self.data[:size], key=len)
+            if draw.random() < 0.5:
+                left = self.synced + bytes(len(left) - len(self.synced))
+        path.write_bytes(left)
 
 
 class Folder:
-    def __init__(self):
-        self.now, self.synced, self.changes = {}, {}, []
+    def __init__(self, entries: dict[str, Any] | None = None) -> None:
+        self.entries = entries or {}
+        self.synced = self.entries
+        self.changes: list[tuple[str, dict[str, Any]]] = []  # that were not synced
 
-    def change(self, removed, added):
+    def change(self, removed: str, added: dict[str, Any]) -> None:
         self.changes.append((removed, added))
-        self.now = changed(self.now, removed, added)
+        self.entries = changed(self.entries, removed, added)
 
-    def sync(self):
-        self.synced, self.changes = self.now, []
+    def sync(self) -> None:
+        self.synced = self.entries
+        self.changes = []
 
-    def write_to(self, path, draw):
+    def write_to(self, path: Path, draw: Draw) -> None:
         """A rename is atomic; of the changes that were not synced, any may be lost."""
         entries = self.synced
         for change in self.changes:
             if draw and draw.random() < 0.5:
                 entries = changed(entries, *change)
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         for name, node in entries.items():
             node.write_to(path / name, draw)
 
 
-def changed(entries, removed, added):
+def changed(entries: dict[str, Any], removed: str, added: dict[str, Any]) -> dict[str, Any]:
     return {name: node for name, node in entries.items() if name != removed} | added
 
 
-def load(path):
-    """A file, or a folder with all that is in it, as it is on a disk."""
+def load(path: Path) -> File | Folder:
+    """A file, or a folder with all that is in it, as it is on a real disk."""
     if path.is_dir():
-        node = Folder()
-        node.now = node.synced = {below.name: load(below) for below in path.iterdir()}
-    else:
-        node = File()
-        node.data = node.synced = path.read_bytes()
-    return node
+        return Folder({below.name: load(below) for below in path.iterdir()})
+    return File(path.read_bytes())
+
+
+class Recorded(NamedTuple):
+    """A run in the folder `root`."""
+
+    root: Path
+    before: Path  # a copy of the folder as it was
+    log: list[list[Any]]  # the operations
 
 
 class Disk:
-    """The folder `root`, which was a copy of the folder `before`."""
+    """The folder of a recorded run, on which its operations are done again."""
 
-    def __init__(self, root, before):
-        self.root, self.top = root, load(before)
+    def __init__(self, recorded: Recorded) -> None:
+        self.root = recorded.root
+        self.top = load(recorded.before)
 
-    def find(self, path):
-        node = self.top
+    def find(self, path: str) -> Any:
+        node: Any = self.top
         for name in Path(os.path.relpath(path, self.root)).parts:
-            node = node.now.get(name) if isinstance(node, Folder) else None
+            node = node.entries.get(name) if isinstance(node, Folder) else None
         return node
 
-    def do(self, name, path, data=None):
-        """An operation of a log; one that failed changes nothing."""
-        node, folder, base = (
-            self.find(path),
-            self.find(os.path.dirname(path)),
-            os.path.basename(path),
-        )
+    def do(self, name: str, path: str, argument: Any) -> None:
+        """One that failed changes nothing."""
+        folder, base = self.find(os.path.dirname(path)), os.path.basename(path)
+        node = self.find(path)
+        if node is None and folder is not None:
+            if name == "mkdir":
+                folder.change(base, {base: Folder()})
+            elif name == "open" or (name == "fsync" and argument is not None):  # of safetensors
+                node = File()
+                folder.change(base, {base: node})
         if node is None:
-            if folder and (name in ("open", "mkdir") or (data and name == "fsync")):
-                folder.change(None, {base: Folder() if name == "mkdir" else File()})
-                self.do(name, path, data)
+            return
+        if name == "open" and argument:
+            node.data = b""
         elif name == "write":
-            node.data += bytes.fromhex(data)
-        elif name == "ftruncate":
-            node.data = node.data[:data]
-        elif name == "fsync":
-            node.data = bytes.fromhex(data or "")
+            node.data += argument.encode("latin-1")
+        elif name in ("truncate", "ftruncate"):
+            node.data = node.data[:argument]
+        elif name == "fsync" and isinstance(node, Folder):
             node.sync()
+        elif name == "fsync":
+            node.data = node.synced = argument.encode("latin-1")
         elif name in ("rename", "replace"):
-            folder.change(base, {os.path.basename(data): node})
-        elif name in ("unlink", "rmdir"):
+            folder.change(base, {os.path.basename(argument): node})
+        elif name in ("unlink", "remove", "rmdir"):
             folder.change(base, {})
 
 
-def states(recorded, folder, draws):
-    """The folder as a cut after each operation leaves it: with what was synced, and more by each draw."""
-    disk = Disk(recorded.root, recorded.before)
-    for entry in recorded.log:
+# ---- runs
+
+
+@cache
+def recorded(kind: str) -> Recorded:
+    """Of a new run, or of one that resumes."""
+    root = home() / kind
+    root.mkdir()
+    if kind == "resumed":
+        assert end(start(root, overridden(), Shim(kill, KILLED_AT))) < 0
+    before = Path(shutil.copytree(root, home() / f"{kind}-before"))
+    return Recorded(root, before, operations(root, "resume=auto", below=str(root)))
+
+
+def states(run: Recorded, folder: Path, *draws: Draw) -> Iterator[bool]:
+    """The folder as a cut after each operation leaves it: with what was synced (True), and with a
+    part of the rest (False), once for each draw."""
+    disk = Disk(run)
+    for entry in run.log:
         disk.do(*entry)
-        for draw in (None, *draws) if entry[0] == "fsync" else draws:
+        for draw in (None, *draws):
             shutil.rmtree(folder, ignore_errors=True)
             disk.top.write_to(folder, draw)
-            yield draw
+            yield draw is None
 
 
-def newest_step(folder):
-    """All visible checkpoints are whole, and the rows up to the newest are there."""
-    newest = max(verified_steps(folder), default=0)
-
-    def rows(path):
-        rows = [row for row in read_rows(path) if row["step"] < newest + ("loss" in row)]
-        return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
-
+def newest_step(folder: Path) -> int:
+    """All checkpoints that can be seen are whole, and so is what belongs to them."""
+    steps = verified_steps(folder)
+    if (folder / "config.yaml").exists():
+        read_config(folder)
+    if not steps:
+        return 0
+    read_tokenizer(folder)
+    assert read_best(folder) in (None, *map(step_name, steps))
     for name in ("metrics.jsonl", "samples.jsonl"):
-        assert rows(folder / name) == rows(reference() / name), name
-    return newest
+        rows = [rows_until(steps[-1], place / name) for place in (folder, home() / RUN)]
+        assert rows[0] == rows[1], name
+    return steps[-1]
 
 
-def check(recorded, folder, *draws):
-    """At every operation; the newest checkpoint never gets older."""
+def rows_until(step: int, path: Path) -> list[dict[str, Any]]:
+    """The rows that were written before the checkpoint of a step."""
+    return [untimed(row) for row in read_rows(path) if row["step"] <= step and not row.get("full")]
+
+
+def check(run: Recorded, folder: Path, *draws: Draw) -> None:
+    """The newest checkpoint never gets older, and the last one is there in the end."""
     newest = 0
-    for draw in states(recorded, folder, draws):
-        step = newest_step(folder / "runs/run")
-        if not draw:
+    for only_synced in states(run, folder, *draws):
+        step = newest_step(folder / RUN)
+        if only_synced:
             assert step >= newest
             newest = step
     assert newest == STEPS
 
 
-class Recorded(NamedTuple):
-    root: Path
-    before: Path  # a copy of it
-    log: list  # the disk operations of a run in it
+@pytest.mark.parametrize("kind", ["new", "resumed"])
+def test_checkpoints_are_whole_after_every_operation(kind, tmp_path):
+    check(recorded(kind), tmp_path / "state", random.Random(0), random.Random(1))
 
 
-def record(folder, kill_at=None):
-    """A run, or what resumes one that was killed at this operation."""
-    root, before = folder / "root", folder / "before"
-    root.mkdir()
-    if kill_at:
-        assert exit_code(child(root, overridden(), Shim(kill_at, kill))) == -signal.SIGKILL
-    shutil.copytree(root, before)
-    return Recorded(root, before, operations(root, overridden("resume=auto"), below=str(root)))
+SYNCED = ["metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors"]
+SYNCED += ["state.json", "manifest.json", "best.draft", "config.yaml.draft", "tokenizer.json.draft"]
+SYNCED += [r"step-\d+.draft", "checkpoints", "run", "runs", "new"]
 
 
-@pytest.fixture(scope="module")
-def new(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("new"))
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("resumed"), kill_at=110)
-
-
-@pytest.mark.parametrize("which", ["new", "resumed"])
-def test_checkpoints_are_whole_and_their_rows_are_there(which, request, tmp_path):
-    check(request.getfixturevalue(which), tmp_path / "state", random.Random(0))
-
-
-SYNCS = [
-    r"metrics\.jsonl",
-    r"samples\.jsonl",
-    r"\w+\.safetensors",
-    r"manifest\.json",
-    r"step-\d+\.draft",
-]
-SYNCS += ["checkpoints", "run", "runs", "root"]
-
-
-@pytest.mark.parametrize("left_out", SYNCS)
-def test_a_missing_sync_is_detected(new, tmp_path, left_out):
-    log = [e for e in new.log if e[0] != "fsync" or not re.fullmatch(left_out, Path(e[1]).name)]
+@pytest.mark.parametrize("name", SYNCED)
+def test_a_missing_sync_is_detected(name, tmp_path):
+    """Without the syncs of one kind of file or folder, the test above fails."""
+    run = recorded("new")
+    log = [e for e in run.log if e[0] != "fsync" or not re.fullmatch(name, Path(e[1]).name)]
+    assert len(log) < len(run.log)
     with pytest.raises((CheckpointError, AssertionError)):
-        check(new._replace(log=log), tmp_path / "state")
-
-
-def resume_after(recorded, cuts, folder):
-    """Cuts: (after so many operations, seed of what survives beside what was synced, or None)."""
-
-    def resume(cut, cwd):
-        n, seed = cut
-        disk = Disk(recorded.root, recorded.before)
-        for entry in recorded.log[:n]:
-            disk.do(*entry)
-        cwd.rmdir()
-        disk.top.write_to(cwd, seed and random.Random(seed))
-        code, output = train(cwd, overridden("resume=auto"))
-        assert code == 0, output
-        equal(cwd / "runs/run")
-
-    return run_trials(resume, cuts, folder)
-
-
-def test_a_run_resumes(new, tmp_path):
-    ends = [n for n, e in enumerate(new.log, 1) if e[0] == "fsync" and e[1].endswith("checkpoints")]
-    cuts = [(ends[1], None), (ends[-1], None)]
-    cuts += [(random.Random(seed).randrange(len(new.log)), seed) for seed in (1, 2, 3)]
-    resume_after(new, cuts, tmp_path)
+        check(run._replace(log=log), tmp_path / "state")
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("which", ["new", "resumed"])
-def test_a_run_resumes_from_every_cut(which, request, tmp_path):
-    recorded = request.getfixturevalue(which)
-    cuts = [(n, seed) for n in range(len(recorded.log) + 1) for seed in (None, n + 1)]
-    print(f"{resume_after(recorded, cuts, tmp_path)} power cuts")
-
-
-def test_tokens_are_complete_or_absent(tmp_path):
-    root, before, folder = tmp_path / "root", tmp_path / "before", tmp_path / "state"
-    for path in (root, before):
-        path.mkdir()
-    log = operations(root, overridden(f"data.cache={root}/cache", "dry_run=true"), below=str(root))
-    seen = set()
-    for _ in states(
-        Recorded(root, before, log), folder, [random.Random(seed) for seed in range(8)]
-    ):
-        corpora = [path for path in (folder / "cache").glob("text-*") if not path.suffix]
-        for path in corpora:
-            Corpus(path, HashCache(tmp_path / "hashes.json"))
-        seen.add(len(corpora))
-    assert seen == {0, 1}
-
-
-def test_baselines_that_were_cut_off(tmp_path):
-    """They are kept in the cache without a sync, and computed again."""
-    assert train(tmp_path, overridden(f"data.cache={tmp_path}/cache"))[0] == 0
-    [kept] = tmp_path.glob("cache/*/bits_per_byte.json")
-    kept.write_bytes(b"")
-    code, output = train(tmp_path, overridden(f"data.cache={tmp_path}/cache", "name=other"))
-    assert code == 0 and "xz -9 primed" in output, output
+@pytest.mark.parametrize("kept", ["synced", "more"])
+@pytest.mark.parametrize("kind", ["new", "resumed"])
+@pytest.mark.parametrize("cut", range(CUTS))
+def test_a_run_resumes_from_every_cut(cut, kind, kept, tmp_path):
+    run = recorded(kind)
+    assert len(run.log) < CUTS
+    disk = Disk(run)
+    for entry in run.log[: cut * len(run.log) // (CUTS - 1)]:
+        disk.do(*entry)
+    disk.top.write_to(tmp_path, random.Random(cut) if kept == "more" else None)
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)

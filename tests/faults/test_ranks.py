@@ -1,82 +1,149 @@
-"""Processes that share a run end together: what is wrong is output once, and no other one falls over it."""
+"""However a run of two processes ends, both of them end, each with its exit code and a sentence; and
+the run resumes to the bytes of one that was never interrupted."""
 
 import os
+import random
 import re
-import shutil
+import select
 import signal
 import subprocess
 import sys
-import time
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.distributed import TCPStore
 
-from model.checkpoint.files import verify
+import train
+from model.transformer import Decoder
+from tests.faults.harness import (
+    OVERRIDES,
+    RUN,
+    TEXT,
+    assert_equal,
+    end,
+    home,
+    overridden,
+    start,
+    verified_steps,
+)
+from tests.faults.shim import Shim, full, kill
+from tests.faults.test_signals import send
 from tests.parts import ROOT
-from tests.training.runs import TEXT, USUAL
 
-TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-LONG = [
-    "train.steps=100000",
-    "checkpoint.every=5",
-    "eval.every=null",
-    "sample.every=null",
-    "name=two",
-]
-
-
-@pytest.fixture
-def two(tmp_path):
-    """Two processes in the middle of a run, and its folder."""
-    (tmp_path / "book.txt").write_text(TEXT)
-    usual = [override for override in USUAL if not override.startswith("train.steps")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*TWO, str(ROOT / "train.py"), *usual, *LONG], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-        stdout=subprocess.DEVNULL, env=environment,
-    )  # fmt: skip
-    until = time.monotonic() + 60
-    while not (tmp_path / "runs/two/checkpoints/latest").exists() and time.monotonic() < until:
-        os.sched_yield()
-    yield process, tmp_path / "runs/two"
-    process.kill()
+LIMIT = 240  # seconds in which both processes end
+LOST = "another process of this run has ended or does not respond"
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2]
+WAYS = {  # to end: the exit codes of the process to which it happens, and of the other one
+    "SIGTERM": (75, 75),
+    "SIGINT": (75, 75),
+    "SIGUSR2": (75, 75),
+    "SIGTERM to both": (75, 75),
+    "SIGKILL": (-signal.SIGKILL, 7),
+    "SIGSTOP": (-signal.SIGKILL, 7),
+    "nan": (5, 5),
+    "bug": (1, 7),
+    "SIGKILL while it saves": (-signal.SIGKILL, 7),
+    "full disk": (6, 7),
+    "full disk once": (0, 0),
+}
 
 
-def without_torchrun(output):
-    """What the processes printed, without what torchrun prints about them."""
-    return output.partition("torch/distributed/elastic")[0]
+def start_two(cwd: Path, *overrides: str, act: Any = lambda rank: None) -> tuple[list[int], Any]:
+    """The ids of two processes that share a run, each after act(its rank); and what they meet in."""
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+    def prepare(rank: int) -> None:
+        environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}
+        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
+        environment |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
+        os.environ.update({name: str(value) for name, value in environment.items()})
+        act(rank)
+
+    arguments = overridden("precision=fp32", "train.micro_batch_size=1", *overrides)
+    pids = [start(cwd, arguments, partial(prepare, n), f"output-{n}") for n in range(2)]
+    return pids, store
+
+
+def end_in_time(pid: int) -> int:
+    """The exit code of a process that must not hang."""
+    handle = os.pidfd_open(pid)
+    has_ended = select.select([handle], [], [], LIMIT)[0]
+    os.close(handle)
+    if not has_ended:
+        os.kill(pid, signal.SIGKILL)
+    code = end(pid)
+    assert has_ended, "the process hangs"
+    return code
+
+
+@cache
+def whole_run(parallel: str) -> Path:
+    """The folder of a run of two processes that was never interrupted."""
+    cwd = home() / parallel
+    cwd.mkdir()
+    pids, _store = start_two(cwd, f"parallel={parallel}")
+    assert [end_in_time(pid) for pid in pids] == [0, 0]
+    return cwd / RUN
+
+
+def spoil(kind: str, call: int) -> None:
+    """The n-th forward pass returns NaN, or raises an error."""
+    real = Decoder.hidden
+    count = 0
+
+    def hidden(*arguments: Any, **options: Any) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if kind == "bug" and count == call:
+            raise RuntimeError("a bug")
+        x = real(*arguments, **options)
+        return x * torch.nan if count == call else x
+
+    Decoder.hidden = hidden
+
+
+def happens(way: str, victim: int, draw: random.Random, rank: int) -> None:
+    """Prepare this process for what will happen to the victim, at a random moment."""
+    step, at = draw.randint(1, 4), draw.randint(1, 90)
+    if rank != victim and not way.endswith("both"):
+        return
+    if way == "SIGKILL while it saves":
+        Shim(kill, at, below="/checkpoints")()
+    elif way.startswith("full disk"):
+        Shim(full, at, below="/checkpoints", always=not way.endswith("once"))()
+    elif way.startswith("SIG"):
+        send(train, "update", step, signal.Signals[way.split()[0]])
+    else:
+        spoil(way, at)
 
 
 @pytest.mark.faults
-def test_a_folder_that_disappears(two, tmp_path):
-    process, folder = two
-    shutil.move(folder, tmp_path / "gone")
-    output = without_torchrun(process.communicate(timeout=60)[1])
-    assert process.returncode and output.count("3 checkpoints in a row could not be saved") == 1, (
-        output
-    )
-    assert "Traceback" not in output and "another process of this run has ended" in output, output
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_end(way, parallel, seed, tmp_path):
+    expected = whole_run(parallel)
+    draw = random.Random(seed)
+    only_main_has_it = "disk" in way or "saves" in way
+    victim = 0 if only_main_has_it else draw.randrange(2)
+    overrides = [f"parallel={parallel}", f"ddp_timeout={10 if way == 'SIGSTOP' else 60}"]
+    act = partial(happens, way, victim, draw)
+    pids, _store = start_two(tmp_path, *overrides, act=act)
 
-
-def children(process):
-    return list(
-        map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-    )
-
-
-SENT = [("SIGTERM", "all"), ("SIGUSR2", "one"), ("SIGINT", "torchrun")]
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("name", "to"), SENT)
-def test_a_signal_stops_all_processes(two, name, to):
-    """The main process reports it once it has saved; the other prints nothing. torchrun ends with 1."""
-    process, folder = two
-    first, second = children(process)
-    for pid in {"all": [first, second], "one": [second], "torchrun": [process.pid]}[to]:
-        os.kill(pid, signal.Signals[name])
-    output = process.communicate(timeout=60)[1]
-    [step] = re.findall(rf"stopped by {name} after step (\d+) \(saved\)", output)
-    verify(folder / f"checkpoints/step-{int(step):08}")
-    assert process.returncode == 1 and "Traceback" not in without_torchrun(output), output
-    assert to == "torchrun" or "exitcode  : 75" in output, output
+    other_code = end_in_time(pids[1 - victim])
+    if way == "SIGSTOP":  # torchrun kills it once the other one has ended
+        os.kill(pids[victim], signal.SIGKILL)
+    codes = (end_in_time(pids[victim]), other_code)
+    outputs = [(tmp_path / f"output-{rank}").read_text() for rank in range(2)]
+    assert codes == WAYS[way], outputs
+    assert ("Traceback" in "".join(outputs)) == (way == "bug"), outputs
+    assert (LOST in outputs[1 - victim]) == (other_code == 7), outputs
+    if way == "full disk once":
+        return
+    verified_steps(tmp_path / RUN)
+    pids, _store = start_two(tmp_path, *overrides, "resume=auto")
+    assert [end_in_time(pid) for pid in pids] == [0, 0]
+    assert_equal(tmp_path / RUN, expected)

@@ -1,125 +1,121 @@
-"""A run that gets a signal finishes its step, saves and exits 75; a second signal ends it at once."""
+"""A run that gets a signal finishes its step, saves, exits with 75, and resumes to the same bytes."""
 
 import os
 import random
-import re
 import signal
+from functools import partial
+from typing import Any
 
 import pytest
 
+import train
 from model.transformer import Decoder
 from tests.faults.harness import (
+    RUN,
     STEPS,
-    child,
-    copy_run,
-    equal,
-    exit_code,
+    assert_equal,
+    end,
     overridden,
-    run_trials,
-    train,
+    resume,
+    run,
+    start,
     verified_steps,
 )
 from tests.faults.shim import Shim
-from tests.training.runs import rows
-from training import distributed as signals
+from training.distributed import STOP_SIGNALS
 
-CALLS = 150  # forward passes of such a run, about: trial steps, steps, evaluations and samples
-
-
-def at_call(number, *kinds):
-    """Send these signals in the n-th forward pass."""
-
-    def act():
-        real, count = Decoder.hidden, 0
-
-        def hidden(*args, **rest):
-            nonlocal count
-            count += 1
-            if count == number:
-                for kind in kinds:
-                    os.kill(os.getpid(), kind)
-            return real(*args, **rest)
-
-        Decoder.hidden = hidden
-
-    return act
+RESUME = "python train.py name=run resume=true"
+PHASES = {  # name: (the owner of a function, its name, the call in which the signal comes)
+    "data": (train, "load", 1),
+    "first evaluation": (train, "evaluate", 1),
+    "step": (train, "update", 2),
+    "evaluation": (train, "evaluate", 2),
+    "sample": (train, "sample", 1),
+    "checkpoint": (train.Checkpointer, "write", 2),
+    "last step": (train, "update", STEPS),
+    "last evaluation": (train, "evaluate", 3),
+    "last checkpoint": (train.Checkpointer, "finish", 1),
+    "final evaluation": (train, "evaluate", 4),
+}
+BEFORE = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGUSR2: -signal.SIGUSR2}
 
 
-def stops_and_resumes(item, cwd):
-    number, kind = item
-    code, output = train(cwd, overridden(), at_call(number, kind))
-    assert code in (0, 75, -kind, 130), (
-        output
-    )  # before the first step, a signal has its default effect
-    folder = cwd / "runs/run"
-    if code == 75:
-        assert re.search(rf"stopped by {kind.name} (after step|before the first step)", output), (
-            output
-        )
-        done = max((step for step, _ in rows(folder, "step", "loss")), default=0)
-        assert max(verified_steps(folder), default=0) == done, (
-            "the checkpoint is of the last finished step"
-        )
-        with open(cwd.parent / "stopped.txt", "a") as file:
-            file.write(f"{kind.name}\n")
-    assert train(cwd, overridden("resume=auto"))[0] == 0
-    equal(folder)
+def send(owner: Any, name: str, call: int, *numbers: int) -> None:
+    """These signals, at the beginning of the n-th call of a function."""
+    real = getattr(owner, name)
+    count = 0
 
+    def function(*arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == call:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return real(*arguments, **options)
 
-def moments(n, seed):
-    draw = random.Random(seed)
-    return [(draw.randrange(1, CALLS), draw.choice(signals.STOP_SIGNALS)) for _ in range(n)]
-
-
-def test_smoke(tmp_path):
-    run_trials(stops_and_resumes, moments(6, 1), tmp_path)
-    assert (tmp_path / "stopped.txt").exists()
+    setattr(owner, name, function)
 
 
 @pytest.mark.faults
-def test_at_many_moments(tmp_path):
-    run_trials(stops_and_resumes, moments(90, 2), tmp_path)
-    stopped = (tmp_path / "stopped.txt").read_text().split()
-    assert set(stopped) == {"SIGINT", "SIGTERM", "SIGUSR2"} and len(stopped) > 30
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("phase", PHASES)
+def test_in_every_phase(phase, number, tmp_path):
+    code, output = run(tmp_path, act=partial(send, *PHASES[phase], number))
+    if phase == "data":  # the loop has not begun
+        assert code == BEFORE[number], output
+    else:
+        assert code == 75, output
+        assert RESUME in output
+    if "last" in phase or "final" in phase:
+        assert verified_steps(tmp_path / RUN)[-1] == STEPS
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
 
 
-def stops_while_saving(operation, cwd):
-    def act(name, real, args):
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(30))
+def test_in_any_forward_pass(seed, tmp_path):
+    """Of steps, evaluations and samples; there are about 90."""
+    draw = random.Random(seed)
+    call = draw.randrange(1, 90)
+    code, output = run(
+        tmp_path, act=partial(send, Decoder, "hidden", call, draw.choice(STOP_SIGNALS))
+    )
+    assert code == 75, output
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("at", range(2, 100, 4))
+def test_at_an_operation_of_the_disk(at, tmp_path):
+    def act(name: str, path: str, argument: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    code, output = train(cwd, overridden(), Shim(operation, act, below="runs/run/checkpoints"))
+    code, output = run(tmp_path, act=Shim(act, at, below="/runs/run/checkpoints"))
     assert code in (0, 75), output
-    assert train(cwd, overridden("resume=auto"))[0] == 0
-    equal(cwd / "runs/run")
-
-
-@pytest.mark.faults
-def test_while_saving(tmp_path):
-    run_trials(stops_while_saving, range(1, 120, 4), tmp_path)
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
 
 
 def test_a_second_signal_ends_the_run_at_once(tmp_path):
-    twice = at_call(40, signal.SIGTERM, signal.SIGINT)
-    assert exit_code(child(tmp_path, overridden(), twice)) == 128 + signal.SIGINT
-    assert verified_steps(tmp_path / "runs/run") != [STEPS]
-    assert train(tmp_path, overridden("resume=auto"))[0] == 0
-    equal(tmp_path / "runs/run")
+    both = partial(send, train, "update", 3, signal.SIGTERM, signal.SIGINT)
+    code, output = run(tmp_path, act=both)
+    assert code == 128 + signal.SIGINT, output
+    assert verified_steps(tmp_path / RUN)[-1] < 3
+    resume(tmp_path)
+    assert_equal(tmp_path / RUN)
 
 
-def test_a_run_that_is_stopped_before_its_first_step_starts_again(tmp_path):
-    """By the command that it prints, with the weights it was to start from."""
-    copy_run(tmp_path)
-    data = [override for override in overridden() if override.startswith(("data", "train", "eval"))]
-    stop = Shim(1, lambda *_: os.kill(os.getpid(), signal.SIGTERM), below="runs/new/metrics.jsonl")
-    code, output = train(tmp_path, [*data, "init_from=runs/run", "name=new"], stop)
+def test_a_stopped_sweep(tmp_path):
+    """Its other runs are not started, and the stopped one can be resumed."""
+    usual = [override for override in overridden() if not override.startswith("name=")]
+    stop = partial(send, train, "update", 2, signal.SIGTERM)
+    code = end(start(tmp_path, ["-m", "seed=0,1", *usual], stop))
+    output = (tmp_path / "output").read_text()
     assert code == 75, output
-    [command] = re.findall(r"before the first step. To start again: python train.py (.*)", output)
-    code, output = train(tmp_path, command.split())
-    assert code == 0 and verified_steps(tmp_path / "runs/new")[-1] == STEPS, output
-
-
-def test_signal_handlers_are_restored():
-    before = [signal.getsignal(number) for number in signals.STOP_SIGNALS]
-    with signals.catching_signals():
-        assert all(signal.getsignal(number) is signals.on_signal for number in signals.STOP_SIGNALS)
-    assert [signal.getsignal(number) for number in signals.STOP_SIGNALS] == before
+    [folder] = tmp_path.glob("runs/sweep-*/*/")
+    name = folder.relative_to(tmp_path / "runs")
+    assert f"python train.py name={name} resume=true" in output
+    resume(tmp_path, f"name={name}")
+    assert_equal(folder)

@@ -41,13 +41,13 @@ def violations(records, sizes):
     """The tensors whose shape differs from their name's; within one call a letter has one size."""
     sizes_in_call, messages = defaultdict(dict), []
     for record in records:
-        holds = len(record.axes) == len(record.shape)
-        for axis, size in zip(record.axes, record.shape, strict=False):
+        holds = len(record.axes) == record.tensor.ndim
+        for axis, size in zip(record.axes, record.tensor.shape, strict=False):
             if axis == "B" and size == 1:
                 continue
             holds &= (
                 size in sizes[axis] and sizes_in_call[record.call].setdefault(axis, size) == size
             )
         if not holds:
-            messages.append(f"{record.file}:{record.line} {record.name} is {record.shape}")
+            messages.append(f"{record.place} {record.name} is {tuple(record.tensor.shape)}")
     return messages

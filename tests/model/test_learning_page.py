@@ -1,4 +1,4 @@
-"""model/README.md is true: its commands run, and its formulas, numbers and pictures are the code's."""
+"""model/README.md is true: its commands run; formulas, numbers and pictures are the code's."""
 
 import doctest
 import re
@@ -17,13 +17,12 @@ from tests.parts import ROOT, loaded, names
 from tests.test_readme import execute, small
 
 PAGE = (ROOT / "model/README.md").read_text()
-SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)).split(
-    "$ python -m model.shapes "
-)[1:]
+SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
+SESSIONS = SHELL.split("$ python -m model.shapes ")[1:]
 TRAIN = re.findall(r"`(python train\.py .*?)`", PAGE)
 
 
-@pytest.mark.parametrize("session", SHELL, ids=lambda text: text.partition("\n")[0])
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda text: text.partition("\n")[0])
 def test_commands_print_what_is_shown(session, capsys):
     """All of a mask, and lines of a shape walk, in their order."""
     command, _, shown = session.partition("\n")
@@ -47,9 +46,8 @@ def test_training_commands_run(command, tmp_path, monkeypatch):
 def test_the_worked_example():
     """The numbers that Python would print."""
     assert ">>> " in PAGE
-    tests = doctest.DocTestParser().get_doctest(
-        PAGE.replace("```", "\n"), {}, "model/README.md", None, 0
-    )
+    text = PAGE.replace("```", "\n")
+    tests = doctest.DocTestParser().get_doctest(text, {}, "model/README.md", None, 0)
     assert doctest.DocTestRunner().run(tests).failed == 0
 
 
@@ -73,10 +71,8 @@ def test_cached_numbers_per_token():
     numbers = re.findall(r"\b(m\w\w|gqa) ([\d,]+)\b", PAGE)
     assert [kind for kind, _ in numbers] == ["mha", "gqa", "mqa", "mla"]
     for kind, number in numbers:
-        config = compose(
-            ["model=llama", "size=124m", "model.n_layers=1", f"attention={kind}"]
-        ).model
-        net = build_model(config, 9)
+        overrides = ["model=llama", "size=124m", "model.n_layers=1", f"attention={kind}"]
+        net = build_model(compose(overrides).model, 9)
         caches = net.new_caches(2)
         net.hidden(torch.arange(2)[None], caches=caches)
         cached = sum(buffer[0, :, 0].numel() for buffer in caches[0].self_attn.buffers)

@@ -1,18 +1,22 @@
-"""The chunked cross-entropy against torch's: the sum, every gradient, and its memory."""
+"""The chunked loss against torch's: the sum, every gradient, its memory, eager and compiled."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from model.cpu import CrossEntropy
 from model.embedding import Head
 from model.loss import CHUNK, IGNORE_INDEX, loss
 from tests.parts import alive, tiny, tokens
 
 VOCABULARY = 2**20 // CHUNK  # no smaller, so that the chunks are of CHUNK positions
+ALL_OPTIONS = {"bias": True, "logit_softcap": 3.0, "mlm_transform": "gelu"}
+EXTRA = {"label_smoothing": 0.1, "z_loss": 0.01}
 
 
-def case(rows, keep, **options):
+def case(rows, keep=1.0, **options):
+    """Hidden states, a head, and targets of which a share counts."""
     draw = torch.Generator().manual_seed(0)
     head = Head(8, VOCABULARY, **options).double()
     hidden = torch.randn(rows // 5, 5, 8, generator=draw, dtype=torch.float64, requires_grad=True)
@@ -21,27 +25,57 @@ def case(rows, keep, **options):
     return hidden, head, targets
 
 
-def reference(hidden, head, targets):
-    logits = head(hidden).flatten(0, 1)
-    return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
+def reference(hidden, head, targets, label_smoothing=0.0, z_loss=0.0):
+    """Over the logits of all positions."""
+    is_target = targets.flatten() != IGNORE_INDEX
+    logits = head(hidden).flatten(0, 1)[is_target]
+    options = {"label_smoothing": label_smoothing, "reduction": "sum"}
+    total = F.cross_entropy(logits, targets.flatten()[is_target], **options)
+    return total + z_loss * logits.logsumexp(-1).square().sum()
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"bias": True, "logit_softcap": 3.0, "mlm_transform": "gelu"}], ids=str
-)
+def assert_same(total, expected, inputs):
+    torch.testing.assert_close(total, expected, rtol=1e-12, atol=0)
+    gradients = torch.autograd.grad(total / 7, inputs)
+    expected_gradients = torch.autograd.grad(expected / 7, inputs)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("extra", [{}, EXTRA], ids=str)
+@pytest.mark.parametrize("options", [{}, ALL_OPTIONS], ids=str)
 @pytest.mark.parametrize("keep", [1.0, 0.15])
 @pytest.mark.parametrize("rows", [50, 5 * CHUNK])
-def test_sum_and_gradients(rows, keep, options):
+def test_sum_and_gradients(rows, keep, options, extra):
     hidden, head, targets = case(rows, keep, **options)
-    total, count = loss(hidden, head, targets)
+    expected = reference(hidden, head, targets, **extra)
+    total, count = loss(hidden, head, targets, **extra)
     assert count == (targets != IGNORE_INDEX).sum()
-    inputs, expected = [hidden, *head.parameters()], reference(hidden, head, targets)
-    torch.testing.assert_close(total, expected)
-    grads, expected_grads = (torch.autograd.grad(value / 7, inputs) for value in (total, expected))
-    torch.testing.assert_close(grads, expected_grads, rtol=0, atol=1e-12)
-    assert loss(hidden, head, targets, int(count))[0] == total
+    assert_same(total, expected, [hidden, *head.parameters()])
+    assert loss(hidden, head, targets, count, **extra)[0] == total
     with torch.no_grad():
-        torch.testing.assert_close(loss(hidden, head, targets)[0], expected)
+        torch.testing.assert_close(loss(hidden, head, targets, **extra)[0], expected)
+
+
+def test_the_cross_entropy_of_a_cpu_equals_torch():
+    logits = torch.linspace(-50, 50, 60, dtype=torch.float64).view(10, 6).requires_grad_()
+    targets = torch.arange(10) % 6
+    total = CrossEntropy.apply(logits, targets) ** 2
+    expected = F.cross_entropy(logits, targets, reduction="sum") ** 2
+    assert_same(total, expected, [logits])
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
+@pytest.mark.parametrize("extra", [{}, EXTRA], ids=str)
+def test_compiled_to_one_graph(extra):
+    """Several chunks: a sum in place would have no gradient in torch 2.11."""
+    hidden, head, targets = case(5 * CHUNK, **ALL_OPTIONS)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiled(hidden):
+        return loss(hidden, head, targets, targets.numel(), **extra)[0]
+
+    expected = reference(hidden, head, targets, **extra)
+    assert_same(compiled(hidden), expected, [hidden, *head.parameters()])
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.15])
@@ -59,48 +93,38 @@ def test_logits_exist_for_few_positions_at_a_time_and_only_for_targets(keep):
     with Linear():
         total, count = loss(hidden, head, targets)
     total.backward()
-    assert max(sizes) <= CHUNK and sum(sizes) == count  # none twice, none without a target
+    assert max(sizes) <= CHUNK
+    assert sum(sizes) == count  # none twice, none without a target
 
 
 def test_a_batch_without_targets_is_zero():
-    hidden, head, targets = case(50, 0.0)
+    hidden, head, targets = case(50, keep=0.0)
     total, count = loss(hidden, head, targets)
     assert (total.item(), count) == (0.0, 0)
     total.backward()
     assert not hidden.grad.any()
 
 
-def test_autocast_keeps_the_precision_of_the_sum():
-    hidden, head, targets = case(5 * CHUNK, 1.0)
-    exact = reference(hidden, head, targets).item()
-    hidden, head = hidden.detach().float().requires_grad_(), head.float()
-    with torch.autocast("cpu", torch.bfloat16):
-        total, _ = loss(hidden, head, targets)
-    assert total.dtype == torch.float32
-    assert total.item() == pytest.approx(exact, rel=1e-3)
-    total.backward()
-    assert head.map.weight.grad.dtype == torch.float32 and hidden.grad.isfinite().all()
-
-
 def test_a_bfloat16_head_keeps_the_precision_of_the_sum_and_of_its_gradients():
     """Summed in bfloat16, the gradients of later chunks would be rounded away."""
-    hidden, head, targets = case(10 * CHUNK, 1.0)
-    exact_grad = torch.autograd.grad(reference(hidden, head, targets), head.map.weight)[0]
-    hidden, head = hidden.detach().bfloat16(), head.bfloat16()
-    exact = F.cross_entropy(
-        head(hidden).double().flatten(0, 1), targets.flatten(), reduction="sum"
-    ).item()
+    hidden, head, targets = case(10 * CHUNK)
+    [exact_grad] = torch.autograd.grad(reference(hidden, head, targets), head.map.weight)
+    hidden = hidden.detach().bfloat16()
+    head = head.bfloat16()
+    logits = head(hidden).double().flatten(0, 1)
+    exact = F.cross_entropy(logits, targets.flatten(), reduction="sum").item()
     total, _ = loss(hidden, head, targets)
     total.backward()
+    assert total.item() == pytest.approx(exact, rel=1e-4)
     with torch.no_grad():
-        for value in (total, loss(hidden, head, targets)[0]):
-            assert value.item() == pytest.approx(exact, rel=1e-4)
-    assert head.map.weight.grad.dtype == torch.bfloat16
-    assert (head.map.weight.grad.double() - exact_grad).norm() / exact_grad.norm() < 0.004
+        assert loss(hidden, head, targets)[0].item() == pytest.approx(exact, rel=1e-4)
+    grad = head.map.weight.grad
+    assert grad.dtype == torch.bfloat16
+    assert (grad.double() - exact_grad).norm() / exact_grad.norm() < 0.004
 
 
 def test_second_derivatives_are_rejected():
-    hidden, head, targets = case(5 * CHUNK, 1.0)
+    hidden, head, targets = case(50)
     total, _ = loss(hidden, head, targets)
     [grad] = torch.autograd.grad(total.square(), hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -108,8 +132,8 @@ def test_second_derivatives_are_rejected():
 
 
 def test_targets_must_have_the_shape_of_hidden():
-    hidden, head, targets = case(50, 1.0)
-    with pytest.raises(ValueError, match=r"targets must be \(10, 5\), as hidden, not \(5, 10\)"):
+    hidden, head, targets = case(50)
+    with pytest.raises(ValueError, match=r"targets are \(5, 10\) and hidden is \(10, 5, 8\)"):
         loss(hidden, head, targets.T)
 
 
@@ -118,28 +142,22 @@ def test_whole_model_with_gradient_accumulation(tie_weights):
     """Tied weights receive the gradients of both uses."""
     net = alive(tiny(head={"tie_weights": tie_weights}))
     text = tokens(2 * CHUNK // 16 + 4, 17)
-    inputs, targets = text[:, :-1], text[:, 1:]
-
-    def gradients(parts):
+    inputs = text[:, :-1]
+    targets = text[:, 1:]
+    expected = F.cross_entropy(net(inputs).flatten(0, 1), targets.flatten())
+    expected = torch.autograd.grad(expected, list(net.parameters()))
+    for parts in ([slice(None)], [slice(0, 3), slice(3, 67), slice(67, None)]):
         net.zero_grad()
         for part in parts:
             total, _ = loss(net.hidden(inputs[part]), net.head, targets[part])
             (total / targets.numel()).backward()
-        return [p.grad.clone() for p in net.parameters()]
-
-    logits = net(inputs).flatten(0, 1)
-    expected = torch.autograd.grad(
-        F.cross_entropy(logits, targets.flatten()), list(net.parameters())
-    )
-    for parts in ([slice(None)], [slice(0, 3), slice(3, 67), slice(67, None)]):
-        torch.testing.assert_close(gradients(parts), list(expected), rtol=0, atol=1e-12)
+        gradients = [p.grad for p in net.parameters()]
+        torch.testing.assert_close(gradients, list(expected), rtol=0, atol=1e-12)
 
 
 def test_a_frozen_head_gets_no_gradient():
-    hidden, head, targets = case(5 * CHUNK, 1.0)
+    hidden, head, targets = case(5 * CHUNK)
     head.requires_grad_(False)
-    total, _ = loss(hidden, head, targets)
-    total.backward()
-    expected = torch.autograd.grad(reference(hidden, head, targets), hidden)[0]
-    torch.testing.assert_close(hidden.grad, expected)
+    assert_same(loss(hidden, head, targets)[0], reference(hidden, head, targets), [hidden])
+    loss(hidden, head, targets)[0].backward()
     assert head.map.weight.grad is None

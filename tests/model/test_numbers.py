@@ -11,7 +11,9 @@ from model.transformer import build_model
 from tests.parts import names, tokens
 from training.step import LossModule
 
-SOURCE, TEXT = tokens(2, 9, seed=1), tokens(2, 7)
+SOURCE = tokens(2, 9, seed=1)
+TEXT = tokens(2, 7)
+
 every_preset = pytest.mark.parametrize("preset", names("model"))
 
 
@@ -33,14 +35,15 @@ def test_autocast(preset, dtype):
     """Weights and gradients are float32, and close to those without autocast."""
     net, inputs = built(preset)
 
-    def gradients(enabled):
+    def mean_and_gradient(enabled):
         net.zero_grad()
         with torch.autocast("cpu", dtype, enabled=enabled):
             total, count = loss(net.hidden(*inputs), net.head, TEXT)
         (total / count).backward()
         return total / count, torch.cat([p.grad.flatten() for p in net.parameters()])
 
-    (exact, exact_grad), (rough, rough_grad) = gradients(False), gradients(True)
+    exact, exact_grad = mean_and_gradient(False)
+    rough, rough_grad = mean_and_gradient(True)
     assert rough.dtype == rough_grad.dtype == torch.float32
     assert rough.item() == pytest.approx(exact.item(), rel=0.01)
     assert torch.cosine_similarity(exact_grad, rough_grad, dim=0) > 0.99
@@ -62,10 +65,11 @@ def test_bfloat16_model(preset):
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
 @pytest.mark.parametrize("preset", ["gpt2", "deepseek", "bert", "t5"])
 def test_a_step_compiles_to_one_graph(preset):
-    """Forward pass and loss, without a break, and once more where the number of targets or the length of the
-    sources varies."""
-    net, [*_, text] = built(preset)
-    graphs, module = [], LossModule(net)
+    """Forward pass and loss, without a break, and once more where the number of targets or the
+    length of the sources varies."""
+    net, _ = built(preset)
+    module = LossModule(net)
+    graphs = []
 
     def backend(graph, inputs):
         graphs.append(graph)
@@ -73,14 +77,16 @@ def test_a_step_compiles_to_one_graph(preset):
 
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     for i in range(5):
-        targets = (
-            torch.where(torch.arange(7) < 6 - i, text, IGNORE_INDEX) if preset == "bert" else text
-        )
-        inputs = {"tokens": text} | ({"source": tokens(2, 9 + i)} if preset == "t5" else {})
-        totals = [
-            step(inputs, targets, int((targets != IGNORE_INDEX).sum()))
+        inputs = {"tokens": TEXT}
+        targets = TEXT
+        if preset == "bert":
+            targets = torch.where(torch.arange(7) < 6 - i, TEXT, IGNORE_INDEX)
+        if preset == "t5":
+            inputs["source"] = tokens(2, 9 + i)
+        count = int((targets != IGNORE_INDEX).sum())
+        gradients = [
+            torch.autograd.grad(step(inputs, targets, count), list(net.parameters()))
             for step in (compiled, module)
         ]
-        grads = [torch.autograd.grad(total, list(net.parameters())) for total in totals]
-        torch.testing.assert_close(*grads, rtol=0, atol=1e-4)
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
     assert len(graphs) <= (2 if preset in ("bert", "t5") else 1)

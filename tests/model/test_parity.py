@@ -1,4 +1,4 @@
-"""Each preset against its family in transformers: the same weights give the same logits, in float64."""
+"""Each preset against its family in transformers: with the same weights the same logits."""
 
 import pytest
 import torch
@@ -15,25 +15,18 @@ from tests.parts import VOCABULARY, tokens
 ROUGH = 1e-5  # transformers computes angles, or norms, in float32
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
-LATENT = "model=deepseek model.attention.kv_lora_rank=16 model.attention.qk_rope_head_dim=4 "
-LATENT += (
+LIMIT = "model.position.scaling.original_max_position"
+LATENT = (
+    "model=deepseek model.attention.kv_lora_rank=16 model.attention.qk_rope_head_dim=4 "
     "model.attention.qk_nope_head_dim=10 model.attention.v_head_dim=6 model.attention.q_lora_rank="
 )
 RELATIVE = "model.position.num_buckets=16 model.position.max_distance=40"
 PRESETS = [  # overrides, the family, and the tolerance
     ("model=gpt2", "gpt2", 1e-10),
     ("model=llama", "llama", ROUGH),
-    (
-        "model=llama position=rope_llama3 model.position.scaling.original_max_position=32",
-        "llama",
-        ROUGH,
-    ),
+    (f"model=llama position=rope_llama3 {LIMIT}=32", "llama", ROUGH),
     ("model=llama position=rope_linear", "llama", ROUGH),
-    (
-        "model=llama position=rope_yarn model.position.scaling.original_max_position=16",
-        "llama",
-        ROUGH,
-    ),
+    (f"model=llama position=rope_yarn {LIMIT}=16", "llama", ROUGH),
     ("model=llama model.attention.sliding_window=5", "mistral", ROUGH),
     ("model=llama model.attention.qk_norm=head", "qwen3", ROUGH),
     ("model=modern", "nanochat", ROUGH),
@@ -59,7 +52,9 @@ def copy_weights(model, hf_model, rules):
 def test_logits(overrides, name, tolerance):
     config = compose([*overrides.split(), *SIZES]).model
     match = best_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
-    family, spec, hf_config = match.family, match.spec, match.hf_config | {"vocab_size": VOCABULARY}
+    family = match.family
+    spec = match.spec
+    hf_config = match.hf_config | {"vocab_size": VOCABULARY}
     architecture = getattr(hf, family.architecture)
     options = architecture.config_class.from_dict(hf_config)
     options._attn_implementation = "eager"
@@ -67,7 +62,8 @@ def test_logits(overrides, name, tolerance):
     assert family.model_type == name and hf_model.config.model_type == name
     model = build_model(config_from_spec(spec, family.init), VOCABULARY).double().eval()
     copy_weights(model, hf_model, family.tensors(spec, hf_config))
-    text, visible = tokens(3, 21), torch.arange(21) < torch.tensor([[21], [15], [9]])
+    text = tokens(3, 21)
+    visible = torch.arange(21) < torch.tensor([[21], [15], [9]])
     if model.kind == "decoder":
         difference = model(text) - hf_model(text).logits
     elif model.kind == "encoder":

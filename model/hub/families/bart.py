@@ -1,9 +1,9 @@
 """BART: post-norm, learned positions that begin at the third row, a bias after the tied head."""
 
 from configs.registry import Decay
-from model.hub.family import Family, Key
-from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, attention_spec
-from model.hub.tensors import elementwise, skip_rows
+from model.hub.family import Family, HFConfig, Key
+from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
+from model.hub.tensors import Table, columns, elementwise, skip_rows
 
 UNSUPPORTED = (
     "normalize_before",
@@ -13,29 +13,30 @@ UNSUPPORTED = (
 )
 
 
-def stack(side):
-    layer, block = f"model.{side}.layers.*", f"{side}.blocks.*"
-    table = {
-        f"model.{side}.embed_positions": skip_rows(2, f"{side}.position.table"),
-        f"model.{side}.layernorm_embedding": f"{side}.embedding_norm",
-        f"{layer}.fc1": f"{block}.ffn.up",
-        f"{layer}.fc2": f"{block}.ffn.out",
-        f"{layer}.final_layer_norm": f"{block}.ffn_norm",
-    }
-    attentions = {"self_attn": "attention"} | (
-        {"encoder_attn": "cross"} if side == "decoder" else {}
-    )
-    for name, attention in attentions.items():
-        table[f"{layer}.{name}_layer_norm"] = f"{block}.{attention}_norm"
-        for hf_part, part in {"q": "query", "k": "key", "v": "value", "out": "out"}.items():
-            table[f"{layer}.{name}.{hf_part}_proj"] = f"{block}.{attention}.{part}"
-    return table
+NAMES = """
+model.SIDE.layernorm_embedding                SIDE.embedding_norm
+model.SIDE.layers.*.fc1                       SIDE.blocks.*.ffn.up
+model.SIDE.layers.*.fc2                       SIDE.blocks.*.ffn.out
+model.SIDE.layers.*.final_layer_norm          SIDE.blocks.*.ffn_norm
+"""
+ATTENTION = """
+model.SIDE.layers.*.self_attn_layer_norm      SIDE.blocks.*.attention_norm
+model.SIDE.layers.*.self_attn.q_proj          SIDE.blocks.*.attention.query
+model.SIDE.layers.*.self_attn.k_proj          SIDE.blocks.*.attention.key
+model.SIDE.layers.*.self_attn.v_proj          SIDE.blocks.*.attention.value
+model.SIDE.layers.*.self_attn.out_proj        SIDE.blocks.*.attention.out
+"""
 
 
-def tensors(spec, hf_config):
+def tensors(spec: Spec, hf_config: HFConfig) -> Table:
+    cross = ATTENTION.replace("self_attn", "encoder_attn").replace("attention", "cross")
+    encoder = (NAMES + ATTENTION).replace("SIDE", "encoder")
+    decoder = (NAMES + ATTENTION + cross).replace("SIDE", "decoder")
+    table = columns(f"model.shared embedding.table {encoder} {decoder}")
+    for side in ("encoder", "decoder"):
+        table[f"model.{side}.embed_positions"] = skip_rows(2, f"{side}.position.table")
     bias = elementwise("head.map.bias", lambda row: row[0], lambda bias: bias[None])
-    ends = {"model.shared": "embedding.table", "final_logits_bias": bias}
-    return {**ends, **stack("encoder"), **stack("decoder")}
+    return table | {"final_logits_bias": bias}
 
 
 BART = Family(

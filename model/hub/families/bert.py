@@ -2,35 +2,34 @@
 
 from configs.errors import HubError
 from configs.registry import Decay, Positive
-from model.hub.family import SIZES, Family, Key
-from model.hub.spec import ACTIVATIONS, BASE, POST_NORM
-from model.hub.tensors import skip_rows
+from model.hub.family import SIZES, Family, HFConfig, Key
+from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
+from model.hub.tensors import Table, columns, skip_rows
 
-
-def stack(name, first_position):
-    layer, block, embeddings = f"{name}.encoder.layer.*", "stack.blocks.*", f"{name}.embeddings"
-    return {
-        f"{embeddings}.word_embeddings": "embedding.table",
-        f"{embeddings}.token_type_embeddings": "embedding.types",
-        f"{embeddings}.position_embeddings": skip_rows(first_position, "stack.position.table"),
-        f"{embeddings}.LayerNorm": "stack.embedding_norm",
-        f"{layer}.attention.self.query": f"{block}.attention.query",
-        f"{layer}.attention.self.key": f"{block}.attention.key",
-        f"{layer}.attention.self.value": f"{block}.attention.value",
-        f"{layer}.attention.output.dense": f"{block}.attention.out",
-        f"{layer}.attention.output.LayerNorm": f"{block}.attention_norm",
-        f"{layer}.intermediate.dense": f"{block}.ffn.up",
-        f"{layer}.output.dense": f"{block}.ffn.out",
-        f"{layer}.output.LayerNorm": f"{block}.ffn_norm",
-    }
-
-
-def bert_tensors(spec, hf_config):
-    return stack("bert", first_position=0) | {
-        "cls.predictions.transform.dense": "head.transform.dense",
-        "cls.predictions.transform.LayerNorm": "head.transform.norm",
-        "cls.predictions.bias": "head.map.bias",
-    }
+NAMES = """
+bert.embeddings.word_embeddings                    embedding.table
+bert.embeddings.token_type_embeddings              embedding.types
+bert.embeddings.LayerNorm                          stack.embedding_norm
+bert.encoder.layer.*.attention.self.query          stack.blocks.*.attention.query
+bert.encoder.layer.*.attention.self.key            stack.blocks.*.attention.key
+bert.encoder.layer.*.attention.self.value          stack.blocks.*.attention.value
+bert.encoder.layer.*.attention.output.dense        stack.blocks.*.attention.out
+bert.encoder.layer.*.attention.output.LayerNorm    stack.blocks.*.attention_norm
+bert.encoder.layer.*.intermediate.dense            stack.blocks.*.ffn.up
+bert.encoder.layer.*.output.dense                  stack.blocks.*.ffn.out
+bert.encoder.layer.*.output.LayerNorm              stack.blocks.*.ffn_norm
+"""
+HEAD = """
+cls.predictions.transform.dense                    head.transform.dense
+cls.predictions.transform.LayerNorm                head.transform.norm
+cls.predictions.bias                               head.map.bias
+bert.embeddings.position_embeddings                stack.position.table
+"""
+ROBERTA_HEAD = """
+lm_head.dense                                      head.transform.dense
+lm_head.layer_norm                                 head.transform.norm
+lm_head.bias                                       head.map.bias
+"""
 
 
 BERT = Family(
@@ -50,7 +49,7 @@ BERT = Family(
     ignored="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
     "pooler_size_per_head pooler_type",
     write=lambda spec, ids: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
-    tensors=bert_tensors,
+    tensors=lambda spec, hf_config: columns(NAMES + HEAD),
     prefix="bert.",
     aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -60,15 +59,14 @@ BERT = Family(
 )
 
 
-def roberta_tensors(spec, hf_config):
-    return stack("roberta", first_position=hf_config.get("pad_token_id", 1) + 1) | {
-        "lm_head.dense": "head.transform.dense",
-        "lm_head.layer_norm": "head.transform.norm",
-        "lm_head.bias": "head.map.bias",
-    }
+def roberta_tensors(spec: Spec, hf_config: HFConfig) -> Table:
+    first = hf_config.get("pad_token_id", 1) + 1
+    table = columns(NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD)
+    position = skip_rows(first, "stack.position.table")
+    return table | {"roberta.embeddings.position_embeddings": position}
 
 
-def read_roberta(hf_config, spec):
+def read_roberta(hf_config: HFConfig, spec: Spec) -> Spec:
     """Positions begin after pad_token_id."""
     rows, pad = spec["context_length"], hf_config.get("pad_token_id", 1)
     if type(pad) is not int or not 0 <= pad < rows - 1:
@@ -76,7 +74,7 @@ def read_roberta(hf_config, spec):
     return {"context_length": rows - pad - 1}
 
 
-def write_roberta(spec, ids):
+def write_roberta(spec: Spec, ids: HFConfig) -> HFConfig:
     if ids.get("pad_token_id") is None:
         raise HubError(
             "RobertaForMaskedLM counts positions from pad_token_id; this tokenizer has no padding"

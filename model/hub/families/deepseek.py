@@ -1,23 +1,25 @@
-"""DeepSeek-V3 with dense layers: it rotates neighboring channels, and packs some matrices in pairs."""
+"""DeepSeek-V3 with dense layers: it rotates neighboring channels, and packs matrices in pairs."""
 
 import torch
+from torch import Tensor
 
 from configs.errors import HubError
 from configs.registry import Count
-from model.hub.families.llama import LLAMA, LLAMA_KEYS
-from model.hub.families.llama import tensors as llama_tensors
+from model.hub.families.llama import LLAMA, LLAMA_KEYS, NAMES
 from model.hub.families.rope import KEYS, read_rope, rope_parameters, write_rope, yarn_mscale
-from model.hub.family import Key
-from model.hub.tensors import TensorRule, elementwise
+from model.hub.family import HFConfig, Key
+from model.hub.spec import Spec
+from model.hub.tensors import Table, TensorRule, columns, elementwise
 
 MOE_KEYS = """
-    moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts n_shared_experts
-    num_experts_per_tok norm_topk_prob routed_scaling_factor scoring_func num_nextn_predict_layers
-    num_mtp_layers output_router_logits ep_size aux_loss_alpha seq_aux router_aux_loss_coef
+    moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts
+    n_shared_experts num_experts_per_tok norm_topk_prob routed_scaling_factor scoring_func
+    num_nextn_predict_layers num_mtp_layers output_router_logits ep_size aux_loss_alpha seq_aux
+    router_aux_loss_coef
 """
 
 
-def tensors(spec, hf_config):
+def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     dims = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
     nope, rotary, value, latent, q_rank = (spec[f"attention.{dim}"] for dim in dims)
     n_heads, interleaved = spec["n_heads"], hf_config.get("rope_interleave", True)
@@ -28,18 +30,20 @@ def tensors(spec, hf_config):
     mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
     scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
-    def split_heads(weight):
+    def split_heads(weight: Tensor) -> list[Tensor]:
         return [
             part.flatten(0, 1)
             for part in weight.unflatten(0, (n_heads, -1)).split([nope, value], 1)
         ]
 
-    def join_heads(parts):
+    def join_heads(parts: list[Tensor]) -> Tensor:
         return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
 
     attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
-    shared = llama_tensors(spec, hf_config).items()
-    return {name: to for name, to in shared if not name.startswith(layer) or "o_proj" in name} | {
+    table = columns(NAMES)
+    for part in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
+        del table[f"{layer}.{part}"]
+    return table | {
         f"{layer}.q_a_proj": f"{attention}.query.0",
         f"{layer}.q_a_layernorm": f"{attention}.query.1",
         f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": elementwise(
@@ -59,7 +63,7 @@ def tensors(spec, hf_config):
     }
 
 
-def row_order(n_heads, n_fixed, n_rotary, interleaved):
+def row_order(n_heads: int, n_fixed: int, n_rotary: int, interleaved: bool) -> Tensor:
     """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
     rotary = (
         torch.arange(n_rotary).view(-1, 2).t().flatten() if interleaved else torch.arange(n_rotary)
@@ -68,7 +72,7 @@ def row_order(n_heads, n_fixed, n_rotary, interleaved):
     return (torch.arange(n_heads)[:, None] * len(head) + head).flatten()
 
 
-def read(hf_config, spec):
+def read(hf_config: HFConfig, spec: Spec) -> Spec:
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
         raise HubError(
@@ -77,7 +81,7 @@ def read(hf_config, spec):
     return read_rope(hf_config)
 
 
-def implied(spec):
+def implied(spec: Spec) -> HFConfig:
     nope, rotary = spec["attention.qk_nope_head_dim"], spec["attention.qk_rope_head_dim"]
     return {
         "num_key_value_heads": spec["n_heads"],
@@ -86,7 +90,7 @@ def implied(spec):
     }
 
 
-def write(spec, ids):
+def write(spec: Spec, ids: HFConfig) -> HFConfig:
     keys = {
         "first_k_dense_replace": spec["n_layers"],
         "rope_interleave": True,

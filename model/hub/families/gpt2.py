@@ -3,31 +3,35 @@
 import torch
 
 from configs.registry import Count, Decay, Positive
-from model.hub.family import Family, Key
-from model.hub.spec import ACTIVATIONS, BASE
-from model.hub.tensors import TensorRule, elementwise
+from model.hub.family import Family, HFConfig, Key
+from model.hub.spec import ACTIVATIONS, BASE, Spec
+from model.hub.tensors import Table, TensorRule, columns, elementwise
+
+NAMES = """
+transformer.wte           embedding.table
+transformer.wpe           stack.position.table
+transformer.h.*.ln_1      stack.blocks.*.attention_norm
+transformer.h.*.ln_2      stack.blocks.*.ffn_norm
+transformer.ln_f          stack.final_norm
+lm_head                   head.map
+"""
+TRANSPOSED = """
+transformer.h.*.attn.c_proj      stack.blocks.*.attention.out
+transformer.h.*.mlp.c_fc         stack.blocks.*.ffn.up
+transformer.h.*.mlp.c_proj       stack.blocks.*.ffn.out
+"""
 
 
-def transposed(name):
-    return elementwise(name, torch.t, torch.t)
-
-
-def tensors(spec, hf_config):
-    block = "stack.blocks.*"
-    names = tuple(f"{block}.attention.{part}" for part in ("query", "key", "value"))
-    qkv = TensorRule(names, lambda weight: weight.t().chunk(3), lambda parts: torch.cat(parts).t())
-    return {
-        "transformer.wte": "embedding.table",
-        "transformer.wpe": "stack.position.table",
-        "transformer.h.*.ln_1": f"{block}.attention_norm",
-        "transformer.h.*.attn.c_attn": qkv,
-        "transformer.h.*.attn.c_proj": transposed(f"{block}.attention.out"),
-        "transformer.h.*.ln_2": f"{block}.ffn_norm",
-        "transformer.h.*.mlp.c_fc": transposed(f"{block}.ffn.up"),
-        "transformer.h.*.mlp.c_proj": transposed(f"{block}.ffn.out"),
-        "transformer.ln_f": "stack.final_norm",
-        "lm_head": "head.map",
-    }
+def tensors(spec: Spec, hf_config: HFConfig) -> Table:
+    table = columns(NAMES)
+    for hf_name, name in columns(TRANSPOSED).items():
+        table[hf_name] = elementwise(str(name), torch.t, torch.t)
+    table["transformer.h.*.attn.c_attn"] = TensorRule(
+        tuple(f"stack.blocks.*.attention.{part}" for part in ("query", "key", "value")),
+        lambda weight: list(weight.t().chunk(3)),
+        lambda parts: torch.cat(parts).t(),
+    )
+    return table
 
 
 GPT2 = Family(

@@ -1,11 +1,13 @@
 """Llama, and what Mistral, Qwen3 and NanoChat change in it."""
 
+from torch import Tensor
+
 from configs.errors import HubError
 from configs.registry import Count, Positive
 from model.hub.families.rope import KEYS, read_rope, write_rope
-from model.hub.family import SIZES, Family, Key
-from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS
-from model.hub.tensors import elementwise
+from model.hub.family import SIZES, Family, HFConfig, Key
+from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
+from model.hub.tensors import Table, columns, elementwise
 
 GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
 GATED |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu_tanh")
@@ -18,7 +20,7 @@ HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(hf_config, spec):
+def read(hf_config: HFConfig, spec: Spec) -> Spec:
     n_heads, n_kv_heads = spec["n_heads"], hf_config.get("num_key_value_heads") or spec["n_heads"]
     if n_heads % n_kv_heads:
         raise HubError(
@@ -27,37 +29,35 @@ def read(hf_config, spec):
     return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
 
 
-def write(spec, ids):
+def write(spec: Spec, ids: HFConfig) -> HFConfig:
     return {
         "num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"],
         **write_rope(spec),
     }
 
 
-def write_llama(spec, ids):
+def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
     if spec["d_model"] % spec["n_heads"]:  # the others do not mind
         raise HubError("LlamaForCausalLM needs a model.d_model that is a multiple of model.n_heads")
     return write(spec, ids)
 
 
-def tensors(spec, hf_config):
-    block, layer = "stack.blocks.*", "model.layers.*"
-    return {
-        "model.embed_tokens": "embedding.table",
-        "model.norm": "stack.final_norm",
-        "lm_head": "head.map",
-        f"{layer}.input_layernorm": f"{block}.attention_norm",
-        f"{layer}.self_attn.q_proj": f"{block}.attention.query",
-        f"{layer}.self_attn.k_proj": f"{block}.attention.key",
-        f"{layer}.self_attn.v_proj": f"{block}.attention.value",
-        f"{layer}.self_attn.o_proj": f"{block}.attention.out",
-        f"{layer}.self_attn.q_norm": f"{block}.attention.query_norm",
-        f"{layer}.self_attn.k_norm": f"{block}.attention.key_norm",
-        f"{layer}.post_attention_layernorm": f"{block}.ffn_norm",
-        f"{layer}.mlp.gate_proj": f"{block}.ffn.gate",
-        f"{layer}.mlp.up_proj": f"{block}.ffn.up",
-        f"{layer}.mlp.down_proj": f"{block}.ffn.out",
-    }
+NAMES = """
+model.embed_tokens                            embedding.table
+model.norm                                    stack.final_norm
+lm_head                                       head.map
+model.layers.*.input_layernorm                stack.blocks.*.attention_norm
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
+model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
+model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
+model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
+model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
+model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
+model.layers.*.mlp.gate_proj                  stack.blocks.*.ffn.gate
+model.layers.*.mlp.up_proj                    stack.blocks.*.ffn.up
+model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
+"""
 
 
 LLAMA = Family(
@@ -69,7 +69,7 @@ LLAMA = Family(
     ignored=f"num_key_value_heads {KEYS}",
     read=read,
     write=write_llama,
-    tensors=tensors,
+    tensors=lambda spec, hf_config: columns(NAMES),
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
     optional=(r".*\.rotary_emb\.inv_freq",),
@@ -83,7 +83,7 @@ MISTRAL = LLAMA._replace(
 )
 
 
-def read_qwen3(hf_config, spec):
+def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
     """Qwen3 may use a window in some layers; here all layers have it, or none."""
     layer_types = {"full_attention"}
     if hf_config.get("use_sliding_window"):
@@ -98,7 +98,7 @@ def read_qwen3(hf_config, spec):
     return {"attention.sliding_window": window, **read(hf_config, spec)}
 
 
-def write_qwen3(spec, ids):
+def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
     window = spec["attention.sliding_window"]
     keys = {
         "use_sliding_window": window is not None,
@@ -119,7 +119,7 @@ QWEN3 = LLAMA._replace(
 )
 
 
-def read_nanochat(hf_config, spec):
+def read_nanochat(hf_config: HFConfig, spec: Spec) -> Spec:
     """NanoChat normalizes queries and keys after rope, not before it."""
     options = read(hf_config, spec)
     if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
@@ -129,16 +129,15 @@ def read_nanochat(hf_config, spec):
     return options
 
 
-def nanochat_tensors(spec, hf_config):
-    def swap_halves(rows):
+def nanochat_tensors(spec: Spec, hf_config: HFConfig) -> Table:
+    def swap_halves(rows: Tensor) -> Tensor:
         return rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2)).flip(1).flatten(0, 2)
 
-    table, layer = tensors(spec, hf_config), "model.layers.*"
+    table = columns(NAMES.replace("up_proj", "fc1").replace("down_proj", "fc2"))
     for part in ("query", "key"):
-        swapped = elementwise(f"stack.blocks.*.attention.{part}", swap_halves, swap_halves)
-        table[f"{layer}.self_attn.{part[0]}_proj"] = swapped
-    for hf_name, llama_name in (("fc1", "up_proj"), ("fc2", "down_proj")):
-        table[f"{layer}.mlp.{hf_name}"] = table.pop(f"{layer}.mlp.{llama_name}")
+        name = f"stack.blocks.*.attention.{part}"
+        swapped = elementwise(name, swap_halves, swap_halves)
+        table[f"model.layers.*.self_attn.{part[0]}_proj"] = swapped
     return table
 
 

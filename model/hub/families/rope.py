@@ -1,6 +1,7 @@
 """RoPE in config.json: rope_theta with rope_scaling, or both in rope_parameters."""
 
 import math
+from typing import Any
 
 from configs.errors import HubError
 from configs.registry import build
@@ -10,7 +11,7 @@ KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
 MAX_POSITION = "original_max_position"
 
 
-def rope_parameters(hf_config):
+def rope_parameters(hf_config: dict[str, Any]) -> dict[str, Any]:
     """All that config.json has about rope, in the newer form."""
     newer, older, theta = map(hf_config.get, ("rope_parameters", "rope_scaling", "rope_theta"))
     rope = dict(newer or older or {})
@@ -23,11 +24,11 @@ def rope_parameters(hf_config):
     return rope
 
 
-def yarn_mscale(factor, mscale):
+def yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def read_rope(hf_config):
+def read_rope(hf_config: dict[str, Any]) -> dict[str, Any]:
     rope = rope_parameters(hf_config)
     kind, theta, fraction = (
         rope.pop(key) for key in ("rope_type", "rope_theta", "partial_rotary_factor")
@@ -67,7 +68,7 @@ def read_rope(hf_config):
     }
 
 
-def write_rope(spec):
+def write_rope(spec: dict[str, Any]) -> dict[str, Any]:
     scaling = {
         option: value for option, value in spec["position.scaling"].items() if value is not None
     }

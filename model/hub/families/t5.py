@@ -1,8 +1,10 @@
-"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled or neither."""
+"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled, or
+neither."""
 
 from configs.registry import Decay, Positive
-from model.hub.family import Family, Key
-from model.hub.spec import BASE, RMSNORM_NO_BIAS, attention_spec
+from model.hub.family import Family, HFConfig, Key
+from model.hub.spec import BASE, RMSNORM_NO_BIAS, Spec, attention_spec
+from model.hub.tensors import Table, columns
 
 ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
 HEAD_DIMS = (
@@ -11,36 +13,40 @@ HEAD_DIMS = (
 ACT_FNS = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}
 
 
-def stack(side, spec):
-    layer, block = f"{side}.block.*.layer", f"{side}.blocks.*"
-    table = {
-        f"{side}.final_layer_norm": f"{side}.final_norm",
-        f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias": f"{side}.position.table",
-    }
-    sublayers = {"SelfAttention": "attention"} | (
-        {"EncDecAttention": "cross"} if side == "decoder" else {}
-    )
-    for i, (name, attention) in enumerate(sublayers.items()):
-        table[f"{layer}.{i}.layer_norm"] = f"{block}.{attention}_norm"
-        for part in ("query", "key", "value", "out"):
-            table[f"{layer}.{i}.{name}.{part[0]}"] = f"{block}.{attention}.{part}"
-    ffn = f"{layer}.{len(sublayers)}"
-    table |= {
-        f"{ffn}.layer_norm": f"{block}.ffn_norm",
-        f"{ffn}.DenseReluDense.wo": f"{block}.ffn.out",
-    }
-    inputs = {"wi": "up"} if spec["ffn.kind"] == "relu" else {"wi_0": "gate", "wi_1": "up"}
-    return table | {
-        f"{ffn}.DenseReluDense.{name}": f"{block}.ffn.{part}" for name, part in inputs.items()
-    }
+ATTENTION = """
+SIDE.block.*.layer.0.layer_norm              SIDE.blocks.*.attention_norm
+SIDE.block.*.layer.0.SelfAttention.q         SIDE.blocks.*.attention.query
+SIDE.block.*.layer.0.SelfAttention.k         SIDE.blocks.*.attention.key
+SIDE.block.*.layer.0.SelfAttention.v         SIDE.blocks.*.attention.value
+SIDE.block.*.layer.0.SelfAttention.o         SIDE.blocks.*.attention.out
+"""
+FFN = """
+SIDE.block.*.layer.LAST.layer_norm           SIDE.blocks.*.ffn_norm
+SIDE.block.*.layer.LAST.DenseReluDense.wo    SIDE.blocks.*.ffn.out
+"""
+GATED = """
+SIDE.block.*.layer.LAST.DenseReluDense.wi_0  SIDE.blocks.*.ffn.gate
+SIDE.block.*.layer.LAST.DenseReluDense.wi_1  SIDE.blocks.*.ffn.up
+"""
+PLAIN = """
+SIDE.block.*.layer.LAST.DenseReluDense.wi    SIDE.blocks.*.ffn.up
+"""
+ENDS = """
+SIDE.final_layer_norm                                           SIDE.final_norm
+SIDE.block.0.layer.0.SelfAttention.relative_attention_bias      SIDE.position.table
+"""
 
 
-def tensors(spec, hf_config):
-    ends = {"shared": "embedding.table", "lm_head": "head.map"}
-    return {**ends, **stack("encoder", spec), **stack("decoder", spec)}
+def tensors(spec: Spec, hf_config: HFConfig) -> Table:
+    stack = ENDS + ATTENTION + FFN + (PLAIN if spec["ffn.kind"] == "relu" else GATED)
+    cross = ATTENTION.replace("layer.0.Self", "layer.1.EncDec").replace("layer.0", "layer.1")
+    encoder = stack.replace("LAST", "1").replace("SIDE", "encoder")
+    decoder = (stack + cross.replace("attention", "cross")).replace("LAST", "2")
+    decoder = decoder.replace("SIDE", "decoder")
+    return columns(f"shared embedding.table lm_head head.map {encoder} {decoder}")
 
 
-def read(hf_config, spec):
+def read(hf_config: HFConfig, spec: Spec) -> Spec:
     """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
     scaled = hf_config.get(
         "scale_decoder_outputs", hf_config.get("tie_word_embeddings", True) is not False
@@ -49,11 +55,11 @@ def read(hf_config, spec):
     return {"n_layers": n_layers, "head.tie_weights": scaled, "head.scale_by_inv_sqrt_d": scaled}
 
 
-def implied(spec):
+def implied(spec: Spec) -> HFConfig:
     return {"dense_act_fn": ACT_FNS[spec["ffn.kind"]], "is_gated_act": spec["ffn.kind"] != "relu"}
 
 
-def write(spec, ids):
+def write(spec: Spec, ids: HFConfig) -> HFConfig:
     scaled = dict.fromkeys(
         ("tie_word_embeddings", "scale_decoder_outputs"), spec["head.scale_by_inv_sqrt_d"]
     )

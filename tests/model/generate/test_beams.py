@@ -10,12 +10,20 @@ from model.generate.decode import generate
 from tests.model.generate.test_decode import SOURCES, collect, lively
 from tests.parts import alive, names, part, tiny
 
-SMALL, END = 6, 5  # size of a vocabulary that can be enumerated, and its last id
+SMALL = 6  # size of a vocabulary that can be enumerated
+END = 5
+
+
+def search(net, source, **options):
+    """The ids and log-probabilities of the best sequence."""
+    usual = {"beams": 4, "length_penalty": 1.0, "max_new_tokens": 12}
+    steps = beam_search(net, [[1]], [source], **usual | options)
+    return Hypothesis([step.ids[0] for step in steps], [step.logprobs[0] for step in steps])
 
 
 @torch.no_grad()
 def score_all(net, source, max_length, ends):
-    """All sequences with their log-probabilities, from one forward pass without a cache for each length."""
+    """All sequences with their log-probabilities, from one forward pass for each length."""
     hypotheses = []
     for length in range(1, max_length + 1):
         last = range(SMALL) if length == max_length else ends
@@ -27,64 +35,51 @@ def score_all(net, source, max_length, ends):
     return hypotheses
 
 
-ENDS = [("learned", [END]), ("rope", [END]), ("relative", [END]), ("rope", [2, END])]
+ENDS = [("learned", [END]), ("relative", [END]), ("rope", [2, END])]
 
 
 @pytest.mark.parametrize(("position", "ends"), ENDS)
 def test_wide_beams_find_the_best(position, ends):
-    changes = {"norm": part("norm", "rmsnorm_no_weight"), "position": part("position", position)}
-    net = alive(tiny("encoder_decoder", **changes), vocabulary=SMALL)
+    parts = {"norm": part("norm", "rmsnorm_no_weight"), "position": part("position", position)}
+    net = alive(tiny("encoder_decoder", **parts), vocabulary=SMALL)
     for source in ([1, 4, 2], [3], [2, 2]):
         hypotheses = score_all(net, source, max_length=3, ends=ends)
         for penalty in (-1.0, 0.0, 0.6, 1.0, 3.0):
             expected = max(hypotheses, key=lambda h, p=penalty: sum(h.logprobs) / len(h.ids) ** p)
-            options = {"length_penalty": penalty, "max_new_tokens": 3, "stop": ends}
-            best = beam_search(
-                net, source, [1], beams=SMALL**3, **options
-            )  # enough for every prefix
+            limits = {"length_penalty": penalty, "max_new_tokens": 3, "stop": ends}
+            best = search(net, source, beams=SMALL**3, **limits)  # enough for every prefix
             assert best.ids == expected.ids
             assert best.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
 
 
 @pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("source", SOURCES)
-def test_one_beam_is_greedy(source, position):
+def test_one_beam_is_greedy(position):
+    """Past the context, too."""
     net = lively("encoder_decoder", position=part("position", position))
-    [greedy] = collect(
-        generate(net, [[1]], sources=[source], max_new_tokens=20, stop=3)
-    )  # past the context
-    best = beam_search(net, source, [1], beams=1, length_penalty=0.0, max_new_tokens=20, stop=3)
-    assert best.ids == greedy
-
-
-@torch.no_grad()
-def test_logprobs_are_those_of_a_forward_pass():
-    """Beams are reordered on the way, and every cache with them."""
-    net = lively(
-        "encoder_decoder", attention=part("attention", "mla"), position=part("position", "rope")
-    )
     for source in SOURCES:
-        best = beam_search(net, source, [1], beams=4, length_penalty=1.0, max_new_tokens=12)
-        row = torch.tensor([[1, *best.ids]])
-        logprobs = net(torch.tensor([source]), row[:, :-1])[0].log_softmax(-1)
-        expected = logprobs.gather(-1, row[0, 1:, None])[:, 0].tolist()
-        assert best.logprobs == pytest.approx(expected, abs=1e-10)
+        limits = {"max_new_tokens": 20, "stop": [3]}
+        [greedy] = collect(generate(net, [[1]], sources=[source], **limits))
+        assert search(net, source, beams=1, length_penalty=0.0, **limits).ids == greedy
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("math_kernel", [True, False])
-def test_past_the_context_length(math_kernel, monkeypatch):
-    """The beams that remain are prefilled again, each with its own newer half."""
-    monkeypatch.setattr("model.attend.prefer_math_kernel", lambda q, k, v: math_kernel)
-    net = lively("encoder_decoder")
-    best = beam_search(net, SOURCES[0], [1], beams=4, length_penalty=1.0, max_new_tokens=24)
-    row, expected = [1], []
-    for i in best.ids:
-        row = row[-8:] if len(row) > 16 else row
-        logprobs = net(torch.tensor([SOURCES[0]]), torch.tensor([row]))[0, -1].log_softmax(-1)
-        expected.append(logprobs[i].item())
-        row = [*row, i]
-    assert best.logprobs == pytest.approx(expected, abs=1e-10) and len(best.ids) == 24
+@pytest.mark.parametrize("attention", ["mha", "mla"])
+def test_logprobs_are_those_of_a_forward_pass(attention):
+    """Beams are reordered on the way, and every cache with them; past the context of 16, those that
+    remain are prefilled again, each with its own newer half."""
+    parts = {"attention": part("attention", attention), "position": part("position", "rope")}
+    net = lively("encoder_decoder", **parts)
+    for source in SOURCES:
+        best = search(net, source, max_new_tokens=24)
+        row = [1]
+        expected = []
+        for i in best.ids:
+            row = row[-8:] if len(row) > 16 else row
+            logprobs = net(torch.tensor([source]), torch.tensor([row]))[0, -1].log_softmax(-1)
+            expected.append(logprobs[i].item())
+            row = [*row, i]
+        assert best.logprobs == pytest.approx(expected, abs=1e-10)
+        assert len(best.ids) == 24
 
 
 @pytest.mark.parametrize(
@@ -92,43 +87,35 @@ def test_past_the_context_length(math_kernel, monkeypatch):
     [(3.0, 0.1, 0.99, [0] * 10), (-1.0, 0.7, 0.01, [0, END])],
 )
 def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first, later, expected):
-    """Each step has two likely tokens, 0 and the end; `first` and `later` are the probabilities of 0."""
-    net, probs = alive(tiny("encoder_decoder"), vocabulary=SMALL), [later] * 9 + [first]
+    """Each step has two likely tokens, 0 and the end; `first` and `later` are those of 0."""
+    net = alive(tiny("encoder_decoder"), vocabulary=SMALL)
+    probs = [later] * 9 + [first]
 
     def script(module, args, logits):
         p = probs.pop()
         return torch.tensor([p, *[1e-9] * 4, 1 - p]).log().expand_as(logits)
 
     net.head.register_forward_hook(script)
-    options = {"length_penalty": length_penalty, "max_new_tokens": 10, "stop": END}
-    assert beam_search(net, [1], [1], beams=2, **options).ids == expected
+    limits = {"length_penalty": length_penalty, "max_new_tokens": 10, "stop": [END]}
+    assert search(net, [1], beams=2, **limits).ids == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "sentence"),
-    [
-        ("decoder", {}, "beam search needs an encoder_decoder; this model is a decoder"),
-        ("encoder_decoder", {"beams": 0}, "beams is 0; expected an integer from 1 to 1,000"),
-        (
-            "encoder_decoder",
-            {"length_penalty": float("nan")},
-            "length_penalty is nan; expected a number",
-        ),
-        (
-            "encoder_decoder",
-            {"length_penalty": 400.0},
-            "length_penalty is 400.0; expected a number",
-        ),
-    ],
-)
+ERRORS = [
+    ("decoder", {}, "beam search needs an encoder_decoder; this model is a decoder"),
+    ("encoder_decoder", {"beams": 0}, "beams is 0; expected an integer at least 1"),
+    ("encoder_decoder", {"length_penalty": torch.nan}, "length_penalty is nan; expected a number"),
+    ("encoder_decoder", {"length_penalty": 400.0}, "length_penalty is 400.0; expected a number"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "sentence"), ERRORS)
 def test_errors(kind, options, sentence):
-    usual = {"source": [1], "prompt": [1], "beams": 2, "length_penalty": 1.0, "max_new_tokens": 2}
     with pytest.raises(ValueError, match=sentence):
-        beam_search(alive(tiny(kind)), **usual | options)
+        search(alive(tiny(kind)), [1], **options)
 
 
 def test_logits_that_are_not_finite():
     net = alive(tiny("encoder_decoder"))
     net.head.map.weight.data[3, 0] = torch.nan
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
-        beam_search(net, [1], [1], beams=2, length_penalty=1.0, max_new_tokens=2)
+        search(net, [1])

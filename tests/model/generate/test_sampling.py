@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.generate.decode import decode, generate
+from configs.registry import from_dict
+from model.generate.decode import generate
 from model.generate.sampling import (
     Sampling,
     apply_repetition_penalty,
@@ -15,9 +16,12 @@ from model.generate.sampling import (
     sample_next,
     uniform,
 )
-from tests.model.generate.test_decode import HOT, PROMPTS, collect, lively
+from tests.model.generate.test_decode import PROMPTS, collect, lively
 
 LOGITS = torch.randn(3, 40, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 2
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+)
 
 
 def allowed(**options):
@@ -31,7 +35,7 @@ def most_likely_first(row):
     return sorted(range(len(row)), key=lambda i: -row[i])
 
 
-@pytest.mark.parametrize("k", [1, 2, 7, 40])
+@pytest.mark.parametrize("k", [1, 2, 7, 40, 41])
 def test_top_k(k):
     assert allowed(top_k=k) == [set(most_likely_first(row)[:k]) for row in LOGITS.tolist()]
 
@@ -41,16 +45,23 @@ def test_top_k(k):
 def test_top_p_is_the_smallest_set_with_that_probability(p, top_k):
     """Of what top_k keeps."""
     for kept, logits in zip(allowed(top_p=p, top_k=top_k), LOGITS, strict=True):
-        probs = (
-            logits.where(logits >= logits.topk(top_k).values[-1], -math.inf).softmax(-1).tolist()
-        )
-        expected, mass = set(), 0.0
+        top = logits.where(logits >= logits.topk(top_k).values[-1], -math.inf)
+        probs = top.softmax(-1).tolist()
+        expected = set()
+        mass = 0.0
         for i in most_likely_first(probs):
             if mass >= p:
                 break
             expected.add(i)
             mass += probs[i]
         assert kept == expected
+
+
+def test_top_p_of_one_keeps_every_token():
+    """Though a float32 sum may reach 1 early."""
+    logits = torch.randn(1, 50_000, generator=torch.Generator().manual_seed(0)) * 3
+    assert filter_logits(logits, Sampling(1.0, top_p=1.0)).isfinite().all()
+    assert filter_logits(logits, Sampling(1.0, top_k=9, top_p=1.0)).isfinite().sum() == 9
 
 
 @pytest.mark.parametrize("p", [0.01, 0.2, 1.0])
@@ -69,18 +80,35 @@ def test_the_penalty_lowers_seen_tokens():
     assert torch.equal(lower[~seen], LOGITS[~seen])
 
 
-def test_frequencies_match_probabilities():
-    """20,000 samples with fixed seeds at each temperature: no token is off by more than four deviations."""
-    logits, n = LOGITS[:1, :8].expand(20_000, -1), 20_000
-    for temperature in (0.5, 1.0, 2.0):
-        uniforms = [uniform(0, row_id, 5) for row_id in range(n)]
-        counts = sample_next(logits, None, uniforms, Sampling(temperature)).bincount(minlength=8)
-        probs = (LOGITS[0, :8] / temperature).softmax(-1)
-        assert ((counts - n * probs).abs() < 4 * (n * probs * (1 - probs)).sqrt() + 1).all()
+@DTYPES
+def test_a_strong_penalty(dtype):
+    """Rewarded, the best seen token wins; penalized, the best of the others, or the least unlikely
+    one."""
+    logits = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]], dtype=dtype)
+    seen = torch.tensor([[True, True, True, False, True]])
+    everything = torch.ones_like(seen)
+    for sampling in (Sampling(), Sampling(1e-40)):
+        reward = replace(sampling, repetition_penalty=0.01)
+        assert sample_next(logits, seen, [0.5], reward).item() == 1
+        forbid = replace(sampling, repetition_penalty=100.0)
+        assert sample_next(logits, seen, [0.5], forbid).item() == 3
+        assert sample_next(-logits.abs(), everything, [0.5], forbid).item() == 4
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_match_probabilities(temperature):
+    """20,000 samples with fixed seeds: no token is off by more than four deviations."""
+    n = 20_000
+    uniforms = [uniform(0, row_id, 5) for row_id in range(n)]
+    drawn = sample_next(LOGITS[:1, :8].expand(n, -1), None, uniforms, Sampling(temperature))
+    probs = (LOGITS[0, :8] / temperature).softmax(-1)
+    deviations = (n * probs * (1 - probs)).sqrt()
+    assert ((drawn.bincount(minlength=8) - n * probs).abs() < 4 * deviations + 1).all()
 
 
 def test_filtered_tokens_are_never_sampled():
-    logits, edges = LOGITS[:1].expand(4, -1), [0.0, 1 - 2**-53, 0.5, 1e-300]
+    logits = LOGITS[:1].expand(4, -1)
+    edges = [0.0, 1 - 2**-53, 0.5, 1e-300]
     for sampling in (Sampling(1.0, top_k=3), Sampling(3.0, top_p=0.5), Sampling(1.0, min_p=0.5)):
         kept = filter_logits(logits / sampling.temperature, sampling)
         for cast in (logits, logits.float(), logits.bfloat16()):
@@ -97,10 +125,10 @@ def test_samples_are_drawn_on_the_device():
 
 
 def test_uniform_depends_on_seed_row_and_step():
-    numbers = {
-        uniform(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)
-    }
-    assert len(numbers) == 1000 and all(0 <= number < 1 for number in numbers)
+    places = [(seed, row, step) for seed in range(10) for row in range(10) for step in range(10)]
+    numbers = {uniform(*place) for place in places}
+    assert len(numbers) == 1000
+    assert all(0 <= number < 1 for number in numbers)
     random.seed(1)
     assert uniform(1, 2, 3) == 0.531301946682319, "pinned: a seed keeps its text"
 
@@ -116,89 +144,38 @@ def test_seeds_and_rows_make_the_difference():
     assert len({*texts(0), *texts(1)}) == 8
 
 
-def test_the_strictest_sampling_is_greedy():
+STRICT = [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-6}]
+
+
+@pytest.mark.parametrize("options", STRICT)
+def test_the_strictest_sampling_is_greedy(options):
     net = lively()
     greedy = collect(generate(net, PROMPTS, max_new_tokens=8))
-    for cold in (
-        Sampling(1e-6),
-        Sampling(1.0, top_k=1),
-        Sampling(1.0, top_p=1e-9),
-        Sampling(1.0, min_p=1.0),
-    ):
-        assert collect(generate(net, PROMPTS, max_new_tokens=8, sampling=cold)) == greedy
+    cold = Sampling(**{"temperature": 1.0} | options)
+    assert collect(generate(net, PROMPTS, max_new_tokens=8, sampling=cold)) == greedy
 
 
-DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+@DTYPES
+def test_extreme_temperatures_reach_the_limit(dtype):
+    logits = LOGITS.to(dtype)
+    for coldest in (Sampling(1e-40), Sampling(5e-324), Sampling(1e-40, top_p=1e-50, min_p=5e-324)):
+        chosen = sample_next(logits, None, [0.0, 0.5, 1 - 2**-53], coldest)
+        assert torch.equal(logits.gather(1, chosen[:, None])[:, 0], logits.amax(-1)), coldest
+    # all tokens are equally likely
+    for place, token in ((0.01, 0), (0.51, 20), (0.99, 39)):
+        assert sample_next(logits, None, [place] * 3, Sampling(1e308)).tolist() == [token] * 3
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_extreme_values_reach_the_limit(dtype):
-    logits, uniforms = LOGITS.to(dtype), [0.0, 0.5, 1 - 2**-53]
-    edges = [
-        Sampling(1e-40),
-        Sampling(5e-324),
-        Sampling(1.0, top_p=1e-50),
-        Sampling(1.0, top_p=5e-324),
-    ]
-    for edge in [*edges, Sampling(1e-40, top_p=1e-50, min_p=5e-324)]:
-        chosen = sample_next(logits, None, uniforms, edge)
-        assert torch.equal(logits.gather(1, chosen[:, None])[:, 0], logits.amax(-1)), edge
-    hottest = [
-        sample_next(logits, None, [at] * 3, Sampling(1e308)).tolist() for at in (0.01, 0.51, 0.99)
-    ]
-    assert hottest == [[0] * 3, [20] * 3, [39] * 3], "all tokens are equally likely"
+ERRORS = [
+    ({"temperature": math.nan}, "temperature is nan; expected a number"),
+    ({"top_k": 0}, "top_k is 0; expected an integer at least 1"),
+    ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; expected a number from 0.01 to 100"),
+    ({"seed": -1}, "seed is -1; expected an integer at least 0"),
+]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_extreme_penalties(dtype):
-    """Rewarded without limit, the best seen token wins; penalized without limit, the least unlikely one."""
-    logits = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]], dtype=dtype)
-    seen = torch.tensor([[True, True, True, False, True]])
-    everything = torch.ones_like(seen)
-    for sampling in (Sampling(), Sampling(1.0), Sampling(1e-40)):
-        for penalty in (5e-324, 1e-40, 1e-5):
-            reward = replace(sampling, repetition_penalty=penalty)
-            assert sample_next(logits, seen, [0.5], reward).item() == 1
-            assert sample_next(logits, everything, [0.5], reward).item() == 3
-        for penalty in (1e9, 1e308):
-            forbid = replace(sampling, repetition_penalty=penalty)
-            assert sample_next(logits, seen, [0.5], forbid).item() == 3
-            assert sample_next(-logits.abs(), everything, [0.5], forbid).item() == 4
-    largest = torch.finfo(dtype).max
-    for penalty in (5e-324, 1e308):
-        extremes = torch.tensor([[largest, -largest]], dtype=dtype)
-        assert apply_repetition_penalty(extremes, everything[:, :2], penalty).isfinite().all()
-
-
-def test_top_p_of_one_keeps_every_token():
-    logits = torch.randn(1, 50_000, generator=torch.Generator().manual_seed(0)) * 3
-    assert filter_logits(logits, Sampling(1.0, top_p=1.0)).isfinite().all()
-    assert filter_logits(logits, Sampling(1.0, top_k=9, top_p=1.0)).isfinite().sum() == 9
-
-
-@torch.no_grad()
-def test_logprobs_are_those_of_a_forward_pass():
-    net = lively()
-    for sampling in (Sampling(), HOT):
-        steps = list(decode(net, [PROMPTS[0]], max_new_tokens=6, sampling=sampling))
-        row = PROMPTS[0] + [step.ids[0] for step in steps]
-        logprobs = net(torch.tensor([row]))[0].log_softmax(-1)
-        expected = [logprobs[t - 1, row[t]].item() for t in range(len(PROMPTS[0]), len(row))]
-        assert [step.logprobs()[0] for step in steps] == pytest.approx(expected, abs=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"temperature": math.nan}, "temperature is nan; expected a number"),
-        ({"temperature": "hot"}, "temperature is 'hot'; expected a number"),
-        ({"top_k": 0}, "top_k is 0; expected an integer at least 1"),
-        ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1"),
-        ({"min_p": -1.0}, "min_p is -1.0; expected a number"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; expected a number above 0"),
-        ({"seed": -1}, "seed is -1; expected an integer at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), ERRORS)
 def test_errors(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Sampling(**options)
+        from_dict(Sampling, options)

@@ -12,7 +12,8 @@ TEXT = "naïve ☃ aaab 🙂 abaab\n漢字 ab"
 def streamed(ids, stops=()):
     """(stream, the pieces it emitted)."""
     stream = TextStream(TOKENIZER, stops)
-    return stream, [*(stream.push(i) for i in ids), stream.finish("length")]
+    pieces = [stream.push(i) for i in ids]
+    return stream, [*pieces, stream.finish("length")]
 
 
 def test_characters_are_complete():
@@ -28,9 +29,8 @@ def test_nothing_of_a_stop_string_is_emitted():
     draw = random.Random(0)
     for _ in range(2000):
         text = "".join(draw.choices("ab☃", k=12))
-        stops = [
-            "".join(draw.choices("ab☃", k=draw.randint(1, 4))) for _ in range(draw.randint(1, 3))
-        ]
+        lengths = [draw.randint(1, 4) for _ in range(draw.randint(1, 3))]
+        stops = ["".join(draw.choices("ab☃", k=length)) for length in lengths]
         stream, pieces = streamed(text.encode(), stops)
         ends = [n for n in range(len(text) + 1) if any(stop in text[:n] for stop in stops)]
         read = text[: ends[0]] if ends else text  # until some stop string is complete

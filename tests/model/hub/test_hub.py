@@ -1,7 +1,6 @@
 """The hub: folders of transformers become runs, and runs such folders, with equal logits."""
 
 import json
-import os
 import re
 import shutil
 from functools import cache
@@ -15,15 +14,12 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from configs.cli import run_command
-from configs.errors import CheckpointError
-from model.checkpoint.files import read_state
 from model.checkpoint.load import load_run
 from model.generate.decode import generate
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
-from model.loss import loss
 from tests.model.hub.hub_models import (
     END,
     MODELS,
@@ -103,17 +99,17 @@ def test_greedy_ids(name, saved):
     hf_model, folder = saved(name)
     source, prompt = random_tokens()[0][:1], random_tokens()[1][:1, :9]
     hf_model.generation_config.eos_token_id = None
-    model, inputs, n = load(folder), prompt, 9
+    model = load(folder)
     if model.kind == "decoder":
-        columns = generate(model, prompt.tolist(), max_new_tokens=50)
+        ids = [i for [i] in generate(model, prompt.tolist(), max_new_tokens=50)]
+        expected = hf_model.generate(prompt, max_new_tokens=50, do_sample=False)[0, 9:]
     else:
-        inputs, n, start = source, 1, hf_model.config.pad_token_id
-        columns = generate(model, [[start]], sources=source.tolist(), max_new_tokens=50)
-    mask = torch.ones_like(inputs)
-    expected = hf_model.generate(inputs, attention_mask=mask, max_new_tokens=50, do_sample=False)[
-        0, n:
-    ]
-    assert [i for [i] in columns] == expected.tolist() and len(expected) == 50
+        start = hf_model.config.pad_token_id
+        steps = generate(model, [[start]], sources=source.tolist(), max_new_tokens=50)
+        ids = [i for [i] in steps]
+        expected = hf_model.generate(source, max_new_tokens=50, do_sample=False)[0, 1:]
+    assert ids == expected.tolist()
+    assert len(ids) == 50
 
 
 # another value for each key of config.json that logits depend on
@@ -236,118 +232,81 @@ def replaced(name, tensor):
     return lambda folder: change_tensors(folder, lambda tensors: tensors | {name: tensor})
 
 
-def headless_bert(tensors):
-    return {name[5:]: weight for name, weight in tensors.items() if name.startswith("bert.")}
-
-
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 BAD_KEYS = [
-    (LLAMA, dict(eos_token_id=None), "no end-of-text token: add eos_token"),
     (LLAMA, dict(model_type="mamba"), "model_type is 'mamba'; expected one of: gpt2, llama"),
-    (LLAMA, dict(hidden_size=...), "config.json of a llama model has no hidden_size"),
+    (LLAMA, dict(hidden_size=...), "config.json has no hidden_size, which this model needs"),
     (LLAMA, dict(hidden_size="wide"), "hidden_size is 'wide'; expected an integer at least 1"),
-    (LLAMA, dict(rope_parameters={"rope_theta": "abc"}), "does not describe a valid model: "),
-    (LLAMA, dict(rope_parameters={"rope_theta": 10**400}), "does not describe a valid model: "),
-    (
-        LLAMA,
-        dict(rope_scaling={"rope_type": "linear"}),
-        "rope_scaling conflicts with rope_parameters",
-    ),
-    (LLAMA, dict(rope_theta=500), "rope_theta conflicts with rope_parameters"),
-    (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
-    ("t5", dict(dense_act_fn="silu"), "dense_act_fn is 'silu', but other keys imply 'relu'"),
-    ("roberta", dict(pad_token_id=-5), "positions is left after pad_token_id .-5."),
-    (
-        "roberta",
-        dict(pad_token_id=10**18, max_position_embeddings=10**18 + 70),
-        "not describe a valid model",
-    ),
-    ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
-    (LLAMA, dict(num_hidden_layers=9999), "fewer tensors than config.json has layers .9999."),
-    ("t5", dict(num_layers=9999), "fewer tensors than config.json has layers .9999."),
-    ("qwen3", dict(num_hidden_layers=9999), "fewer tensors than config.json has layers .9999."),
-    (LLAMA, dict(vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
     (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'swish'"),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
-    (
-        LLAMA,
-        dict(quantization_config={"bits": 4}),
-        "quantization_config is .* this key is not supported",
-    ),
+    (LLAMA, dict(eos_token_id=None), "no end-of-text token: add eos_token"),
+    (LLAMA, dict(eos_token_id="2"), "eos_token_id is '2'; expected an integer or a list of"),
+    (LLAMA, dict(vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
+    (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
+    (LLAMA, dict(quantization_config={}), "quantization_config is {}; this key is not supported"),
+    (LLAMA, dict(rope_theta=500), "rope_theta conflicts with rope_parameters"),
+    (LLAMA, dict(rope_scaling={"type": "linear"}), "rope_scaling conflicts with rope_parameters"),
+    (LLAMA, dict(rope_parameters={"rope_theta": "a"}), "does not describe a valid model: "),
     (LLAMA, dict(rope_parameters={"rope_type": "none"}), "rope_type is 'none'; expected default"),
     (LLAMA, dict(rope_parameters={"type": "linear"}), "rope .linear. needs a value for factor"),
     (LLAMA, dict(rope_parameters={"odd": 1}), "rope .none. has no option 'odd'"),
     (LLAMA, dict(partial_rotary_factor=0.5, rope_parameters=...), "partial_rotary_factor is 0.5"),
-    ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
-    ("deepseek", dict(head_dim=2), "head_dim is 2, but other keys imply 4"),
-    ("deepseek", dict(qk_head_dim=8), "qk_head_dim is 8, but other keys imply 14"),
-    ("bart", dict(num_hidden_layers=1), "num_hidden_layers is 1, but other keys imply 2"),
-    ("bart", dict(is_encoder_decoder=None), "is_encoder_decoder is None; only True is supported"),
-    ("t5", dict(is_encoder_decoder=False), "is_encoder_decoder is False; only True is supported"),
-    (LLAMA, dict(is_encoder_decoder=True), "is_encoder_decoder is True; only False is supported"),
     ("nanochat", YARN, "needs attention_factor=1 in yarn"),
     ("nanochat", SHARPER, "needs attention_factor=1 in yarn"),
-    ("deepseek", dict(attention_bias=True), "attention_bias is True; only False is supported"),
-    (
-        "qwen3, a window",
-        dict(max_window_layers=1, layer_types=None),
-        "layer_types is a mixture; only one",
-    ),
-    (
-        "bart",
-        dict(encoder_ffn_dim=64),
-        "encoder_ffn_dim is 64 and decoder_ffn_dim is 48; only equal",
-    ),
+    ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
+    ("deepseek", dict(head_dim=2), "head_dim is 2; only 4 is supported"),
+    ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
+    ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
+    ("t5", dict(dense_act_fn="silu"), "dense_act_fn is 'silu'; only 'relu' is supported"),
+    ("t5", dict(is_encoder_decoder=False), "is_encoder_decoder is False; only True is supported"),
+    ("bart", dict(num_hidden_layers=1), "num_hidden_layers is 1; only 2 is supported"),
+    ("bart", dict(encoder_ffn_dim=64), "encoder_ffn_dim is 64 and decoder_ffn_dim is 48; only"),
 ]
+
+
+def written(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def removed(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def as_pickle(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def truncated(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without_norm(folder):
+    change_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != NORM})
+
+
+def without_head(folder):
+    body = "bert."
+    change_tensors(folder, lambda t: {n[5:]: w for n, w in t.items() if n.startswith(body)})
+
+
 BAD_FILES = [
-    (LLAMA, lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
-    (LLAMA, lambda f: (f / "config.json").write_text("[]"), "config.json is not a JSON object"),
-    (
-        LLAMA,
-        lambda f: (f / "config.json").unlink() or os.mkfifo(f / "config.json"),
-        "copy has no config.json",
-    ),
-    (LLAMA, lambda f: (f / "model.safetensors").unlink(), "copy has no model.safetensors\n"),
-    (
-        LLAMA,
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        "bin is not supported",
-    ),
-    (
-        LLAMA,
-        lambda f: (f / "model.safetensors").write_bytes(b"x" * 99),
-        "model.safetensors cannot be read",
-    ),
-    (
-        LLAMA,
-        lambda f: (f / "tokenizer.json").unlink(),
-        "has no tokenizer.json; write one with transformers",
-    ),
-    (LLAMA, lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be used"),
-    (
-        LLAMA,
-        lambda f: change_tensors(f, lambda t: {n: t[n] for n in t if n != NORM}),
-        f"lacks {NORM}",
-    ),
-    (
-        "bert",
-        lambda f: change_tensors(f, headless_bert),
-        "lacks its language-modeling head: cls.pred.* and 4 more",
-    ),
-    (LLAMA, replaced("odd", torch.ones(2)), "has an unknown tensor: odd"),
+    (LLAMA, written("config.json", "{"), "config.json cannot be read"),
+    (LLAMA, written("config.json", "[]"), "config.json is not a JSON object"),
+    (LLAMA, removed("config.json"), "copy has no config.json"),
+    (LLAMA, removed("model.safetensors"), "copy has no model.safetensors\n"),
+    (LLAMA, as_pickle, "no model.safetensors; save pytorch_model.bin as safetensors first"),
+    (LLAMA, truncated, "model.safetensors cannot be read"),
+    (LLAMA, removed("tokenizer.json"), "has no tokenizer.json; write one with transformers"),
+    (LLAMA, written("tokenizer.json", "{}"), "tokenizer.json cannot be used"),
+    (LLAMA, written("tokenizer_config.json", "[]"), "tokenizer_config.json is not a JSON"),
+    (LLAMA, without_norm, f"lacks {NORM}"),
+    ("bert", without_head, "lacks its language-modeling head: cls.predictions.bias, 5 tensors"),
+    (LLAMA, replaced("odd", torch.ones(2)), "1 tensors unknown to a llama model: odd"),
     (LLAMA, replaced(NORM, torch.ones(31)), rf"{NORM} is .31,.; .* implies .32,."),
     (LLAMA, replaced(NORM, torch.ones(32).char()), f"{NORM} is torch.int8; only float"),
-    (
-        LLAMA,
-        replaced(NORM, torch.full((32,), torch.nan)),
-        f"{NORM} has values that are NaN or infinite",
-    ),
-    (
-        LLAMA,
-        replaced(NORM, torch.full((32,), 1e300, dtype=torch.double)),
-        f"{NORM} has values .* infinite in float32",
-    ),
+    (LLAMA, replaced(NORM, torch.ones(32) * torch.nan), f"{NORM} has values that are NaN"),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
 ]
 
@@ -355,11 +314,15 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "change", "sentence"), BAD_KEYS + BAD_FILES)
 def test_invalid_folders_are_refused(name, change, sentence, copy, tmp_path, capsys):
     folder = copy(name)
-    _ = edit_config(folder, **change) if isinstance(change, dict) else change(folder)
+    if isinstance(change, dict):
+        edit_config(folder, **change)
+    else:
+        change(folder)
     assert run_command(main, ["import", "--from", str(folder), "--to", str(tmp_path / "run")]) == 4
     message = capsys.readouterr().err
     assert re.search(sentence, message)
-    assert message.count("\n") == 1 and {path.name for path in tmp_path.iterdir()} == {"copy"}
+    assert message.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"copy"}
 
 
 BAD_COMMANDS = [
@@ -379,19 +342,6 @@ def test_invalid_commands_are_refused(command, code, sentence, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_an_imported_run_cannot_be_resumed(copy, tmp_path):
-    """Folders beside it are left alone."""
-    (tmp_path / "run.draft").mkdir()
-    (tmp_path / "run.draft/notes.txt").write_text("precious")
-    import_run(copy("gpt2"), tmp_path / "run")
-    with pytest.raises(
-        CheckpointError, match=f"was imported .* init_from={tmp_path}/run trains from it"
-    ):
-        read_state(tmp_path / "run/checkpoints/step-00000000")
-    assert (tmp_path / "run.draft/notes.txt").read_text() == "precious"
-    assert {path.name for path in tmp_path.iterdir()} == {"run.draft", "run", "copy"}
-
-
 def test_sharded_weights(saved, tmp_path):
     """Of one file and shards, the file is read, as in transformers; the index may be stale."""
     hf_model, single = saved(LLAMA)
@@ -399,8 +349,8 @@ def test_sharded_weights(saved, tmp_path):
     assert len(list(folder.glob("*.safetensors"))) > 2
     assert_equal_logits(load(folder), hf_model)
     index = folder / "model.safetensors.index.json"
-    index.write_text(index.read_text().replace("model-00001-of", "../model-00001-of"))
-    with pytest.raises(HubError, match="is not an index of files in its folder"):
+    index.write_text(index.read_text().replace("model-00001-of", "model-00009-of"))
+    with pytest.raises(HubError, match="shards has no model-00009-of"):
         load_hf(folder)
     shutil.copy(single / "model.safetensors", folder)
     assert_equal_logits(load(folder), hf_model)
@@ -456,19 +406,6 @@ def test_half_precision_becomes_float32(tmp_path):
     folder = save(build_hf("mistral").to(torch.bfloat16), tmp_path / "half")
     hf_model = hf.MistralForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert_equal_logits(load(folder), hf_model.eval())
-
-
-@torch.no_grad()
-def test_loss_equals_that_of_transformers(saved):
-    """That of GPT-2 does in test_published.py."""
-    hf_model, folder = saved("flan")
-    source, text = random_tokens()
-    shifted = torch.cat(
-        [torch.full((2, 1), hf_model.config.decoder_start_token_id), text[:, :-1]], 1
-    )
-    model = load(folder)
-    total, n = loss(model.hidden(source, shifted), model.head, text)
-    assert (total / n).item() == pytest.approx(hf_model(source, labels=text).loss.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

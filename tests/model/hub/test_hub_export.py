@@ -1,26 +1,30 @@
 """Exported models load in transformers, with equal logits; models that fit no class are refused."""
 
-import json
+import os
 import random
 import re
+import stat
 import sys
 from dataclasses import replace
 from functools import reduce
-from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers as hf
 from safetensors.torch import save_file
+from torch import nn
 
 from configs import registry
 from configs.compose import compose
 from data.tokenizers.train import TOKENIZERS
 from model import hub
+from model.attention import ATTENTIONS, MultiHeadAttention
+from model.block import BLOCKS, PreNormBlock
+from model.feedforward import FFNS
 from model.hub import HubError, convert
+from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
-from model.hub.spec import spec_from_config
 from model.transformer import build_model
 from tests.model.hub.hub_models import logits, randomize
 from tests.parts import PARTS, names, part
@@ -211,24 +215,32 @@ def test_family_option(tmp_path):
     assert export(*without_pad, tmp_path / "bert").architecture == "BertForMaskedLM"
 
 
-def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
+def fail(*args):
+    raise OSError(28, "no space left on device")
+
+
+def save_mistaken(tensors, *args):
+    name = "model.layers.0.self_attn.q_proj.weight"
+    save_file(tensors | {name: tensors[name].roll(1, 0)}, *args)
+
+
+FAILURES = [(fail, OSError, "no space"), (save_mistaken, HubError, "read by import, the logits")]
+
+
+@pytest.mark.parametrize(("save", "error", "sentence"), FAILURES)
+def test_a_failed_export_leaves_nothing(save, error, sentence, tmp_path, monkeypatch):
     """A full disk, or a mistake in a family's table, which is found before the folder appears."""
+    monkeypatch.setattr(convert, "save_file", save)
+    with pytest.raises(error, match=sentence):
+        export(*build("model=modern"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
-    def fail(*args):
-        raise OSError(28, "no space left on device")
 
-    def save_mistaken(tensors, *args):
-        name = "model.layers.0.self_attn.q_proj.weight"
-        save_file(tensors | {name: tensors[name].roll(1, 0)}, *args)
-
-    for save, error, sentence in (
-        (fail, OSError, "no space"),
-        (save_mistaken, HubError, "read by import, the logits differ"),
-    ):
-        monkeypatch.setattr(convert, "save_file", save)
-        with pytest.raises(error, match=sentence):
-            export(*build("model=modern"), tmp_path / "out")
-        assert not list(tmp_path.iterdir())
+def replace_llama(monkeypatch, **changes):
+    """The only family is this one."""
+    family = LLAMA._replace(**changes)
+    monkeypatch.setattr(hub, "ALL", (family,))
+    monkeypatch.setitem(hub.FAMILIES, "llama", family)
 
 
 def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
@@ -239,44 +251,89 @@ def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
         table = LLAMA.tensors(spec, hf_config).items()
         return {re.sub("[qk]_proj", lambda name: names[name[0]], name): to for name, to in table}
 
-    mistaken = LLAMA._replace(tensors=swapped)
-    monkeypatch.setattr(hub, "ALL", (mistaken,))
-    monkeypatch.setitem(hub.FAMILIES, "llama", mistaken)
+    replace_llama(monkeypatch, tensors=swapped)
+    model = build("model=llama attention=mha_nobias")
     with pytest.raises(HubError, match="read by transformers, the logits differ by"):
-        export(*build("model=llama attention=mha_nobias"), tmp_path / "out")
+        export(*model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    export(*build("model=llama attention=mha_nobias"), tmp_path / "out")
+    export(*model, tmp_path / "out")
+
+
+def test_logits_are_compared_over_the_whole_context(tmp_path, monkeypatch):
+    """A window of 50 tokens that is lost is seen by a longer text alone."""
+    replace_llama(monkeypatch, spec=LLAMA.spec | {"attention.sliding_window": 50})
+    with pytest.raises(HubError, match="read by transformers, the logits differ by"):
+        export(*build("model=llama model.attention.sliding_window=50"), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
 
 def test_heads_that_do_not_divide_the_model(tmp_path, monkeypatch):
-    """LlamaForCausalLM refuses them; Mistral's takes the model. A refusal by transformers is one sentence."""
+    """LlamaForCausalLM refuses them; Mistral's takes the model. A refusal by transformers is one
+    sentence."""
+    sizes = ["model.d_model=40", "model.n_heads=3", *SIZES[1::2]]
     heads = "model=llama attention=mha_nobias model.attention.head_dim=16"
-    model = build(f"{heads} model.d_model=40", sizes=[*SIZES[1:2], "model.n_heads=3", SIZES[3]])
+    model = build(heads, sizes=sizes)
     assert export(*model, tmp_path / "out").architecture == "MistralForCausalLM"
     with pytest.raises(HubError, match="LlamaForCausalLM needs a model.d_model that is a multiple"):
         export(*model, tmp_path / "llama", "llama")
-    careless = LLAMA._replace(write=MISTRAL.write)
-    monkeypatch.setattr(hub, "ALL", (careless,))
-    monkeypatch.setitem(hub.FAMILIES, "llama", careless)
+    replace_llama(monkeypatch, write=MISTRAL.write)
     with pytest.raises(HubError, match="^transformers cannot load it: .*not a multiple of.*$"):
         export(*model, tmp_path / "llama")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
-def test_exported_config(tmp_path):
-    export(*build("model=llama position=rope_llama3 attention=gqa"), tmp_path / "out")
-    config = SimpleNamespace(**json.loads((tmp_path / "out/config.json").read_text()))
-    assert (config.model_type, config.num_key_value_heads, config.vocab_size) == ("llama", 2, 260)
-    assert config.rope_scaling["rope_type"] == "llama3" and config.rope_theta == 10000.0
-    assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (256, 257, 258)
-    assert load_hf(tmp_path / "out")[2].position == compose(["position=rope_llama3"]).model.position
+@pytest.fixture
+def umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
-def test_an_attention_of_your_own_is_refused():
-    """Its options are not those of any class."""
-    config = compose(["model=llama", "size=tiny"]).model
-    spec = spec_from_config(config, build_model(config, 64))
-    own = {name: value for name, value in spec.items() if name != "attention.bias"}
-    with pytest.raises(HubError, match="no class of transformers fits this model"):
-        hub.best_match(own, {"bos_token_id": 0, "eos_token_id": 0})
+def test_other_users_can_read_what_is_written(tmp_path, umask):
+    export(*build("model=llama"), tmp_path / "out")
+    import_run(tmp_path / "out", tmp_path / "run")
+    for path in (tmp_path / "out", tmp_path / "run", *tmp_path.glob("*/**/*")):
+        expected = 0o755 if path.is_dir() else 0o644
+        assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+
+class MyAttention(MultiHeadAttention):
+    """With the weights of another, but not its logits."""
+
+    def forward(self, x, *args, **options):
+        return -super().forward(x, *args, **options)
+
+
+class MixtureOfExperts(nn.Module):
+    def __init__(self, d_model: int, n_experts: int):
+        super().__init__()
+        self.experts = nn.Linear(d_model, n_experts * d_model)
+
+
+class MyBlock(PreNormBlock):
+    pass
+
+
+OWN_PARTS = [
+    (ATTENTIONS, "mine", MyAttention, {"attention": part("attention", "gqa")}),
+    (ATTENTIONS, "gqa", MyAttention, {"attention": part("attention", "gqa")}),
+    (FFNS, "mine", MixtureOfExperts, {"ffn": {"n_experts": 4}}),
+    (BLOCKS, "pre", MyBlock, {}),
+]
+
+
+@pytest.mark.parametrize("home", ["my_parts", "model.attention"])
+@pytest.mark.parametrize(("table", "kind", "own", "nodes"), OWN_PARTS)
+def test_a_part_of_your_own_is_refused(table, kind, own, nodes, home, tmp_path, monkeypatch):
+    """Whether it has a name of its own or takes that of another, in a file of its own or of ours."""
+    if own is MyBlock and home != "my_parts":
+        pytest.skip("a block of ours that is changed in its place cannot be told")
+    monkeypatch.setattr(own, "__module__", home)
+    monkeypatch.setitem(table, kind, own)
+    _, tokenizer, config = build("model=llama attention=gqa")
+    config = replace(config, **{name: node | {"kind": kind} for name, node in nodes.items()})
+    model = build_model(config, tokenizer.vocab_size)
+    with pytest.raises(HubError, match=f"has {own.__name__}, a part of your own"):
+        export(model, tokenizer, config, tmp_path / "out")
+    assert not list(tmp_path.iterdir())

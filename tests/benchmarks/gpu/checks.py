@@ -1,0 +1,213 @@
+"""The checks. Each yields figures; what is wrong is listed as `failed`."""
+
+import os
+import platform
+import signal
+import time
+import warnings
+from itertools import product
+
+import torch
+
+from configs.compose import compose
+from model.generate.decode import generate
+from model.transformer import build_model
+from tests.benchmarks.gpu.bench import saved
+from tests.parts import names
+from training import cost, distributed
+from training.step import LossModule
+
+
+def environment(bench):
+    """What this machine is."""
+    yield {"python": platform.python_version(), "torch": torch.__version__}
+    if not bench.tiny:
+        yield {"gpu": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
+        yield {"peak_flops": bench.precision("bf16").peak_flops()}
+
+
+# ---- what is computed
+
+MASKS = (
+    "model=llama model.attention.sliding_window=5",
+    "model=gpt2 model.attention.logit_softcap=30",
+    "model=gpt2 position=alibi",
+)
+
+
+@torch.no_grad()
+def randomize(model):
+    """No weight stays zero or one, which would hide an error."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        parameter += 0.03 * torch.randn(parameter.shape, generator=generator)
+
+
+def results(module, batch, precision):
+    """{name: tensor} of a forward and a backward pass."""
+    batch = batch.to(precision.device)
+    module.zero_grad()
+    with precision.autocast():
+        logits = module.model(**batch.inputs)
+        loss = module(*batch)
+    loss.backward()
+    gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+    found = {
+        "logits": logits,
+        "loss": loss,
+        "gradient": torch.cat(gradients),
+    }
+    return {name: tensor.detach().double().cpu() for name, tensor in found.items()}
+
+
+def greedy(model):
+    """Ids that follow prompts of two lengths: through padding, and the cache."""
+    if model.kind == "encoder":
+        return []
+    prompts = [[1, 2, 3], [4, 5, 6, 7, 8]]
+    sources = prompts if model.kind == "encoder_decoder" else None
+    ids = list(generate(model.eval(), prompts, sources=sources, max_new_tokens=12))
+    model.train()
+    return ids
+
+
+def numerics(bench):
+    """Presets and masks on the device in float32 and bfloat16, beside the CPU in float32."""
+    matmuls = torch.get_float32_matmul_precision()
+    fp32 = bench.precision("fp32")
+    for overrides in [*(f"model={name}" for name in names("model")), *MASKS]:
+        small = ["size=tiny", "model.context_length=32", "model.dropout=0"]
+        config = compose([*overrides.split(), *small])
+        module = LossModule(build_model(config.model, bench.vocab_size), config.loss)
+        randomize(module.model)
+        batch = bench.batch(config, 4)
+        torch.set_float32_matmul_precision("highest")  # no TF32
+        expected = results(module, batch, fp32._replace(device=torch.device("cpu")))
+        text = greedy(module.model)
+        module.to(bench.device)
+        exact = results(module, batch, fp32)
+        wrong = [] if greedy(module.model) == text else ["greedy text"]
+        torch.set_float32_matmul_precision(matmuls)
+        rough = results(module, batch, bench.precision("bf16"))
+        errors = {}
+        for found, dtype, limit in ((exact, "fp32", 1e-4), (rough, "bf16", 0.1)):
+            for name, tensor in expected.items():
+                error = ((found[name] - tensor).norm() / tensor.norm()).item()
+                errors[f"{dtype}_{name}"] = error
+                wrong += [] if error < limit else [f"{dtype}_{name}"]
+        yield {overrides: errors, "failed": [f"{overrides}: {name}" for name in wrong]}
+
+
+def precisions(bench):
+    """The same run in float32, in half precision, and with activation checkpointing."""
+    cases = ("precision=fp32", "precision=bf16", "precision=fp16", "train.recompute=block")
+    losses = []
+    for overrides in cases:
+        name = overrides.partition("=")[2]
+        figures = bench.train(name, "train.micro_batch_size=8", overrides)
+        losses.append(figures["val_loss"])
+        error = abs(losses[-1] / losses[0] - 1)
+        yield {name: figures, "failed": [] if error < 0.02 else [name]}
+
+
+def shared(bench):
+    """DDP and FSDP of one process (by NCCL on a GPU) have the losses of plain training."""
+    cases = {}
+    for case in ("ddp fp32 adamw", "fsdp fp32 muon", "fsdp bf16 adamw"):
+        parallel, dtype, optimizer = case.split()
+        overrides = [f"precision={dtype}", f"optimizer={optimizer}", "size=small", "train.steps=10"]
+        expected = bench.train(f"{parallel}-{dtype}", *overrides)["val_loss"]
+        cases[case] = (expected, [*overrides, f"parallel={parallel}"])
+    # as torchrun --nproc_per_node=1 starts train.py, which refuses to share with nobody
+    os.environ["RANK"] = "0"
+    os.environ["LOCAL_RANK"] = "0"
+    os.environ["WORLD_SIZE"] = "1"
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = "0"
+    distributed.choose_parallel = lambda config, size: config.parallel
+    for case, (expected, overrides) in cases.items():
+        error = abs(bench.train(case.replace(" ", "-"), *overrides)["val_loss"] / expected - 1)
+        torch.distributed.destroy_process_group()
+        limit = 1e-3 if "fp32" in case else 0.02
+        yield {case: error, "failed": [] if error < limit else [case]}
+
+
+def fitting(bench):
+    """The search for a micro-batch in a fifth of the memory finds one that runs."""
+    if not bench.tiny:
+        torch.cuda.set_per_process_memory_fraction(0.2)
+    figures = bench.train("fitted", "train.batch_size=128", "train.steps=5")
+    all_fit = figures["micro_batch_size"] == 128
+    yield figures | {"failed": ["all rows fit"] if all_fit else []}
+
+
+def resume(*overrides):
+    """A check: is a run the same to the byte when it is repeated, or stopped and resumed?"""
+
+    def check(bench):
+        settings = ["size=small", "model.dropout=0.1", "train.steps=20", *overrides]
+        yield bench.train("first", *settings)
+        expected = saved("first")
+        yield {"checkpoint_bytes": sum(map(len, expected))}
+        bench.train("again", *settings)
+        stop = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+        bench.train("stopped", *settings, before=stop)
+        yield {"stopped_early": saved("stopped") != expected}
+        bench.train("stopped", *settings, "resume=true")
+        equal = {"repeats": saved("again") == expected, "resumes": saved("stopped") == expected}
+        is_promised = bench.tiny or "deterministic=true" in overrides
+        yield equal | {"failed": [name for name in equal if is_promised and not equal[name]]}
+
+    return check
+
+
+# ---- how fast, and in how much memory
+
+
+def training(*overrides):
+    """A check: the speed of a run of GPT-2, and its memory beside what dry_run=true estimates."""
+
+    def check(bench):
+        figures = bench.train("run", *overrides)
+        config = bench.config(*overrides)
+        dtype = torch.bfloat16
+        counted = cost.count(config, dtype, bench.vocab_size)
+        rows = figures["micro_batch_size"]
+        estimated = counted.memory(rows, config.train.recompute, 1, dtype) / 1e9
+        yield {"parameters": counted.n, "estimated_gb": estimated} | figures
+
+    return check
+
+
+def compilation(bench):
+    """A step of GPT-2 is one graph, compiled once, and waits for the GPU once."""
+    from torch._dynamo.utils import counters
+
+    def count_waits(mode):
+        if not bench.tiny:
+            torch.cuda.set_sync_debug_mode(mode)
+
+    before = {3: lambda: count_waits("warn"), 5: lambda: count_waits("default")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figures = bench.train("run", "compile=true", "train.micro_batch_size=16", before=before)
+    waits = [w for w in caught if "called a synchronizing CUDA operation" in str(w.message)]
+    graphs = counters["stats"]["unique_graphs"]
+    breaks = [text[:120] for text in counters["graph_break"]]
+    yield figures | {"graphs": graphs, "breaks": breaks, "waits_per_step": len(waits) / 2}
+    is_right = graphs == 1 and not breaks and len(waits) == bench.pick(2, 0)
+    yield {"failed": [] if is_right else ["graphs, breaks or waits"]}
+
+
+def decoding(bench):
+    """Tokens per second of GPT-2 in bfloat16, with and without the kernels of cuDNN."""
+    config = bench.config()
+    model = build_model(config.model, bench.vocab_size).to(bench.device, torch.bfloat16).eval()
+    for rows, cudnn in product(bench.pick((1, 64), (1, 2)), (True, False)):
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        prompts = bench.batch(config, rows).inputs["tokens"][:, :16].tolist()
+        for _ in range(2):  # the first call plans its kernels
+            start = time.perf_counter()
+            n_steps = len(list(generate(model, prompts, max_new_tokens=bench.pick(128, 4))))
+        speed = rows * n_steps / (time.perf_counter() - start)
+        yield {f"{rows}_{'with' if cudnn else 'without'}_cudnn": speed}

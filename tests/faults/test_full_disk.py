@@ -1,0 +1,134 @@
+"""A full disk costs a run at most its last checkpoint: what it has saved stays whole."""
+
+import os
+import re
+import resource
+import shutil
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from model import checkpoint
+from tests.faults.harness import (
+    RUN,
+    assert_equal,
+    assert_equal_weights,
+    home,
+    resume,
+    run,
+    verified_steps,
+)
+from tests.faults.shim import Shim, full, operations
+
+TRIALS = 75  # over all operations
+LONG = ["train.steps=9", "checkpoint.keep=20", "eval.every=null", "sample.every=null"]
+
+
+@cache
+def number_of_operations() -> int:
+    cwd = home() / "full"
+    cwd.mkdir()
+    return len(operations(cwd))
+
+
+def check_once(number: int, cwd: Path) -> None:
+    at = 1 + number * number_of_operations() // TRIALS
+    code, output = run(cwd, act=Shim(full, at))
+    assert "Traceback" not in output
+    if code == 0:
+        assert_equal_weights(cwd / RUN)
+    else:  # before the first step, or at the last checkpoint
+        assert code == 6, output
+        [error] = re.findall("error: .*", output)
+        assert "no space left on device" in error
+        verified_steps(cwd / RUN)
+    if code or "warning: " not in output:
+        resume(cwd)
+        assert_equal(cwd / RUN)
+
+
+@pytest.mark.parametrize("number", range(0, TRIALS, 15))
+def test_smoke(number, tmp_path):
+    check_once(number, tmp_path)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(TRIALS))
+def test_once_at_every_other_operation(number, tmp_path):
+    """At most a warning, and the same weights; or one sentence, and a run that can be resumed."""
+    check_once(number, tmp_path)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("at", range(1, 200, 8))
+def test_from_an_operation_on(at, tmp_path):
+    """Three checkpoints fail, then the run ends."""
+    code, output = run(tmp_path, *LONG, act=Shim(full, at, always=True))
+    assert code == 6, output
+    assert "Traceback" not in output
+    saved = verified_steps(tmp_path / RUN)
+    assert saved == list(range(1, len(saved) + 1))
+    assert output.count("a checkpoint could not be saved") <= 2
+    output = resume(tmp_path, *LONG)
+    assert not saved or f"resuming from step {len(saved)}" in output
+
+
+def limit_files(*sizes: int) -> None:
+    """The largest size of a file that may be written, from the first file of tensors on, from the
+    second, and so on. It is what safetensors sees of a full disk."""
+    real = checkpoint.save_file
+    left = list(sizes)
+
+    def save_file(*arguments: Any) -> None:
+        if left:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (left.pop(0), resource.RLIM_INFINITY))
+        real(*arguments)
+
+    checkpoint.save_file = save_file
+
+
+@pytest.mark.parametrize("file", ["model", "optimizer"])
+def test_while_tensors_are_written(file, tmp_path):
+    """Of the first checkpoint; the second succeeds."""
+    free = resource.RLIM_INFINITY
+    sizes = [10_000, free] if file == "model" else [free, 10_000, free]
+    code, output = run(tmp_path, act=partial(limit_files, *sizes))
+    assert code == 0
+    [warning] = re.findall("warning: .*", output)
+    assert f"step-00000001.draft/{file}.safetensors: file too large" in warning
+    assert_equal(tmp_path / RUN)
+
+
+def test_tensors_that_can_never_be_written(tmp_path):
+    assert run(tmp_path, "train.steps=2")[0] == 0
+    code, output = run(tmp_path, *LONG, "resume=true", act=partial(limit_files, 10_000))
+    assert code == 6, output
+    assert "error: runs/run/checkpoints/step-00000005.draft/model.safetensors" in output
+    assert verified_steps(tmp_path / RUN) == [1, 2]
+
+
+def test_free_space_is_checked_before_the_first_step(tmp_path):
+    def act() -> None:
+        shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
+
+    code, output = run(tmp_path, act=act)
+    assert code == 6
+    assert re.search("error: the checkpoints .* need .* KiB and the disk has 1000 bytes", output)
+    assert not (tmp_path / RUN).exists()
+
+
+def test_a_run_whose_folder_is_moved_ends(tmp_path):
+    """It writes no second folder, which would lack the settings."""
+
+    def move(name: str, path: str, argument: Any) -> None:
+        if name == "mkdir" and path.endswith("step-00000002.draft"):
+            os.rename(RUN, "moved")
+
+    code, output = run(tmp_path, *LONG, act=Shim(move, always=True))
+    assert code == 6, output
+    assert output.count("warning: a checkpoint could not be saved") == 2
+    assert not (tmp_path / RUN).exists()
+    assert verified_steps(tmp_path / "moved") == [1]
