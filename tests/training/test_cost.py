@@ -15,7 +15,6 @@ from training.cost import count, count_model, known_vocab_size
 DRY = ["dry_run=true", "data.path=nowhere"]
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("overrides", ["model=gpt2", "model=t5", "model=bert optimizer=adamw"])
 def test_counts_are_those_of_the_model(overrides):
     config = compose([*overrides.split(), "size=tiny", "model.n_layers=4"])
