@@ -6,6 +6,7 @@ import random
 import select
 import signal
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def end_in_time(pid: int) -> int:
 @cache
 def whole_run(parallel: str) -> Path:
     """The folder of a run of two processes that was never interrupted."""
+    for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"):
+        import_module(module)  # of FSDP: seconds that are spent once, before the forks
     cwd = home() / parallel
     cwd.mkdir()
     pids, _store = start_two(cwd, f"parallel={parallel}")
@@ -141,3 +144,61 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
     pids, _store = start_two(tmp_path, *overrides, "resume=auto")
     assert [end_in_time(pid) for pid in pids] == [0, 0]
     assert_equal(tmp_path / RUN, expected)
+
+
+# ---- torchrun
+
+TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+LONG = ["train.steps=200", "checkpoint.every=50", "eval.every=null", "sample.every=null"]
+SENT = [  # the signal, its receiver, and how the processes share the model
+    ("SIGTERM", "both", "ddp"),
+    ("SIGUSR2", "one", "fsdp"),
+    ("SIGINT", "torchrun", "ddp"),
+]
+
+
+def start_torchrun(cwd: Path, parallel: str, *overrides: str) -> subprocess.Popen:
+    usual = overridden("data.cache=cache", *LONG, f"parallel={parallel}", *overrides)
+    command = [*TWO, str(ROOT / "train.py"), *usual]
+    pipe = subprocess.PIPE
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def last_checkpoint(folder: Path) -> dict[str, bytes]:
+    [*_, newest] = sorted(folder.glob("checkpoints/step-*"))
+    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
+
+
+@cache
+def whole_torchrun(parallel: str) -> Path:
+    cwd = home() / f"torchrun-{parallel}"
+    cwd.mkdir()
+    process = start_torchrun(cwd, parallel)
+    assert process.communicate(timeout=LIMIT) and process.returncode == 0
+    return cwd / RUN
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("name", "receiver", "parallel"), SENT)
+def test_a_signal_to_torchrun(name, receiver, parallel, tmp_path):
+    process = start_torchrun(tmp_path, parallel)
+    for line in process.stdout:
+        if line.startswith("step      3 "):
+            break
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    receivers = {"both": children, "one": children[1:], "torchrun": [process.pid]}
+    for pid in receivers[receiver]:
+        os.kill(int(pid), signal.Signals[name])
+    output, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1, errors
+    assert "stopped; to resume: python train.py name=run resume=true" in output
+    ours = errors.partition("torch/distributed/elastic")[0]
+    assert "Traceback" not in ours
+    if receiver != "torchrun":
+        assert re.search(r"exitcode *: 75", errors), errors
+
+    process = start_torchrun(tmp_path, parallel, "resume=true")
+    errors = process.communicate(timeout=LIMIT)[1]
+    assert process.returncode == 0, errors
+    assert last_checkpoint(tmp_path / RUN) == last_checkpoint(whole_torchrun(parallel))
