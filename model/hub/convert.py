@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from configs.cli import expand_user
@@ -25,6 +24,7 @@ from model.checkpoint import (
     model_config,
     model_tensors,
     read_config,
+    write_tensors,
 )
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
@@ -172,9 +172,8 @@ def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokeniz
     for hf_name, (rule, names, _) in resolve(family.tensors(spec, hf_config), tensors).items():
         hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
     weights = draft / "model.safetensors"
-    save_file(hf_tensors, weights, {"format": "pt"})
+    write_tensors(weights, hf_tensors)
     write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
     for name, content in {"config": hf_config, "generation_config": ids}.items():
         (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
-    shutil.copymode(draft / "config.json", weights)  # save_file lets only its owner read it

@@ -77,7 +77,7 @@ def test_every_objective(run, overrides, seen):
             "has no field 'question'; its fields are: source, target",
         ),
         (
-            [*PAIR_TABLE, "objective.too_long=error", "model.context_length=8"],
+            [*PAIR_TABLE, "objective=pairs", "objective.too_long=error", "model.context_length=8"],
             3,
             "long for a context of 8",
         ),
