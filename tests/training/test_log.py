@@ -84,4 +84,5 @@ def test_a_failing_service_costs_one_warning(start, monkeypatch):
 
     monkeypatch.setattr("wandb.init", init)
     code, _, errors = start("wandb.mode=online", "train.steps=2", "log.every=1")
-    assert code == 0 and errors == "warning: no wandb (ConnectionError: refused)\n"
+    assert code == 0 and errors.count("warning: ") == 1
+    assert "warning: no wandb (ConnectionError: refused)\n" in errors
