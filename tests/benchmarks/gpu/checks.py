@@ -169,8 +169,9 @@ def training(*overrides):
         figures = bench.train("run", *overrides)
         rows = figures["micro_batch_size"]
         counted = cost.count(bench.config(*overrides), torch.bfloat16, bench.vocab_size)
-        estimated = counted.memory(rows, "none", 1, torch.bfloat16)
-        yield {"parameters": counted.n, "estimated_gb": estimated / 1e9} | figures
+        estimated = counted.memory(rows, shards=1)
+        parameters = counted.parameters.total()
+        yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
 
     return check
 
