@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,9 +62,7 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
     return source, objective, cache, val_fraction
 
 
-def load(
-    config: Config, tokenizer: Tokenizer | None = None, report: Report | None = None
-) -> Loaders:
+def load(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
     source, objective, cache, val_fraction = build_data(config)
 
@@ -73,7 +71,7 @@ def load(
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    with tokenizing_progress() if report is None else nullcontext(report) as report:
+    with tokenizing_progress() as report:
         corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
         loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
         train, validation = (

@@ -61,6 +61,7 @@ class TokenLoader(Loader):
 
         self.tokens_per_example = length
         self.n = (self.part.n_tokens - lookahead) // length
+
         if self.n < 1:
             sizes = f"{self.part.n_tokens} tokens, and a window needs {length + lookahead}"
             hint = "give more text or lower model.context_length"
@@ -90,6 +91,7 @@ class TokenLoader(Loader):
         shorter one."""
         ids = eval_subset(self.n, limit)
         starts = range(0, len(ids), self.batch_size)
+
         for start in starts[rank::world_size]:
             batch = ids[start : start + self.batch_size]
             yield self.make(batch, row_draw("evaluation", batch))
@@ -160,6 +162,7 @@ class PairLoader(Loader):
         targets = self.part.texts(2 * pairs + 1)
 
         end = self.tokenizer.specials["end"]
+
         for i, (n, m) in enumerate(self.lengths[ids[rows]]):
             sources[i] = sources[i][:n]
             targets[i] = np.append(targets[i], end)[: m + 1]

@@ -224,10 +224,12 @@ class Seq2Seq:
         """(pair, 2): how much of each source and target fits."""
         sources, targets = lengths.T
         room = self.context_length - 1  # beside the start token
+
         if self.is_joined:  # both share the room, and either has at least half of it
             targets = np.minimum(targets, np.maximum(room - sources, room // 2))
             sources = np.minimum(sources, room - targets)
             return np.stack([sources, targets], 1)
+
         return np.minimum(lengths, [self.context_length, room])
 
     def widths(self, lengths: ndarray) -> ndarray:

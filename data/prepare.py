@@ -92,9 +92,11 @@ def cut_document(document: Document, val_fraction: float) -> Iterator[Chunk]:
     """The end of a single document is for validation. It has no end token to learn."""
     length = sum(map(len, document.chunks()))
     cut = int(length * (1 - val_fraction))
+
     if not 0 < cut < length:
         reason = f"too few characters ({length:,}) for data.val_fraction={val_fraction}"
         raise DataError(f"{document.name} has {reason}")
+
     for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
         chunks = slice_chunks(document.chunks(), start, stop)
         yield from text_chunks(split, document.name, chunks, has_end=False)

@@ -1,4 +1,4 @@
-"""The split depends on content alone, and a cached corpus is complete, unchanged, and never stale."""
+"""The split depends on content alone, and a cached corpus is complete and never stale."""
 
 import os
 import subprocess

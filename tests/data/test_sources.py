@@ -1,4 +1,4 @@
-"""Sources yield their text in order and unchanged; what cannot be read is an error that says where."""
+"""Sources yield their text in order and unchanged; an error says what cannot be read, and where."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Every tokenizer decodes what it encodes, has a complete state, and parses no special tokens in text."""
+"""Every tokenizer decodes what it encodes, has a complete state, and finds no special tokens in
+text."""
 
 import json
 import os
@@ -36,7 +37,7 @@ def test_round_trip(tokenizer):
 
 
 def test_special_tokens_are_not_text(tokenizer):
-    """Their names in a text are characters, no text encodes to their ids, and they decode to nothing."""
+    """Their names in a text are characters, no text has their ids, and they decode to nothing."""
     text = TEXT if tokenizer.kind == "char" else "<|endoftext|><|end|><mask><|mask|><end>"
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids.tolist()) == text
