@@ -110,10 +110,10 @@ def full(name: str, path: str, argument: Any) -> NoReturn:
 
 
 def operations(cwd: Path, *overrides: str, below: str = "/runs/") -> list[list[Any]]:
-    """[name, path, argument] of the disk operations of a run; of an fsync, all bytes of the file."""
+    """[name, path, argument] of the disk operations of a run; of an fsync, what is in the file."""
     log = cwd.with_suffix(".log")
 
-    def note(name: str, path: str, argument: Any) -> None:
+    def note(name, path, argument):
         if name == "fsync" and os.path.isfile(path):
             with REAL_OPEN(path, "rb") as file:
                 argument = file.read()

@@ -1,4 +1,4 @@
-"""Cached tokens are complete or absent: after a kill, on a full disk, and with two processes at once."""
+"""Cached tokens are complete or absent: after a kill, on a full disk, and with two processes."""
 
 import os
 import re
@@ -65,16 +65,16 @@ def test_two_processes_tokenize_once(tmp_path):
     """The first stops in the middle, until the second has come to the lock."""
     reads, writes = os.pipe()
 
-    def first(name: str, path: str, argument: object) -> None:
+    def first(name, path, argument):
         if name == "mkdir" and path.endswith(".draft"):
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def second(name: str, path: str, argument: object) -> None:
+    def second(name, path, argument):
         if path.endswith(".lock"):
             os.write(writes, b"at the lock")
 
     def note(act):
-        def both(name: str, path: str, argument: object) -> None:
+        def both(name, path, argument):
             if name == "rename" and is_corpus(str(argument)):
                 with REAL_OPEN(tmp_path / "renamed", "a") as file:
                     file.write("x")

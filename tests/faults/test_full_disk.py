@@ -4,10 +4,9 @@ import os
 import re
 import resource
 import shutil
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,26 +15,19 @@ from tests.faults.harness import (
     RUN,
     assert_equal,
     assert_equal_weights,
-    home,
     resume,
     run,
     verified_steps,
 )
-from tests.faults.shim import Shim, full, operations
+from tests.faults.shim import Shim, full
+from tests.faults.test_kill import number_of_operations
 
 TRIALS = 75  # over all operations
 LONG = ["train.steps=9", "checkpoint.keep=20", "eval.every=null", "sample.every=null"]
 
 
-@cache
-def number_of_operations() -> int:
-    cwd = home() / "full"
-    cwd.mkdir()
-    return len(operations(cwd))
-
-
 def check_once(number: int, cwd: Path) -> None:
-    at = 1 + number * number_of_operations() // TRIALS
+    at = 1 + number * number_of_operations("new") // TRIALS
     code, output = run(cwd, act=Shim(full, at))
     assert "Traceback" not in output
     if code == 0:
@@ -82,7 +74,7 @@ def limit_files(*sizes: int) -> None:
     real = checkpoint.save_file
     left = list(sizes)
 
-    def save_file(*arguments: Any) -> None:
+    def save_file(*arguments):
         if left:
             resource.setrlimit(resource.RLIMIT_FSIZE, (left.pop(0), resource.RLIM_INFINITY))
         real(*arguments)
@@ -111,7 +103,7 @@ def test_tensors_that_can_never_be_written(tmp_path):
 
 
 def test_free_space_is_checked_before_the_first_step(tmp_path):
-    def act() -> None:
+    def act():
         shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
 
     code, output = run(tmp_path, act=act)
@@ -123,7 +115,7 @@ def test_free_space_is_checked_before_the_first_step(tmp_path):
 def test_a_run_whose_folder_is_moved_ends(tmp_path):
     """It writes no second folder, which would lack the settings."""
 
-    def move(name: str, path: str, argument: Any) -> None:
+    def move(name, path, argument):
         if name == "mkdir" and path.endswith("step-00000002.draft"):
             os.rename(RUN, "moved")
 

@@ -1,6 +1,6 @@
 """A run that is killed at any moment resumes, and ends equal to one that was never killed.
 
-`pytest -m faults` kills 150 + 300 + 160 + 400 runs here.
+`pytest -m faults` kills 150 + 300 + 160 + 25 + 400 runs here.
 """
 
 import random
@@ -9,11 +9,11 @@ import signal
 import time
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from model import checkpoint
+from model.checkpoint import read_best, step_name
 from tests.faults.harness import (
     RUN,
     Act,
@@ -97,7 +97,7 @@ def kill_in_file(number: int, seconds: float) -> None:
     real = checkpoint.save_file
     count = 0
 
-    def save_file(*arguments: Any) -> None:
+    def save_file(*arguments):
         nonlocal count
         count += 1
         if count == number:
@@ -114,6 +114,32 @@ def test_in_a_file_of_tensors(number, delay, tmp_path):
     """safetensors writes it in a few hundred microseconds."""
     assert is_killed(tmp_path, partial(kill_in_file, number, 20e-6 * 1.25**delay))
     assert_resumes(tmp_path)
+
+
+def fine_tune(cwd: Path, act: Act | None = None) -> int:
+    """With so high a learning rate that the weights it begins with stay the best."""
+    of_the_model = ("size", "tokenizer", "model")
+    arguments = [o for o in overridden("optimizer.lr=10") if not o.startswith(of_the_model)]
+    return end(start(cwd, [*arguments, f"init_from={home() / RUN}", "resume=auto"], act))
+
+
+@cache
+def whole_tuned_run() -> Path:
+    cwd = home() / "tuned"
+    cwd.mkdir()
+    assert fine_tune(cwd) == 0
+    assert read_best(cwd / RUN) == step_name(0)
+    return cwd / RUN
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("at", range(1, 100, 4))
+def test_a_fine_tuned_run(at, tmp_path):
+    """It has a checkpoint before its first step."""
+    expected = whole_tuned_run()
+    assert fine_tune(tmp_path, Shim(kill, at)) < 0
+    assert fine_tune(tmp_path) == 0
+    assert_equal(tmp_path / RUN, expected)
 
 
 @cache

@@ -1,10 +1,13 @@
-"""However a run of two processes ends, both of them end, each with its exit code and a sentence; and
-the run resumes to the bytes of one that was never interrupted."""
+"""However a run of two processes ends, both of them end, each with its exit code and a sentence;
+and the run resumes to the bytes of one that was never interrupted."""
 
 import os
 import random
+import re
 import select
 import signal
+import subprocess
+import sys
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -27,10 +30,10 @@ from tests.faults.harness import (
 )
 from tests.faults.shim import Shim, full, kill
 from tests.faults.test_signals import send
+from tests.parts import ROOT
 
 LIMIT = 240  # seconds in which both processes end
 LOST = "another process of this run has ended or does not respond"
-SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2]
 WAYS = {  # to end: the exit codes of the process to which it happens, and of the other one
     "SIGTERM": (75, 75),
     "SIGINT": (75, 75),
@@ -47,7 +50,7 @@ WAYS = {  # to end: the exit codes of the process to which it happens, and of th
 
 
 def start_two(cwd: Path, *overrides: str, act: Any = lambda rank: None) -> tuple[list[int], Any]:
-    """The ids of two processes that share a run, each after act(its rank); and what they meet in."""
+    """The ids of two processes that share a run, each after act(its rank); and where they meet."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
     def prepare(rank: int) -> None:
@@ -91,7 +94,7 @@ def spoil(kind: str, call: int) -> None:
     real = Decoder.hidden
     count = 0
 
-    def hidden(*arguments: Any, **options: Any) -> torch.Tensor:
+    def hidden(*arguments, **options):
         nonlocal count
         count += 1
         if kind == "bug" and count == call:

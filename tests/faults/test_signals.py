@@ -1,4 +1,4 @@
-"""A run that gets a signal finishes its step, saves, exits with 75, and resumes to the same bytes."""
+"""After a signal, a run finishes its step, saves, exits with 75, and resumes to the same bytes."""
 
 import os
 import random
@@ -45,7 +45,7 @@ def send(owner: Any, name: str, call: int, *numbers: int) -> None:
     real = getattr(owner, name)
     count = 0
 
-    def function(*arguments: Any, **options: Any) -> Any:
+    def function(*arguments, **options):
         nonlocal count
         count += 1
         if count == call:
@@ -89,7 +89,7 @@ def test_in_any_forward_pass(seed, tmp_path):
 @pytest.mark.faults
 @pytest.mark.parametrize("at", range(2, 100, 4))
 def test_at_an_operation_of_the_disk(at, tmp_path):
-    def act(name: str, path: str, argument: Any) -> None:
+    def act(name, path, argument):
         os.kill(os.getpid(), signal.SIGTERM)
 
     code, output = run(tmp_path, act=Shim(act, at, below="/runs/run/checkpoints"))
