@@ -219,9 +219,9 @@ def fail(*args):
     raise OSError(28, "no space left on device")
 
 
-def save_mistaken(tensors, *args):
+def save_mistaken(path, tensors):
     name = "model.layers.0.self_attn.q_proj.weight"
-    save_file(tensors | {name: tensors[name].roll(1, 0)}, *args)
+    save_file(tensors | {name: tensors[name].roll(1, 0)}, path, {"format": "pt"})
 
 
 FAILURES = [(fail, OSError, "no space"), (save_mistaken, HubError, "read by import, the logits")]
@@ -230,7 +230,7 @@ FAILURES = [(fail, OSError, "no space"), (save_mistaken, HubError, "read by impo
 @pytest.mark.parametrize(("save", "error", "sentence"), FAILURES)
 def test_a_failed_export_leaves_nothing(save, error, sentence, tmp_path, monkeypatch):
     """A full disk, or a mistake in a family's table, which is found before the folder appears."""
-    monkeypatch.setattr(convert, "save_file", save)
+    monkeypatch.setattr(convert, "write_tensors", save)
     with pytest.raises(error, match=sentence):
         export(*build("model=modern"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
