@@ -101,9 +101,11 @@ class Sampler:
         )
         stops = self.options.stop
         if not self.continues:
-            return Row(prompt, ids, sample_id, "", TextStream(self.tokenizer, stops))
+            stream = TextStream(self.tokenizer, stops)
+            return Row(prompt, ids, sample_id, "", stream)
         ids = ids or self.before or [self.specials["end"]]
-        return Row(prompt, ids, sample_id, prompt, TextStream(self.tokenizer, stops, ids))
+        stream = TextStream(self.tokenizer, stops, ids)
+        return Row(prompt, ids, sample_id, prompt, stream)
 
     def generate(self, rows: list[Row], live: bool) -> None:
         """The new text of each row, printed as it grows if `live`."""
@@ -140,20 +142,23 @@ class Sampler:
         for row in rows:
             if self.specials["mask"] not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-        results = fill_masks(self.model, [row.ids for row in rows], self.specials)
-        for row, (ids, predictions) in zip(rows, results, strict=True):
-            for number, top in enumerate(predictions, 1):
+        prompts = [row.ids for row in rows]
+        results = fill_masks(self.model, prompts, self.specials)
+        for row, filled in zip(rows, results, strict=True):
+            for number, top in enumerate(filled.predictions, 1):
                 row.stream.push(*top[0])
                 named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in top)
                 row.notes += f"  {MASK} {number}: {named}\n"
-            end = len(ids) - len(self.after)
-            row.stream.text = decode(ids[len(self.before) : end])
+            start = len(self.before)
+            end = len(row.ids) - len(self.after)
+            row.stream.text = decode(filled.ids[start:end])
 
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}
         if self.model.kind == "encoder_decoder":
             target = [self.specials["start"], *row.stream.ids[:-1]]
-            inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
+            length = self.model.context_length
+            inputs = {"source": row.ids, "tokens": target[:length]}
         maps = attention_maps(self.model, inputs)
         path = expand_user(self.options.attention_map)
         draw_maps(maps, self.tokenizer.decode_with_specials, path)
@@ -176,7 +181,8 @@ def print_json(row: Row) -> None:
         "logprobs": stream.logprobs,
         "finish_reason": stream.finish_reason,
     }
-    show(json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n")
+    line = json.dumps(fields, ensure_ascii=sys.stdout.isatty())
+    show(f"{line}\n")
 
 
 def interact(sampler: Sampler) -> None:

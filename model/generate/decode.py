@@ -16,7 +16,10 @@ NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
 Rows = list[list[int]]  # of token ids
 
 
-def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
+def left_pad(
+    rows: Rows,
+    model: Any,
+) -> tuple[Tensor, Tensor | None]:
     """(tokens, visible); visible is None where nothing is padded. Token ids are checked here, where
     they enter, so that no forward pass needs to."""
     table = model.embedding.table
@@ -30,11 +33,13 @@ def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
             raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
     padding = [longest - len(row) for row in rows]
     padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
-    tokens = torch.tensor(padded, device=table.weight.device)
+    device = table.weight.device
+    tokens = torch.tensor(padded, device=device)
     if not any(padding):
         return tokens, None
-    first_B = torch.tensor(padding, device=tokens.device)
-    return tokens, torch.arange(longest, device=tokens.device) >= first_B[:, None]
+    first_B = torch.tensor(padding, device=device)
+    slots = torch.arange(longest, device=device)
+    return tokens, slots >= first_B[:, None]
 
 
 class DecodingState:
@@ -61,7 +66,8 @@ class DecodingState:
         check_value("max_new_tokens", max_new_tokens, Count)
         self.model = model
         self.rows = [list(row) for row in prompts]
-        self.size = min(model.context_length, max(map(len, prompts)) + max_new_tokens)
+        longest = max(map(len, prompts)) + max_new_tokens
+        self.size = min(model.context_length, longest)
         self.prefill()
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
@@ -85,7 +91,11 @@ class DecodingState:
 
     def next_logits(self) -> Tensor:
         """The logits of the next token of each row."""
-        hidden = self.hidden(self.tokens, visible=self.visible, caches=self.caches)
+        hidden = self.hidden(
+            self.tokens,
+            visible=self.visible,
+            caches=self.caches,
+        )
         return self.model.head(hidden[:, -1])
 
     def append(self, ids: list[int]) -> None:
@@ -117,9 +127,10 @@ class DecodingState:
         for layer in self.caches:
             layer.self_attn.keep_last(slots)
         if half > 1:
-            newer, _ = left_pad([self.rows[number][:-1] for number in full], self.model)
+            newer = [self.rows[number][:-1] for number in full]
+            tokens, _ = left_pad(newer, self.model)
             caches = self.model.new_caches(half - 1)
-            self.hidden(newer, full, caches=caches)
+            self.hidden(tokens, full, caches=caches)
             for layer, new in zip(self.caches, caches, strict=True):
                 layer.self_attn.overwrite_rows(full, new.self_attn)
 
@@ -163,7 +174,9 @@ def decode(
             seen_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
             for row, seen_V in zip(prompts, seen_BV, strict=True):
                 seen_V[row] = True
-        uniforms = [uniform(sampling.seed, n, step) for n in row_ids if sampling.temperature]
+        uniforms = []
+        if sampling.temperature > 0:
+            uniforms = [uniform(sampling.seed, n, step) for n in row_ids]
         new_B1 = sample_next(logits_BV, seen_BV, uniforms, sampling)[:, None]
         if seen_BV is not None:
             seen_BV.scatter_(1, new_B1, True)

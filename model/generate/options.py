@@ -87,7 +87,10 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     return options
 
 
-def choose_sampling(options: Namespace, temperature: float) -> Sampling:
+def choose_sampling(
+    options: Namespace,
+    temperature: float,
+) -> Sampling:
     """The options of sampling, with this default temperature."""
     values = {"temperature": temperature}
     for name in vars(Sampling()):

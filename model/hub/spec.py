@@ -86,7 +86,10 @@ RMSNORM_NO_BIAS = {
 }
 
 
-def spec_from_config(config: ModelConfig, model: Any) -> Spec:
+def spec_from_config(
+    config: ModelConfig,
+    model: Any,
+) -> Spec:
     """The spec of a config; `model` is any model built from it."""
     block = (model.stack if config.cross_attention is None else model.decoder).blocks[0]
     refuse_own_parts(model, block)

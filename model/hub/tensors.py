@@ -35,7 +35,11 @@ def columns(text: str) -> Table:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
+def elementwise(
+    name: str,
+    to_ours: Change,
+    to_hf: Change,
+) -> TensorRule:
     return TensorRule(
         (name,),
         lambda weight: [to_ours(weight)],
@@ -58,7 +62,10 @@ class Resolved(NamedTuple):
     shape: tuple[int, ...]  # in the file
 
 
-def resolve(table: Table, tensors: Tensors) -> dict[str, Resolved]:
+def resolve(
+    table: Table,
+    tensors: Tensors,
+) -> dict[str, Resolved]:
     """By the names in the file, such that all of a model's tensors are covered."""
     resolved = {}
     left = set(tensors)
@@ -90,7 +97,12 @@ def read_weight(path: Path, name: str) -> Tensor:
     return weight
 
 
-def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors) -> Tensors:
+def read_tensors(
+    family: Any,
+    table: Table,
+    folder: Path,
+    model_tensors: Tensors,
+) -> Tensors:
     """A tensor in float32 for each of the model's. Missing and unknown ones are refused by name."""
     files = files_of(folder)
     resolved = resolve(table, model_tensors)
