@@ -61,6 +61,8 @@ def init_config(place: str) -> dict[str, Any]:
     if is_hf_folder(place):
         _, config, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config), "tokenizer": {"kind": "hub"}}
+    if place == "resume":
+        raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
     run = expand_user(place)
     if not run.exists() and not did_you_mean_run(run):
         command = f"python -m model.hub import --from {place} --to runs/{run.name}"
