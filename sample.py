@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from configs.cli import escape, expand_user, print, run_command
+from configs.cli import escape, print, run_command
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
 from model.cpu import pack_linears
@@ -40,7 +40,11 @@ class Row:
 
 class Sampler:
     def __init__(self, options: Namespace) -> None:
+<<<<<<< HEAD
         folder = expand_user(options.run) if options.run else newest_run()
+=======
+        folder = options.run or newest_run(RUNS_DIR)
+>>>>>>> gen
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
@@ -160,8 +164,8 @@ class Sampler:
             length = self.model.context_length
             inputs = {"source": row.ids, "tokens": target[:length]}
         maps = attention_maps(self.model, inputs)
-        path = expand_user(self.options.attention_map)
-        draw_maps(maps, self.tokenizer.decode_with_specials, path)
+        names = self.tokenizer.decode_with_specials
+        draw_maps(maps, names, self.options.attention_map)
 
 
 def show(text: str) -> None:

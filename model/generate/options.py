@@ -80,6 +80,9 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         if near:
             hint = f"did you mean --{near[0]}?".replace("_", "-")
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
+    for name, value in vars(options).items():
+        if isinstance(value, Path):
+            setattr(options, name, expand_user(value))
     if "" in options.stop:
         raise ValueError("--stop is empty")
     check_value("--n", options.n, Count)
@@ -116,7 +119,7 @@ def read_texts(options: Namespace) -> list[str]:
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
     try:
-        data = expand_user(file).read_bytes() if file else sys.stdin.buffer.read()
+        data = file.read_bytes() if file else sys.stdin.buffer.read()
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", error)
