@@ -5,6 +5,7 @@ steps.
 """
 
 import atexit
+import gc
 import json
 import os
 import shutil
@@ -89,6 +90,7 @@ def start(cwd: Path, arguments: list[str], act: Act | None = None, output: str =
         pid = os.fork()
     if pid:
         return pid
+    gc.freeze()  # what the parent has left is not this process's to clean up
     code = 99
     try:
         os.chdir(cwd)

@@ -55,7 +55,7 @@ def test_once_at_every_other_operation(number, tmp_path):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("at", range(1, 200, 8))
+@pytest.mark.parametrize("at", range(1, 150, 6))
 def test_from_an_operation_on(at, tmp_path):
     """Three checkpoints fail, then the run ends."""
     code, output = run(tmp_path, *LONG, act=Shim(full, at, always=True))

@@ -21,6 +21,7 @@ import train
 from model.transformer import Decoder
 from tests.faults.harness import (
     RUN,
+    STEPS,
     assert_equal,
     end,
     home,
@@ -90,34 +91,36 @@ def whole_run(parallel: str) -> Path:
 
 
 def spoil(kind: str, call: int) -> None:
-    """The n-th forward pass returns NaN, or raises an error."""
+    """The n-th forward pass in training returns NaN, or raises an error."""
     real = Decoder.hidden
     count = 0
 
-    def hidden(*arguments, **options):
+    def hidden(model, *arguments, **options):
         nonlocal count
-        count += 1
+        count += model.training
         if kind == "bug" and count == call:
             raise RuntimeError("a bug")
-        x = real(*arguments, **options)
-        return x * torch.nan if count == call else x
+        x = real(model, *arguments, **options)
+        return x * torch.nan if model.training and count == call else x
 
     Decoder.hidden = hidden
 
 
 def happens(way: str, victim: int, draw: random.Random, rank: int) -> None:
     """Prepare this process for what will happen to the victim, at a random moment."""
-    step, at = draw.randint(1, 4), draw.randint(1, 90)
+    step = draw.randint(1, STEPS)
+    forward_pass = draw.randint(1, 2 * STEPS)
+    operation = draw.randint(1, 40)  # before the last checkpoint
     if rank != victim and not way.endswith("both"):
         return
     if way == "SIGKILL while it saves":
-        Shim(kill, at, below="/checkpoints")()
+        Shim(kill, operation, below="/checkpoints")()
     elif way.startswith("full disk"):
-        Shim(full, at, below="/checkpoints", always=not way.endswith("once"))()
+        Shim(full, operation, below="/checkpoints", always=not way.endswith("once"))()
     elif way.startswith("SIG"):
         send(train, "update", step, signal.Signals[way.split()[0]])
     else:
-        spoil(way, at)
+        spoil(way, forward_pass)
 
 
 @pytest.mark.faults
