@@ -40,11 +40,7 @@ class Row:
 
 class Sampler:
     def __init__(self, options: Namespace) -> None:
-<<<<<<< HEAD
-        folder = expand_user(options.run) if options.run else newest_run()
-=======
-        folder = options.run or newest_run(RUNS_DIR)
->>>>>>> gen
+        folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)

@@ -64,11 +64,7 @@ def init_config(place: str) -> dict[str, Any]:
     if is_hf_folder(place):
         _, config, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config), "tokenizer": {"kind": "hub"}}
-<<<<<<< HEAD
     if place == "resume":  # as nanoGPT has it
-=======
-    if place == "resume":
->>>>>>> gen
         raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
     run = expand_user(place)
     if not run.exists() and not did_you_mean_run(run):
