@@ -7,11 +7,12 @@ import json
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from configs.cli import escape, expand_user, print, run_command
+from configs.cli import escape, print, run_command
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
 from model.cpu import pack_linears
@@ -25,7 +26,8 @@ from model.precision import choose_device, choose_precision
 MAX_BATCH = 64
 
 
-class Row(NamedTuple):
+@dataclass
+class Row:
     """One sample, and what has become of it."""
 
     prompt: str
@@ -33,12 +35,12 @@ class Row(NamedTuple):
     sample_id: int
     echo: str  # the prompt, if it is to be continued
     stream: TextStream
-    notes: list[str]  # about each mask
+    notes: str = ""  # about the masks
 
 
 class Sampler:
     def __init__(self, options: Namespace) -> None:
-        folder = expand_user(options.run) if options.run else newest_run()
+        folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
@@ -65,8 +67,11 @@ class Sampler:
     def answer(self, texts: list[str]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
-        rows = [self.encode(text, n) for text in texts for n in range(options.n)]
-        live = sys.stdout.isatty() and len(rows) == 1 and not options.json and not options.no_stream
+        rows = []
+        for text in texts:
+            rows += [self.encode(text, number) for number in range(options.n)]
+        whole = options.json or options.no_stream or len(rows) > 1
+        live = sys.stdout.isatty() and not whole
         size = MAX_BATCH if options.beams is None else 1
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
@@ -75,26 +80,32 @@ class Sampler:
                 self.fill(todo)
             elif todo:
                 self.generate(todo, live)
-            for number, row in enumerate(batch, start):
+            for row in batch:
                 if options.json:
                     print_json(row)
                 elif not live:
-                    separator = "---\n" if number and self.continues else ""
-                    show(f"{separator}{row.echo}{row.stream.text}\n{''.join(row.notes)}")
+                    is_next = self.continues and row is not rows[0]
+                    show("---\n" if is_next else "")
+                    show(f"{row.echo}{row.stream.text}\n{row.notes}")
         if options.attention_map:
             self.save_attention_maps(rows[0])
 
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
-        template = self.before, self.after
-        length, slide = self.model.context_length, self.options.slide
-        ids = encode_prompt(prompt, self.tokenizer, length, slide, template)
+        ids = encode_prompt(
+            prompt,
+            self.tokenizer,
+            self.model.context_length,
+            self.options.slide,
+            (self.before, self.after),
+        )
+        stops = self.options.stop
         if not self.continues:
-            stream = TextStream(self.tokenizer, self.options.stop)
-            return Row(prompt, ids, sample_id, "", stream, [])
+            stream = TextStream(self.tokenizer, stops)
+            return Row(prompt, ids, sample_id, "", stream)
         ids = ids or self.before or [self.specials["end"]]
-        stream = TextStream(self.tokenizer, self.options.stop, ids)
-        return Row(prompt, ids, sample_id, prompt, stream, [])
+        stream = TextStream(self.tokenizer, stops, ids)
+        return Row(prompt, ids, sample_id, prompt, stream)
 
     def generate(self, rows: list[Row], live: bool) -> None:
         """The new text of each row, printed as it grows if `live`."""
@@ -114,16 +125,16 @@ class Sampler:
         else:
             inputs["length_penalty"] = options.length_penalty
             steps = beam_search(self.model, beams=options.beams, **inputs)
-        show(rows[0].echo if live else "")
+        emit: Callable[[str], object] = show if live else len
+        emit(rows[0].echo)
         for step in steps:
-            for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
-                text = row.stream.push(i, logprob)
-                show(text if live else "")
+            for number, row in enumerate(rows):
+                emit(row.stream.push(step.ids[number], step.logprobs[number]))
             if all(row.stream.finish_reason for row in rows):
                 break
         for row in rows:
-            text = row.stream.finish("length")
-            show(f"{text}\n" if live else "")
+            emit(row.stream.finish("length"))
+        emit("\n")
 
     def fill(self, rows: list[Row]) -> None:
         """Each text with its masks filled in, and the top predictions for each mask."""
@@ -131,34 +142,47 @@ class Sampler:
         for row in rows:
             if self.specials["mask"] not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-        results = fill_masks(self.model, [row.ids for row in rows], self.specials)
-        for row, (ids, predictions) in zip(rows, results, strict=True):
-            for number, top in enumerate(predictions, 1):
+        prompts = [row.ids for row in rows]
+        results = fill_masks(self.model, prompts, self.specials)
+        for row, filled in zip(rows, results, strict=True):
+            for number, top in enumerate(filled.predictions, 1):
                 row.stream.push(*top[0])
                 named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in top)
-                row.notes.append(f"  {MASK} {number}: {named}\n")
-            row.stream.text = decode(ids[len(self.before) : len(ids) - len(self.after)])
+                row.notes += f"  {MASK} {number}: {named}\n"
+            start = len(self.before)
+            end = len(row.ids) - len(self.after)
+            row.stream.text = decode(filled.ids[start:end])
 
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}
         if self.model.kind == "encoder_decoder":
             target = [self.specials["start"], *row.stream.ids[:-1]]
-            inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
-        path = expand_user(self.options.attention_map)
-        draw_maps(attention_maps(self.model, inputs), self.tokenizer.decode_with_specials, path)
+            length = self.model.context_length
+            inputs = {"source": row.ids, "tokens": target[:length]}
+        maps = attention_maps(self.model, inputs)
+        names = self.tokenizer.decode_with_specials
+        draw_maps(maps, names, self.options.attention_map)
 
 
 def show(text: str) -> None:
     """Print exactly this text, but for control characters on a terminal."""
-    sys.stdout.write(escape(text, keep="\n\t") if sys.stdout.isatty() else text)
+    if sys.stdout.isatty():
+        text = escape(text, keep="\n\t")
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def print_json(row: Row) -> None:
-    fields = {"prompt": row.prompt}
-    for name in ("text", "ids", "logprobs", "finish_reason"):
-        fields[name] = getattr(row.stream, name)
-    show(json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n")
+    stream = row.stream
+    fields = {
+        "prompt": row.prompt,
+        "text": stream.text,
+        "ids": stream.ids,
+        "logprobs": stream.logprobs,
+        "finish_reason": stream.finish_reason,
+    }
+    line = json.dumps(fields, ensure_ascii=sys.stdout.isatty())
+    show(f"{line}\n")
 
 
 def interact(sampler: Sampler) -> None:
@@ -169,7 +193,7 @@ def interact(sampler: Sampler) -> None:
     stdin.reconfigure(errors="surrogateescape")  # only a line that is not UTF-8 is refused
     with suppress(EOFError):
         while True:
-            prompt = input("> " if sys.stdin.isatty() else "")
+            prompt = input("> " if stdin.isatty() else "")
             try:
                 sampler.answer([prompt])
             except ValueError as error:

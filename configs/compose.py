@@ -168,7 +168,7 @@ def explain_hydra(error: Exception) -> str:
     if match := re.search(r"Multiple values for (\S+?)\. |An item is already at '(.+?)'", text):
         return f"{match[1] or match[2]} exists already; write it without +"
     if match := re.search(r"Missing mandatory value: (\S+)", text):
-        return f"{match[1]} is required"
+        return f"{key or match[1]} is required"
     return f"{key}: {text}" if key else text
 
 

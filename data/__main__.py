@@ -43,6 +43,7 @@ def main(args: list[str] | None = None) -> None:
     batch = train.batch(0)
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
     print(f"first batch: {shapes}, {batch.count:,} targets")
+
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():

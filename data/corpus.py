@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,17 +62,16 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
     return source, objective, cache, val_fraction
 
 
-def load(
-    config: Config, tokenizer: Tokenizer | None = None, report: Report | None = None
-) -> Loaders:
+def load(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
     source, objective, cache, val_fraction = build_data(config)
+
     if tokenizer:
         trainer = Pretrained(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    with tokenizing_progress() if report is None else nullcontext(report) as report:
+    with tokenizing_progress() as report:
         corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
         loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
         train, validation = (
@@ -108,6 +107,7 @@ def tokenizing_progress() -> Iterator[Report]:
     console = Console(stderr=True)
     is_live = console.is_terminal
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+
     with Progress(*columns, console=console, transient=True, disable=not is_live) as progress:
         progress.add_task("", visible=False)
         [task] = progress.tasks

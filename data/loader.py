@@ -61,6 +61,7 @@ class TokenLoader(Loader):
 
         self.tokens_per_example = length
         self.n = (self.part.n_tokens - lookahead) // length
+
         if self.n < 1:
             sizes = f"{self.part.n_tokens} tokens, and a window needs {length + lookahead}"
             hint = "give more text or lower model.context_length"
@@ -90,12 +91,14 @@ class TokenLoader(Loader):
         shorter one."""
         ids = eval_subset(self.n, limit)
         starts = range(0, len(ids), self.batch_size)
+
         for start in starts[rank::world_size]:
             batch = ids[start : start + self.batch_size]
             yield self.make(batch, row_draw("evaluation", batch))
 
         end = self.n * self.objective.seq_len
         rest = self.part.n_tokens - end
+
         if len(ids) == self.n and rest > 1 and len(starts) % world_size == rank:
             row = self.part.windows(np.array([end]), rest)
             draw = row_draw("evaluation", np.array([self.n]))
@@ -115,6 +118,7 @@ class PairLoader(Loader):
 
         self.pairs = np.flatnonzero(~is_too_long | (too_long != "drop"))
         self.n = len(self.pairs)
+
         if not self.n or (self.n_too_long and too_long == "error"):
             pairs = f"{self.n_too_long} of {len(lengths)} pairs of {self.part.split}"
             context = f"a context of {self.objective.context_length}"
@@ -158,9 +162,11 @@ class PairLoader(Loader):
         targets = self.part.texts(2 * pairs + 1)
 
         end = self.tokenizer.specials["end"]
+
         for i, (n, m) in enumerate(self.lengths[ids[rows]]):
             sources[i] = sources[i][:n]
             targets[i] = np.append(targets[i], end)[: m + 1]
+
         return self.objective.batch(sources, targets, self.widths[ids].max(0), self.tokenizer)
 
     def evaluation(

@@ -45,10 +45,13 @@ class Batch(NamedTuple):
     def pinned(self) -> "Batch":
         return self.map_tensors(lambda x: x.contiguous().pin_memory())
 
+    def select(self, rows: slice | list[int] | Tensor) -> "Batch":
+        part = self.map_tensors(lambda x: x[rows])
+        return part._replace(count=count_targets(part.targets))
+
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
-        part = self.map_tensors(lambda x: x[start:stop])
-        return part._replace(count=count_targets(part.targets))
+        return self.select(slice(start, stop))
 
     def without_targets(self) -> "Batch":
         return self._replace(targets=torch.full_like(self.targets, IGNORE_INDEX), count=0)
@@ -60,7 +63,7 @@ class Batch(NamedTuple):
         rows = list(range(n_rows)[rank_slice(n_rows, rank, size)])
         n_missing = math.ceil(n_rows / size) - len(rows)
 
-        part = self.map_tensors(lambda x: x[rows + [0] * n_missing])
+        part = self.select(rows + [0] * n_missing)
         part.targets[len(rows) :] = IGNORE_INDEX
         return part._replace(count=count_targets(part.targets))
 
@@ -221,10 +224,12 @@ class Seq2Seq:
         """(pair, 2): how much of each source and target fits."""
         sources, targets = lengths.T
         room = self.context_length - 1  # beside the start token
+
         if self.is_joined:  # both share the room, and either has at least half of it
             targets = np.minimum(targets, np.maximum(room - sources, room // 2))
             sources = np.minimum(sources, room - targets)
             return np.stack([sources, targets], 1)
+
         return np.minimum(lengths, [self.context_length, room])
 
     def widths(self, lengths: ndarray) -> ndarray:

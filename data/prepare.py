@@ -92,9 +92,11 @@ def cut_document(document: Document, val_fraction: float) -> Iterator[Chunk]:
     """The end of a single document is for validation. It has no end token to learn."""
     length = sum(map(len, document.chunks()))
     cut = int(length * (1 - val_fraction))
+
     if not 0 < cut < length:
         reason = f"too few characters ({length:,}) for data.val_fraction={val_fraction}"
         raise DataError(f"{document.name} has {reason}")
+
     for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
         chunks = slice_chunks(document.chunks(), start, stop)
         yield from text_chunks(split, document.name, chunks, has_end=False)
@@ -131,6 +133,7 @@ def prepare(
     options = json.dumps([describe(source), describe(trainer), specials, val_fraction])
     key = hashlib.sha256(json.dumps([FORMAT, version, options]).encode()).hexdigest()
     folder = root / f"{type(source).__name__.lower()}-{key[:16]}"
+
     if not folder.exists():
         # other processes wait; the lock is released even by a kill
         with disk_errors("cannot write", root), FileLock(folder.with_suffix(".lock")):
@@ -158,6 +161,7 @@ def renamed_into_place(folder: Path) -> Iterator[Path]:
     draft = folder.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
     draft.mkdir()
+
     try:
         yield draft
         sync_folder(draft)
@@ -187,6 +191,7 @@ def tokenize(
     train = TokenWriter(folder, TRAIN, tokenizer.vocab_size)
     validation = TokenWriter(folder, VALIDATION, tokenizer.vocab_size)
     limit = source.max_tokens or sys.maxsize
+
     with closing(train), closing(validation):
         jobs = batch_chunks(split_chunks(source, val_fraction))
         workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
@@ -213,6 +218,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Lists of chunks that are large enough for a thread."""
     job: list[Chunk] = []
     size = 0
+
     for chunk in chunks:
         job.append(chunk)
         size += chunk.n_bytes()
@@ -228,6 +234,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
 def encode(tokenizer: Tokenizer, job: list[Chunk]) -> list[tuple[Chunk, list[ndarray]]]:
     """(chunk, the ids of each of its texts)"""
     encoded = []
+
     for chunk in job:
         try:
             ids = [tokenizer.encode(text) for text in chunk.texts]

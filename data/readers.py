@@ -106,6 +106,7 @@ def read_lines(path: Path) -> Iterator[str]:
 def rechunk(chunks: Iterable[str]) -> Iterator[str]:
     """The same text in chunks of about CHUNK_CHARS, cut at token boundaries if there are any."""
     rest = ""
+
     for chunk in chunks:
         text = rest + chunk
         start = 0
@@ -130,6 +131,7 @@ def json_rows(path: Path, fields: list[str]) -> Rows:
     if next(read_chunks(path), "").lstrip().startswith("["):
         yield from numbered(path, parse_json(path, "".join(read_chunks(path))))
         return
+
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             place = f"{path}:{number}"
@@ -150,6 +152,7 @@ class Tabs(csv.excel_tab):
 def csv_rows(path: Path, fields: list[str]) -> Rows:
     csv.field_size_limit(2**31 - 1)
     dialect = Tabs if path.suffix.lower() == ".tsv" else csv.excel
+
     with reader_errors(path), open(path, encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, dialect=dialect)
         for row in rows:

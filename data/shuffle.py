@@ -43,6 +43,7 @@ def permutation(positions: Rows, n: int, seed: np.uint64) -> ndarray:
     round_keys = random_words(seed, [0], ROUNDS)[0]
 
     outside = np.arange(len(x))
+
     while len(outside):
         left, right = x[outside] >> half, x[outside] & low
         for key in round_keys:

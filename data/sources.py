@@ -104,9 +104,11 @@ class Table(Source):
         if not expand_user(self.path).is_dir():
             return files
         tables = [file for file in files if file.suffix.lower() in readers.TABLES]
+
         if not tables:
             known = ", ".join(readers.TABLES)
             raise DataError(f"there is no table in the folder {self.path}; supported are {known}")
+
         return tables
 
     def documents(self) -> Iterator[Document]:
@@ -174,6 +176,7 @@ class Hub(Source):
         import datasets
 
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+
         with readers.reader_errors(self.id):
             table = self.load()
             if self.field in (table.column_names or ()):
@@ -186,6 +189,7 @@ class Hub(Source):
 
         folder = str(self.folder)
         options: dict[str, Any] = {"name": self.name, "split": self.split}
+
         if not self.folder.is_dir():
             options |= {"revision": self.commit, "streaming": self.streaming}
             return datasets.load_dataset(self.id, **options)
@@ -230,6 +234,7 @@ def download(url: str, path: Path) -> None:
     except OSError as error:
         sentence = f"cannot download {url} ({getattr(error, 'reason', error)})"
         raise DataError(f"{sentence}; put a copy of that file at {path}") from None
+
     draft.replace(path)
 
 
@@ -247,6 +252,7 @@ class ParallelText(Source):
     def documents(self) -> Iterator[Document]:
         source, target = self.files()
         lines = zip_longest(read_lines(source), read_lines(target))
+
         for number, texts in enumerate(lines, 1):
             if None in texts:
                 n, m = (sum(1 for _ in read_lines(path)) for path in (source, target))
@@ -279,6 +285,7 @@ def documented_functions(path: Path) -> list[Document]:
         tree = ast.parse(text)
 
     documents = []
+
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -103,6 +103,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / "index.json"
+
         try:
             index = json.loads(path.read_text())
             for name, size in index["files"].items():
@@ -120,26 +121,3 @@ class Corpus:
 
 def corrupt_error(path: Path, what: str) -> DataError:
     return DataError(f"{path} {what}; remove {path.parent} and run again to rebuild it")
-
-
-# ---- for training/, until it is rebuilt
-
-
-def unigram_entropy(part: TokenFile) -> float:
-    counts = np.bincount(part.tokens[:10_000_000])
-    p = counts[counts > 0] / counts.sum()
-    return float(-(p * np.log(p)).sum())
-
-
-TokenFile.unigram_entropy = property(unigram_entropy)  # type: ignore[attr-defined]
-
-
-def read_index(path: Path) -> dict:
-    try:
-        return dict(json.loads(path.read_text())["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise corrupt_error(path, f"cannot be read ({error})") from None
-
-
-def index_hash(index: dict) -> str:
-    return ""

@@ -77,6 +77,7 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
     """One safetensors file; the bytes depend on the tensors alone."""
     try:
         save_file(tensors, path, {"format": "pt"})
+        path.chmod(path.parent.stat().st_mode & 0o666)  # it would be its owner's alone
     except SafetensorError as error:  # how it reports a full disk
         code = re.search(r"os error (\d+)", str(error))
         number = int(code[1]) if code else 5

@@ -22,10 +22,11 @@ FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding
 NETWORK = "transformer block attention attend cache position norm feedforward embedding init loss"
-CORE = {f"model.{name}" for name in [*NETWORK.split(), "cpu", "kernels"]}
+CORE = {f"model.{name}" for name in [*NETWORK.split(), "cpu"]}
 CORE |= {"model", "configs.registry", "configs.schema", "model.generate"}
 CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
-USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
+USE_DATA = ("model.hub", "model.checkpoint")
+USE_DATA += tuple(f"model.generate.{name}" for name in ("prompt", "options", "stream"))
 DATA = "numpy torch tiktoken tiktoken_ext tokenizers datasets huggingface_hub pyarrow requests rich"
 MODEL = "torch safetensors tokenizers huggingface_hub yaml omegaconf matplotlib rich transformers"
 LIBRARIES = {

@@ -49,8 +49,8 @@ def small(command):
         overrides |= SMALL | (
             PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT
         )
-        if "world" in overrides:
-            overrides["world"] = SMALL["train.batch_size"]
+        if "plan.world" in overrides:
+            overrides["plan.world"] = SMALL["train.batch_size"]
         if "init_from" in overrides:  # which brings model and tokenizer
             del overrides["size"], overrides["tokenizer"]
     return [*args, *(f"{key}={value}" for key, value in overrides.items())]
@@ -86,7 +86,7 @@ def home(tmp_path_factory):
         for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
             assert execute(small(command)) == 0, command
             if name := arguments(command)[1].get("name"):
-                assert Path("runs", name, "checkpoints/latest").read_text() == "step-00000002\n"
+                assert Path("runs", name, "checkpoints/step-00000002").is_dir()
         for run in {
             run for command in COMMANDS for run in re.findall(r"(?<!--to )\b(runs/[\w-]+)", command)
         }:

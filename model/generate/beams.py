@@ -19,7 +19,11 @@ class Hypothesis(NamedTuple):
     ids: list[int]
     logprobs: list[float]  # of each id
 
-    def score(self, length: int, length_penalty: float) -> float:
+    def score(
+        self,
+        length: int,
+        length_penalty: float,
+    ) -> float:
         """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
         return sum(self.logprobs) / length**length_penalty
 
@@ -47,18 +51,19 @@ def beam_search(
     best_score = -math.inf
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = at_least_float32(state.next_logits()).log_softmax(-1)
-        totals_BV = logprobs_BV + logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
+        sums_B1 = logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
+        totals = (logprobs_BV + sums_B1).flatten()
         # twice as many as beams, so that enough remain where each beam also ends
-        top = totals_BV.flatten().topk(min(2 * beams, totals_BV.numel())).indices
+        top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
             raise FloatingPointError(NOT_FINITE)
         rows = []
         longer: list[Hypothesis] = []
-        for rank, (index, logprob) in enumerate(zip(top.tolist(), chosen, strict=True)):
+        for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
             ids, logprobs = active[row]
-            hypothesis = Hypothesis([*ids, i], [*logprobs, logprob])
+            hypothesis = Hypothesis([*ids, i], [*logprobs, chosen[rank]])
             if i in stop or length == max_new_tokens:
                 score = hypothesis.score(length, length_penalty)
                 if rank < beams and score > best_score:
@@ -69,10 +74,12 @@ def beam_search(
                 longer.append(hypothesis)
         # at best each further token has probability 1
         lengths = (length + 1, max_new_tokens)
-        bounds = [h.score(n, length_penalty) for h in longer for n in lengths]
+        bounds = []
+        for hypothesis in longer:
+            bounds += [hypothesis.score(n, length_penalty) for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             break
         state.select_rows(rows)
         state.append([h.ids[-1] for h in longer])
         active = longer
-    return [DecodeStep([i], [p]) for i, p in zip(best.ids, best.logprobs, strict=True)]
+    return [DecodeStep([i], [logprob]) for i, logprob in zip(*best, strict=True)]

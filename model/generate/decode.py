@@ -16,26 +16,30 @@ NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
 Rows = list[list[int]]  # of token ids
 
 
-def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
+def left_pad(
+    rows: Rows,
+    model: Any,
+) -> tuple[Tensor, Tensor | None]:
     """(tokens, visible); visible is None where nothing is padded. Token ids are checked here, where
     they enter, so that no forward pass needs to."""
     table = model.embedding.table
-    lengths = [len(row) for row in rows]
-    longest = max(lengths)
-    if not 1 <= min(lengths) <= longest <= model.context_length:
-        wrong = longest if min(lengths) else 0
-        raise ValueError(
-            f"a prompt has {wrong} tokens; the context length is {model.context_length}"
-        )
-    tokens = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
-    if tokens.min() < 0 or tokens.max() >= table.num_embeddings:
-        ids = f"{tokens.min()} to {tokens.max()}"
-        raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
-    tokens = tokens.to(table.weight.device)
-    if min(lengths) == longest:
+    longest = max(map(len, rows))
+    for row in rows:
+        if not 1 <= len(row) <= model.context_length:
+            limit = f"the context length is {model.context_length}"
+            raise ValueError(f"a prompt has {len(row)} tokens; {limit}")
+        if min(row) < 0 or max(row) >= table.num_embeddings:
+            ids = f"{min(row)} to {max(row)}"
+            raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
+    padding = [longest - len(row) for row in rows]
+    padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
+    device = table.weight.device
+    tokens = torch.tensor(padded, device=device)
+    if not any(padding):
         return tokens, None
-    padding_B = longest - torch.tensor(lengths, device=tokens.device)
-    return tokens, torch.arange(longest, device=tokens.device) >= padding_B[:, None]
+    first_B = torch.tensor(padding, device=device)
+    slots = torch.arange(longest, device=device)
+    return tokens, slots >= first_B[:, None]
 
 
 class DecodingState:
@@ -62,7 +66,8 @@ class DecodingState:
         check_value("max_new_tokens", max_new_tokens, Count)
         self.model = model
         self.rows = [list(row) for row in prompts]
-        self.size = min(model.context_length, max(map(len, prompts)) + max_new_tokens)
+        longest = max(map(len, prompts)) + max_new_tokens
+        self.size = min(model.context_length, longest)
         self.prefill()
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
@@ -72,25 +77,39 @@ class DecodingState:
         self.tokens, self.visible = left_pad(self.rows, self.model)
         self.caches = self.model.new_caches(self.size)
 
-    def hidden(self, tokens: Tensor, rows: Any = slice(None), **options: Any) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        rows: Any = slice(None),
+        **options: Any,
+    ) -> Tensor:
         if self.memory is None:
             return self.model.hidden(tokens, **options)
-        visible = None if self.memory_visible is None else self.memory_visible[rows]
-        return self.model.decode(tokens, self.memory[rows], memory_visible=visible, **options)
+        if self.memory_visible is not None:
+            options["memory_visible"] = self.memory_visible[rows]
+        return self.model.decode(tokens, self.memory[rows], **options)
 
     def next_logits(self) -> Tensor:
         """The logits of the next token of each row."""
-        hidden = self.hidden(self.tokens, visible=self.visible, caches=self.caches)
+        hidden = self.hidden(
+            self.tokens,
+            visible=self.visible,
+            caches=self.caches,
+        )
         return self.model.head(hidden[:, -1])
 
     def append(self, ids: list[int]) -> None:
         """One new id for each row."""
-        for row, i in zip(self.rows, ids, strict=True):
-            row.append(i)
-        full = [n for n, row in enumerate(self.rows) if len(row) > self.model.context_length]
-        self.tokens = torch.tensor(ids)[:, None].to(self.tokens.device, non_blocking=True)
+        full = []
+        for number, row in enumerate(self.rows):
+            row.append(ids[number])
+            if len(row) > self.model.context_length:
+                full.append(number)
+        new_B1 = torch.tensor(ids)[:, None]
+        self.tokens = new_B1.to(self.tokens.device, non_blocking=True)
         if self.visible is not None:
-            self.visible = torch.cat([self.visible, torch.ones_like(self.visible[:, :1])], 1)
+            is_new_B1 = torch.ones_like(self.visible[:, :1])
+            self.visible = torch.cat([self.visible, is_new_B1], 1)
         if full:
             self.slide(full)
 
@@ -108,9 +127,10 @@ class DecodingState:
         for layer in self.caches:
             layer.self_attn.keep_last(slots)
         if half > 1:
-            newer = torch.tensor([self.rows[number][:-1] for number in full])
+            newer = [self.rows[number][:-1] for number in full]
+            tokens, _ = left_pad(newer, self.model)
             caches = self.model.new_caches(half - 1)
-            self.hidden(newer.to(self.tokens.device), full, caches=caches)
+            self.hidden(tokens, full, caches=caches)
             for layer, new in zip(self.caches, caches, strict=True):
                 layer.self_attn.overwrite_rows(full, new.self_attn)
 
@@ -154,7 +174,9 @@ def decode(
             seen_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
             for row, seen_V in zip(prompts, seen_BV, strict=True):
                 seen_V[row] = True
-        uniforms = [uniform(sampling.seed, n, step) for n in row_ids if sampling.temperature]
+        uniforms = []
+        if sampling.temperature > 0:
+            uniforms = [uniform(sampling.seed, n, step) for n in row_ids]
         new_B1 = sample_next(logits_BV, seen_BV, uniforms, sampling)[:, None]
         if seen_BV is not None:
             seen_BV.scatter_(1, new_B1, True)
@@ -164,13 +186,17 @@ def decode(
             raise FloatingPointError(NOT_FINITE)
         ids = new_B1[:, 0].tolist()
         state.append(ids)
-        shown = [None if done else i for done, i in zip(ended, ids, strict=True)]
-        yield DecodeStep(shown, logprobs)
-        ended = [i is None or i in stop for i in shown]
+        new = [None if done else i for done, i in zip(ended, ids, strict=True)]
+        yield DecodeStep(new, logprobs)
+        ended = [i is None or i in stop for i in new]
         if all(ended):
             return
 
 
-def generate(model: nn.Module, prompts: Rows, **options: Any) -> Iterator[list[int | None]]:
+def generate(
+    model: nn.Module,
+    prompts: Rows,
+    **options: Any,
+) -> Iterator[list[int | None]]:
     """The ids of decode(), with the same options: a list with one id per row for each step."""
     return (step.ids for step in decode(model, prompts, **options))

@@ -61,18 +61,28 @@ def make_parser() -> ArgumentParser:
     for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", OPTIONS):
         group = inputs if flag in INPUTS else parser
         group.add_argument(flag, help=text, **SETTINGS[metavar])
-    parser.set_defaults(checkpoint="latest", stop=[], max_new_tokens=200, n=1, length_penalty=1.0)
+    parser.set_defaults(
+        checkpoint="latest",
+        max_new_tokens=200,
+        stop=[],
+        n=1,
+        length_penalty=1.0,
+    )
     return parser
 
 
 def parse_options(args: list[str] | None = None) -> Namespace:
     options, unknown = make_parser().parse_known_args(args)
     if unknown:
-        known = [name.replace("_", "-") for name in vars(options)]
-        name = unknown[0].lstrip("-").partition("=")[0].replace("_", "-")
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean --{near[0]}?" if near else "a text is given by --prompt; see --help"
+        name = unknown[0].strip("-").partition("=")[0].replace("-", "_")
+        near = get_close_matches(name, vars(options), 1)
+        hint = "a text is given by --prompt; see --help"
+        if near:
+            hint = f"did you mean --{near[0]}?".replace("_", "-")
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
+    for name, value in vars(options).items():
+        if isinstance(value, Path):
+            setattr(options, name, expand_user(value))
     if "" in options.stop:
         raise ValueError("--stop is empty")
     check_value("--n", options.n, Count)
@@ -80,33 +90,39 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     return options
 
 
-def choose_sampling(options: Namespace, temperature: float) -> Sampling:
+def choose_sampling(
+    options: Namespace,
+    temperature: float,
+) -> Sampling:
     """The options of sampling, with this default temperature."""
-    given = vars(options)
-    values = {name: given[name] for name in vars(Sampling()) if given[name] is not None}
-    sampling = from_dict(Sampling, {"temperature": temperature} | values)
-    if sampling.temperature == 0 and (options.n > 1 or values.keys() & {"top_k", "top_p", "min_p"}):
+    values = {"temperature": temperature}
+    for name in vars(Sampling()):
+        if vars(options)[name] is not None:
+            values[name] = vars(options)[name]
+    sampling = from_dict(Sampling, values)
+    is_greedy = sampling.temperature == 0
+    if is_greedy and (options.n > 1 or values.keys() & {"top_k", "top_p", "min_p"}):
         raise ValueError(
             "greedy decoding (temperature 0) has one result: "
             "set --temperature, or remove --n, --top-k, --top-p and --min-p"
         )
-    if options.beams is not None and sampling != Sampling(seed=sampling.seed):
-        raise ValueError("--beams does not sample: remove --temperature and --repetition-penalty")
+    if options.beams is not None and not is_greedy:
+        raise ValueError("--beams does not sample: remove --temperature")
     return sampling
 
 
 def read_texts(options: Namespace) -> list[str]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt."""
-    texts = options.prompt or options.source
-    if texts:
-        return texts
-    if not options.file and sys.stdin.isatty():
+    file = options.file
+    if options.prompt or options.source:
+        return options.prompt or options.source
+    if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
-    name = f"--file {options.file}" if options.file else "stdin"
     try:
-        data = expand_user(options.file).read_bytes() if options.file else sys.stdin.buffer.read()
-        text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+        data = file.read_bytes() if file else sys.stdin.buffer.read()
+        text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{name} cannot be read ({reason})") from None
-    return text.split("\n") if options.file else [text]
+        reason = getattr(error, "strerror", error)
+        raise ValueError(f"{file or 'stdin'} cannot be read ({reason})") from None
+    text = text.replace("\r\n", "\n").removesuffix("\n")
+    return text.split("\n") if file else [text]

@@ -24,7 +24,11 @@ def with_specials(text: str) -> Any:
     return library
 
 
-def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[int]:
+def encode_marks(
+    text: str,
+    tokenizer: Tokenizer,
+    marks: Sequence[int],
+) -> list[int]:
     """The ids of a text with these marks, in turn, in place of [MASK]. An imported tokenizer
     decides which white space belongs to a mark, and how the text behind it begins."""
     first, *rest = text.split(MASK) if marks else [text]
@@ -77,14 +81,23 @@ class Filled(NamedTuple):
 
 
 @torch.inference_mode()
-def fill_masks(model: nn.Module, rows: Rows, specials: dict[str, int]) -> Iterator[Filled]:
+def fill_masks(
+    model: nn.Module,
+    rows: Rows,
+    specials: dict[str, int],
+) -> Iterator[Filled]:
     """Masks stand for text: no special token fills one in."""
     tokens, visible = left_pad(rows, model)
-    logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1).cpu()
+    logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
     logprobs_BTV[..., list(specials.values())] = -math.inf
-    for row, logprobs_TV in zip(rows, logprobs_BTV, strict=True):
-        is_mask = torch.tensor(row) == specials["mask"]
-        top = logprobs_TV[-len(row) :][is_mask].topk(min(TOP_K, logprobs_TV.shape[-1]))
-        ids = torch.tensor(row).masked_scatter(is_mask, top.indices[:, 0])
-        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        yield Filled(ids.tolist(), [list(zip(*pair, strict=True)) for pair in pairs])
+    top = logprobs_BTV.topk(min(TOP_K, logprobs_BTV.shape[-1]))
+    for number, row in enumerate(rows):
+        ids = list(row)
+        predictions = []
+        for place, i in enumerate(row, tokens.shape[1] - len(row)):
+            if i == specials["mask"]:
+                best = top.indices[number, place].tolist()
+                logprobs = top.values[number, place].tolist()
+                ids[place - tokens.shape[1]] = best[0]
+                predictions.append(list(zip(best, logprobs, strict=True)))
+        yield Filled(ids, predictions)

@@ -1,8 +1,7 @@
 """Stream: ids become text as they are generated."""
 
 from collections.abc import Sequence
-
-from data.tokenizers.tokenizer import Tokenizer
+from typing import Any
 
 
 class TextStream:
@@ -11,7 +10,7 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         stops: Sequence[str] = (),
         prefix: Sequence[int] = (),
     ) -> None:
@@ -28,7 +27,11 @@ class TextStream:
         self.logprobs: list[float] = []
         self.finish_reason: str | None = None  # eos, stop or length
 
-    def push(self, i: int | None, logprob: float = 0.0) -> str:
+    def push(
+        self,
+        i: int | None,
+        logprob: float = 0.0,
+    ) -> str:
         """The text that is certain with the next id. A finished stream ignores it."""
         if self.finish_reason or i is None:
             return ""

@@ -16,7 +16,18 @@ from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
 from model.hub.files import read_json, refuse_invalid
 from model.hub.spec import Spec, config_from_spec
 
-ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
+ALL = (
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    NANOCHAT,
+    QWEN3,
+    DEEPSEEK,
+    ROBERTA,
+    BERT,
+    T5,
+    BART,
+)
 FAMILIES = {family.model_type: family for family in ALL}
 
 
@@ -33,15 +44,18 @@ def read_hf_config(folder: Path) -> tuple[Family, ModelConfig, HFConfig]:
         return family, config_from_spec(spec, family.init), hf_config
 
 
-def best_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
+def best_match(
+    spec: Spec,
+    ids: HFConfig,
+    name: str | None = None,
+) -> FamilyMatch:
     """That of the first family, or of the one with this name, which takes such a model."""
     if name not in (None, *FAMILIES):
         raise ValueError(f"unknown family {name!r}; expected one of: {', '.join(FAMILIES)}")
-    matches = [match(family, spec, ids) for family in ALL if name in (None, family.model_type)]
+    families = ALL if name is None else [FAMILIES[name]]
+    matches = [match(family, spec, ids) for family in families]
     best = min(matches, key=lambda candidate: candidate.distance)
-    if best.mismatches:
-        more = f" (and {len(best.mismatches) - 1} more)" if len(best.mismatches) > 1 else ""
-        raise HubError(
-            f"no class of transformers fits this model; the nearest: {best.mismatches[0]}{more}"
-        )
+    for mismatch in best.mismatches:
+        nearest = f"{mismatch} ({len(best.mismatches)} mismatches)"
+        raise HubError(f"no class of transformers fits this model; the nearest: {nearest}")
     return best

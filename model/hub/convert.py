@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from configs.cli import expand_user
@@ -25,6 +24,7 @@ from model.checkpoint import (
     model_config,
     model_tensors,
     read_config,
+    write_tensors,
 )
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
@@ -64,14 +64,13 @@ def init_config(place: str) -> dict[str, Any]:
     if is_hf_folder(place):
         _, config, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config), "tokenizer": {"kind": "hub"}}
-    run = expand_user(place)
-    if place == "resume":
+    if place == "resume":  # as nanoGPT has it
         raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
+    run = expand_user(place)
     if not run.exists() and not did_you_mean_run(run):
-        command = f"python -m model.hub import --from {place} --to {Path('runs', run.name)}"
-        raise CheckpointError(
-            f"no such run: {place}; for a model of the Hub, import it first: {command}"
-        )
+        command = f"python -m model.hub import --from {place} --to runs/{run.name}"
+        hint = f"for a model of the Hub, import it first: {command}"
+        raise CheckpointError(f"no such run: {place}; {hint}")
     stored = read_config(run)
     return {"model": stored["model"], "tokenizer": stored["tokenizer"]}
 
@@ -103,38 +102,49 @@ def export(
     family: str | None = None,
 ) -> Family:
     """Write a folder and compare its logits. Return the family that the model was written as."""
-    end, start, pad = map(tokenizer.specials.get, ("end", "start", "pad"))
-    bos = end if start is None and tokenizer.text is None else start
-    eos = tokenizer.end_ids if len(tokenizer.end_ids) > 1 else end
-    ids = {"eos_token_id": eos, "bos_token_id": bos, "pad_token_id": pad}
+    specials = tokenizer.specials
+    ends = tokenizer.end_ids
+    start = specials.get("start")
+    pad = specials.get("pad")
+    ids = {
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+        "bos_token_id": ends[0] if start is None and tokenizer.text is None else start,
+        "pad_token_id": pad,
+    }
     if config.kind == "encoder_decoder":
-        ids["decoder_start_token_id"] = start
-        ids["forced_eos_token_id"] = None
-        ids["is_encoder_decoder"] = True
+        ids |= {
+            "decoder_start_token_id": start,
+            "forced_eos_token_id": None,
+            "is_encoder_decoder": True,
+        }
     match = best_match(spec_from_config(config, model), ids, family)
-    inputs = test_inputs(model, pad)
+
+    # random ids over the whole context; padding has no position in RoBERTa
+    texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != pad])
+    n_inputs = 2 if model.kind == "encoder_decoder" else 1
+    places = torch.randint(
+        len(texts),
+        (n_inputs, 1, model.context_length),
+        generator=torch.Generator().manual_seed(0),
+    )
+    inputs = texts[places]
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, match, model, tokenizer)
         expected = model.float()(*inputs)
+        largest = expected.abs().max().clamp(min=1e-6)
         for reader, logits in read_logits(draft, match.family, inputs):
-            difference = (expected - logits).abs().max() / expected.abs().max().clamp(min=1e-6)
+            difference = (expected - logits).abs().max() / largest
             if not difference <= LOGIT_TOLERANCE:
-                raise HubError(
-                    f"read by {reader}, the logits differ by {difference:.1e}; nothing was kept"
-                )
+                wrong = f"the logits differ by {difference:.1e}; nothing was kept"
+                raise HubError(f"read by {reader}, {wrong}")
     return match.family
 
 
-def test_inputs(model: Any, pad: int | None) -> list[Tensor]:
-    """Random ids of the full context length; padding has no position in RoBERTa."""
-    ids = torch.tensor([i for i in range(model.embedding.table.num_embeddings) if i != pad])
-    generator = torch.Generator().manual_seed(0)
-    n_inputs = 2 if model.kind == "encoder_decoder" else 1
-    shape = (n_inputs, 1, model.context_length)
-    return list(ids[torch.randint(len(ids), shape, generator=generator)])
-
-
-def read_logits(folder: Path, family: Family, inputs: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+def read_logits(
+    folder: Path,
+    family: Family,
+    inputs: Tensor,
+) -> Iterator[tuple[str, Tensor]]:
     """(what reads the folder, logits): import, which uses the same tables as export, so that their
     mistakes cancel out; and transformers, if it is installed and knows the class."""
     yield "import", load_hf(folder).model.eval()(*inputs)
@@ -155,7 +165,12 @@ def read_logits(folder: Path, family: Family, inputs: list[Tensor]) -> Iterator[
     yield "transformers", logits
 
 
-def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokenizer) -> None:
+def write_folder(
+    draft: Path,
+    match: FamilyMatch,
+    model: Any,
+    tokenizer: Tokenizer,
+) -> None:
     family, spec = match.family, match.spec
     vocab_size = model.embedding.table.num_embeddings
     hf_config = {**match.hf_config, "vocab_size": vocab_size, "dtype": "float32"}
@@ -169,12 +184,14 @@ def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokeniz
             is_gain = name.endswith(("norm.weight", "query.1.weight"))
             tensors[name] = torch.full(new.shape, float(is_gain))
     hf_tensors = {}
-    for hf_name, (rule, names, _) in resolve(family.tensors(spec, hf_config), tensors).items():
-        hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
+    resolved = resolve(family.tensors(spec, hf_config), tensors)
+    for hf_name, (rule, names, _) in resolved.items():
+        weight = rule.to_hf([tensors[name] for name in names])
+        hf_tensors[hf_name] = weight.contiguous()
     weights = draft / "model.safetensors"
-    save_file(hf_tensors, weights, {"format": "pt"})
+    write_tensors(weights, hf_tensors)
     write_tokenizer(draft, tokenizer, spec["context_length"])
-    ids = {key: i for key, i in hf_config.items() if key.endswith("_token_id") and i is not None}
-    for name, content in {"config": hf_config, "generation_config": ids}.items():
-        (draft / f"{name}.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
-    shutil.copymode(draft / "config.json", weights)  # save_file lets only its owner read it
+    ids = {key: hf_config[key] for key in hf_config if key.endswith("_token_id")}
+    for name, content in (("config.json", hf_config), ("generation_config.json", ids)):
+        text = json.dumps(content, indent=2)
+        (draft / name).write_text(text, encoding="utf-8")

@@ -84,17 +84,28 @@ class Family(NamedTuple):
     optional: tuple[str, ...] = ()  # patterns of tensors that no logit depends on
 
     @property
+    def kinds(self) -> list[str]:
+        return [name for name in self.spec if name.endswith("kind")]
+
+    @property
     def auto(self) -> str:
         return f"AutoModelFor{AUTO_CLASSES[self.spec['kind']]}"
 
 
-def refuse_other(hf_config: HFConfig, expected: Mapping[str, Any]) -> None:
+def refuse_other(
+    hf_config: HFConfig,
+    expected: Mapping[str, Any],
+) -> None:
     for key, value in expected.items():
         if hf_config.get(key, value) != value:
             raise HubError(f"config.json: {key} is {hf_config[key]!r}; only {value!r} is supported")
 
 
-def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
+def read_key(
+    hf_config: HFConfig,
+    name: str,
+    key: Key,
+) -> Any:
     """The value of the spec that this key of config.json sets."""
     value = hf_config.get(name, key.default)
     if value is ...:
@@ -107,7 +118,10 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     return key.type[value]
 
 
-def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
+def spec_from_hf(
+    family: Family,
+    hf_config: HFConfig,
+) -> Spec:
     """The spec of a config.json. What matters and is not understood is refused by name."""
     given = {key for key, value in hf_config.items() if value is not None}
     ignored = {key: IGNORED_IF[key] for key in IGNORED_IF.keys() & given}
@@ -123,8 +137,9 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
             source.setdefault(option, name)
     spec = family.spec | values
     for node in ("attention", "cross_attention"):
-        for dim in ("head_dim", "v_head_dim") if spec.get(f"{node}.kind") == "gqa" else ():
-            spec[f"{node}.{dim}"] = spec.get(f"{node}.{dim}") or spec["d_model"] // spec["n_heads"]
+        if spec.get(f"{node}.kind") == "gqa":
+            for dim in (f"{node}.head_dim", f"{node}.v_head_dim"):
+                spec[dim] = spec.get(dim) or spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
     implied = family.implied(spec)
     refuse_other(hf_config, implied)
@@ -136,10 +151,18 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     return spec
 
 
-def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
+def to_hf_config(
+    family: Family,
+    spec: Spec,
+    ids: HFConfig,
+) -> HFConfig:
     """config.json for this spec; a value without a name there is left out. `ids` are the special
     tokens."""
-    hf_config = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
+    hf_config = {
+        "model_type": family.model_type,
+        "architectures": [family.architecture],
+        **ids,
+    }
     for name, key in family.keys.items():
         values = [spec[option] for option in key.options.split()]
         value = any(values) if isinstance(values[0], bool) else values[0]
@@ -161,19 +184,25 @@ class FamilyMatch(NamedTuple):
     distance: tuple[int, ...]  # the nearest is of the same kind, and of the same position
 
 
-def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
+def match(
+    family: Family,
+    spec: Spec,
+    ids: HFConfig,
+) -> FamilyMatch:
     """Write config.json and read it back. An option that comes back changed is upgraded or a
     mismatch."""
-    kinds = {name: kind for name, kind in family.spec.items() if name.endswith("kind")}
-    changes = diff({name: spec.get(name) for name in kinds}, kinds)
+    changes = diff(spec, family.spec)
+    changes = {name: change for name, change in changes.items() if name in family.kinds}
     far = "kind" in changes, "position.kind" in changes, len(changes)
     hf_config: HFConfig = {}
     refusals = []
     if not changes:
         try:
             changes = diff(spec, spec_from_hf(family, to_hf_config(family, spec, ids)))
-            upgrades = {n: c[1] for n, c in changes.items() if LOSSLESS_UPGRADES.get(n) == c}
-            spec = spec | upgrades
+            spec = dict(spec)
+            for name, change in changes.items():
+                if LOSSLESS_UPGRADES.get(name) == change:
+                    spec[name] = change[1]
             hf_config = to_hf_config(family, spec, ids)
             changes = diff(spec, spec_from_hf(family, hf_config))
         except ValueError as error:
@@ -187,8 +216,14 @@ def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
     return FamilyMatch(family, hf_config, spec, refusals + mismatches, distance)
 
 
-def diff(spec: Spec, other: Spec) -> dict[str, tuple[Any, Any]]:
+def diff(
+    spec: Spec,
+    other: Spec,
+) -> dict[str, tuple[Any, Any]]:
     """{name: (value, other value)}; no logit depends on dropout."""
-    names = [name for name in {**spec, **other} if name != "dropout"]
-    pairs = {name: (spec.get(name), other.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    changes = {}
+    for name in {**spec, **other}:
+        pair = spec.get(name), other.get(name)
+        if pair[0] != pair[1] and name != "dropout":
+            changes[name] = pair
+    return changes

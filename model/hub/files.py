@@ -37,10 +37,8 @@ def resolve_folder(place: str) -> Path:
     try:
         return Path(snapshot_download(place, allow_patterns=PATTERNS))
     except Exception as error:  # of many types, and those of the libraries below it
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise HubError(
-            f"no such folder: {place}, and no such model can be downloaded: {reason}"
-        ) from None
+        reason = str(error).strip().partition("\n")[0]
+        raise HubError(f"{place} is no folder, and cannot be downloaded: {reason}") from None
 
 
 @contextmanager
@@ -50,17 +48,19 @@ def refuse_invalid(folder: Path) -> Iterator[None]:
         yield
     except HubError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
-        reason = str(e).partition("\n")[0]
-        raise HubError(f"{folder / 'config.json'} does not describe a valid model: {reason}") from e
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise HubError(
+            f"{folder / 'config.json'} does not describe a valid model: {reason}"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise HubError(f"{path.parent} has no {path.name}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HubError(f"{path.parent} has no {path.name}") from None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise HubError(f"{path} cannot be read ({error})") from None
     if not isinstance(value, dict):
         raise HubError(f"{path} is not a JSON object")

@@ -19,6 +19,7 @@ from model.feedforward import MLP
 Spec = dict[str, Any]
 
 OURS = ("model.", "torch.")
+KNOWN = {MultiHeadAttention, MultiHeadLatentAttention, MLP, NoneType}
 SIZES = ("d_model", "n_layers", "n_heads")
 # {name in transformers: kind of feed-forward layer}
 ACTIVATIONS = {
@@ -85,14 +86,21 @@ RMSNORM_NO_BIAS = {
 }
 
 
-def spec_from_config(config: ModelConfig, model: Any) -> Spec:
+def spec_from_config(
+    config: ModelConfig,
+    model: Any,
+) -> Spec:
     """The spec of a config; `model` is any model built from it."""
     block = (model.stack if config.cross_attention is None else model.decoder).blocks[0]
     refuse_own_parts(model, block)
     nodes = asdict(config)
     del nodes["init"]
     sizes = nodes.pop("encoder")
-    nodes["ffn"] = {"kind": config.ffn["kind"], "bias": config.ffn["bias"], "d_ff": block.ffn.d_ff}
+    nodes["ffn"] = {
+        "kind": config.ffn["kind"],
+        "bias": config.ffn["bias"],
+        "d_ff": block.ffn.d_ff,
+    }
     nodes["attention"] |= closed_options(block.attention)
     if nodes["cross_attention"] is None:
         del nodes["cross_attention"]
@@ -108,12 +116,11 @@ def spec_from_config(config: ModelConfig, model: Any) -> Spec:
 
 def refuse_own_parts(model: nn.Module, block: Any) -> None:
     """A part of one's own may have the options, and even the weights, of another."""
-    parts = [part for part in model.modules() if not type(part).__module__.startswith(OURS)]
-    known = (MultiHeadAttention, MultiHeadLatentAttention, MLP, NoneType)
-    parts += [part for part in (block.attention, block.cross, block.ffn) if type(part) not in known]
-    if parts:
-        name = type(parts[0]).__name__
-        raise HubError(f"no class of transformers has {name}, a part of your own")
+    kinds = {type(part) for part in model.modules()}
+    own = {kind for kind in kinds if not kind.__module__.startswith(OURS)}
+    own |= {type(part) for part in (block.attention, block.cross, block.ffn)} - KNOWN
+    for kind in own:
+        raise HubError(f"no class of transformers has {kind.__name__}, a part of your own")
 
 
 def closed_options(attention: Any) -> dict[str, Any]:
@@ -145,7 +152,8 @@ def config_from_spec(spec: Spec, init: str) -> ModelConfig:
             node["kind"] = "mha"
             del node["queries_per_kv"]
     nodes["ffn"] |= {"expansion": None, "multiple_of": 1}
-    sizes = {size: nodes["encoder"].get(size) for size in SIZES}
-    own = {size: None if n == nodes[size] else n for size, n in sizes.items()}
-    nodes["encoder"] = EncoderSizes(**own)
+    sizes = dict.fromkeys(SIZES)
+    for size, n in nodes["encoder"].items():
+        sizes[size] = None if n == nodes[size] else n
+    nodes["encoder"] = EncoderSizes(**sizes)
     return ModelConfig(**nodes, init=init)

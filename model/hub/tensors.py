@@ -35,20 +35,38 @@ def columns(text: str) -> Table:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
-    return TensorRule((name,), lambda weight: [to_ours(weight)], lambda parts: to_hf(parts[0]))
+def elementwise(
+    name: str,
+    to_ours: Change,
+    to_hf: Change,
+) -> TensorRule:
+    return TensorRule(
+        (name,),
+        lambda weight: [to_ours(weight)],
+        lambda parts: to_hf(parts[0]),
+    )
 
 
 def skip_rows(n: int, name: str) -> TensorRule:
     """The first n rows of the file are never used."""
-    return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
+    return elementwise(
+        name,
+        lambda rows: rows[n:],
+        lambda rows: F.pad(rows, (0, 0, n, 0)),
+    )
+
+
+class Resolved(NamedTuple):
+    rule: TensorRule
+    names: list[str]  # in the model
+    shape: tuple[int, ...]  # in the file
 
 
 def resolve(
-    table: Table, tensors: Tensors
-) -> dict[str, tuple[TensorRule, list[str], tuple[int, ...]]]:
-    """{name in the file: (rule, names in the model, shape in the file)} that covers all of a
-    model's tensors."""
+    table: Table,
+    tensors: Tensors,
+) -> dict[str, Resolved]:
+    """By the names in the file, such that all of a model's tensors are covered."""
     resolved = {}
     left = set(tensors)
     for hf_name, entry in table.items():
@@ -60,7 +78,8 @@ def resolve(
                 names = [name.replace("*", layer) + suffix for name in rule.names]
                 parts = [torch.empty_like(tensors[name], device="meta") for name in names]
                 shape = tuple(rule.to_hf(parts).shape)
-                resolved[hf_name.replace("*", layer) + suffix] = rule, names, shape
+                full_name = hf_name.replace("*", layer) + suffix
+                resolved[full_name] = Resolved(rule, names, shape)
                 left -= set(names)
     if left:
         raise HubError(f"no class of transformers has the weights {min(left)} of this model")
@@ -78,7 +97,12 @@ def read_weight(path: Path, name: str) -> Tensor:
     return weight
 
 
-def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors) -> Tensors:
+def read_tensors(
+    family: Any,
+    table: Table,
+    folder: Path,
+    model_tensors: Tensors,
+) -> Tensors:
     """A tensor in float32 for each of the model's. Missing and unknown ones are refused by name."""
     files = files_of(folder)
     resolved = resolve(table, model_tensors)
@@ -92,11 +116,18 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
     def load(name: str) -> Tensor:
         return read_weight(files[names[name]], names[name])
 
-    copies = {n: of for n, of in family.aliases.items() if n in names and n not in resolved}
-    sources = {n: family.fallback.get(n, n) if n not in names else n for n in resolved}
-    missing = {n for n, source in sources.items() if source is not None and source not in names}
+    copies = {}
+    for name, of in family.aliases.items():
+        if name in names.keys() - resolved:
+            copies[name] = of
+    sources = {name: name for name in resolved}
+    for name, of in family.fallback.items():
+        if name in resolved.keys() - names:
+            sources[name] = of
+    missing = {*sources.values()} - names.keys() - {None}
     unknown = names.keys() - resolved.keys() - copies.keys()
-    unknown = {n for n in unknown if not any(re.fullmatch(p, n) for p in family.optional)}
+    for pattern in family.optional:
+        unknown = {name for name in unknown if not re.fullmatch(pattern, name)}
     if missing:
         in_body = any(name.startswith(family.prefix) for name in missing)
         part = "" if in_body else "its language-modeling head: "

@@ -30,7 +30,10 @@ AUTO_TOKENIZERS = {
 SETTINGS = "tokenizer_config.json"
 
 
-def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
+def read_tokenizer(
+    folder: Path,
+    hf_config: dict[str, Any],
+) -> Tokenizer:
     vocab_size = check_value("vocab_size", hf_config.get("vocab_size"), Count)
     files = {
         name: (folder / name).read_text(encoding="utf-8")
@@ -42,7 +45,11 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
     roles, settings, generation = (
         read_json(folder / name) if (folder / name).exists() else {}
-        for name in ("special_tokens_map.json", SETTINGS, "generation_config.json")
+        for name in (
+            "special_tokens_map.json",
+            SETTINGS,
+            "generation_config.json",
+        )
     )
     if "tokenizer_class" in hf_config:  # export writes no such key in config.json
         settings = {"tokenizer_class": hf_config["tokenizer_class"]} | settings
@@ -56,7 +63,11 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
         raise HubError(f"{folder / 'tokenizer.json'} cannot be used: {error}") from None
 
 
-def obey_settings(text: str, settings: dict[str, Any], model_type: str) -> str:
+def obey_settings(
+    text: str,
+    settings: dict[str, Any],
+    model_type: str,
+) -> str:
     """tokenizer.json, such that it normalizes a text, and puts a space before it, as AutoTokenizer
     does."""
     name = settings.get("tokenizer_class") or AUTO_TOKENIZERS.get(model_type, "")
@@ -87,7 +98,10 @@ def special_ids(
 ) -> dict[str, int]:
     """{special token: id}, from config.json, else by its name, else by the usual spelling."""
 
-    def ids_in(config: dict[str, Any], role: str) -> list[int]:
+    def ids_in(
+        config: dict[str, Any],
+        role: str,
+    ) -> list[int]:
         key = f"{role}_token_id"
         value = check_value(key, config.get(key), int | list[int] | None)
         ids = value if isinstance(value, list) else [value]
@@ -112,10 +126,9 @@ def special_ids(
         for spelling in SENTINELS:
             if spelling.format(n) in added:
                 specials[f"sentinel_{n}"] = added[spelling.format(n)]
-    ends = [specials["end"], *ids_in(hf_config, "eos"), *ids_in(generation, "eos")]
-    for n, i in enumerate(dict.fromkeys(ends)):
-        if n > 0:
-            specials[f"end_{n}"] = i
+    more = {*ids_in(hf_config, "eos")} | {*ids_in(generation, "eos")}
+    for n, i in enumerate(sorted(more - {specials["end"]}), 1):
+        specials[f"end_{n}"] = i
     return specials
 
 
@@ -143,7 +156,11 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> None:
+def write_tokenizer(
+    folder: Path,
+    tokenizer: Tokenizer,
+    context_length: int,
+) -> None:
     text, names = to_hf(tokenizer)
     settings = role_names(names) | {
         "model_max_length": context_length,
@@ -151,6 +168,10 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> 
     }
     if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
         settings["split_special_tokens"] = True  # text is always text; masks are written in it
-    files = {SETTINGS: json.dumps(settings, indent=2), **tokenizer.files, "tokenizer.json": text}
+    files = {
+        SETTINGS: json.dumps(settings, indent=2),
+        **tokenizer.files,
+        "tokenizer.json": text,
+    }
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")

@@ -11,7 +11,7 @@ import torch
 
 from configs.compose import compose
 from model.loss import CHUNK
-from tests.benchmarks.step import Ours
+from tests.benchmarks.step import Ours, random_batch
 from training import cost
 
 CASES = (  # each needs some GB
@@ -30,15 +30,15 @@ def measure(overrides):
     """(estimated, measured) bytes of two steps."""
     config = compose([*overrides, "device=cpu", "precision=fp32"])
     rows = config.train.batch_size
-    vocab_size = cost.known_vocab_size(config)
+    kind = config.tokenizer["kind"]
+    vocab_size = config.tokenizer.get("vocab_size") or cost.VOCAB_SIZES[kind]
     cost.GPU_CHUNK = CHUNK  # of the loss, on a CPU
-    counted = cost.count(config, torch.float32, vocab_size)
-    expected = counted.memory(rows, config.train.recompute, 1, torch.float32)
+    expected = cost.count(config, torch.float32, vocab_size).memory(rows, shards=1)
     torch.ones(512, 512) @ torch.ones(512, 512)  # the buffers of the library
     before = resident()
     ours = Ours(config, vocab_size)
     for _ in range(2):
-        ours(cost.fake_batch(config, rows))
+        ours(random_batch(config.model, vocab_size, rows))
     return expected, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 

@@ -60,8 +60,7 @@ def measure(settings, overrides, steps, seed):
     metrics = evaluate(run.module, run.data, run.world, run.state.micro_batch_size)
     dtype = run.world.precision.dtype
     counted = cost.count(run.config, dtype, run.data.tokenizer.vocab_size)
-    memory = 8 * counted.n + counted.optimizer + counted.activations
-    return metrics["val_bpb"], ratio, memory
+    return metrics["val_bpb"], ratio, counted.states + counted.activations
 
 
 def row(choice, results, defaults):

@@ -20,7 +20,7 @@ def test_every_check_runs_on_a_cpu():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     *rows, summary = map(json.loads, done.stdout.splitlines())
     assert done.returncode == 0, f"{summary}\n{done.stderr[-3000:]}"
-    assert [row["check"] for row in rows] == list(CHECKS) and summary["ok"]
+    assert [row["check"] for row in rows] == list(CHECKS) and not summary["failed"]
     resumed = rows[-1]
     assert resumed["stopped_early"] and resumed["repeats"] and resumed["resumes"]
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from configs.errors import DataError
-from data import loader as loader_module
 from data.loader import SORT_GROUP, prefetch
 from data.objectives import IGNORE_INDEX
 from tests.data.corpora import corpus, loader, source, text_corpus
@@ -96,18 +95,15 @@ def test_shares_of_a_batch_have_equally_many_rows(batched, size):
         assert sum(share.count for share in shares) == batch.count
 
         own = [(share.targets != IGNORE_INDEX).any(1) for share in shares]
+        rows = [share.select(mask) for share, mask in zip(shares, own, strict=True)]
         for name, tensor in batch.inputs.items():
-            rows = [share.inputs[name][mask] for share, mask in zip(shares, own, strict=True)]
-            assert torch.equal(torch.cat(rows), tensor), name
-            first = [share.inputs[name][~mask] for share, mask in zip(shares, own, strict=True)]
-            assert all(torch.equal(row, tensor[0]) for rows in first for row in rows)
-        targets = [share.targets[mask] for share, mask in zip(shares, own, strict=True)]
-        assert torch.equal(torch.cat(targets), batch.targets)
+            assert torch.equal(torch.cat([part.inputs[name] for part in rows]), tensor)
+        assert torch.equal(torch.cat([part.targets for part in rows]), batch.targets)
 
-
-def test_a_share_of_all_rows_is_the_batch(batched):
-    batch = batched().batch(0)
-    assert same(batch.share(0, 1), batch) and batch.share(0, 1).count == batch.count
+        fillers = [share.select(~mask) for share, mask in zip(shares, own, strict=True)]
+        for filler in fillers:
+            first = batch.rows(0, len(filler.targets)).without_targets()
+            assert same(filler, first) and filler.count == 0
 
 
 def test_evaluation_is_always_the_same(batched):
@@ -132,16 +128,6 @@ def test_every_sequence_once_per_epoch(text):
         )
 
 
-def test_masked_sequences_need_no_lookahead(tmp_path):
-    made = text_corpus(tmp_path, TEXT[:800], val_fraction=0.2)
-    assert made.train.n_tokens == 640
-    assert (
-        loader(made.train, made.tokenizer, "masked", context_length=64, architecture="encoder").n
-        == 10
-    )
-    assert loader(made.train, made.tokenizer, context_length=64).n == 9
-
-
 def test_golden_batch(text):
     batch = loader(text.train, text.tokenizer, seed=3).batch(2)
     assert text.tokenizer.decode(batch.inputs["tokens"][0].tolist()) == "ejqzkxmdwronorwd"
@@ -150,11 +136,13 @@ def test_golden_batch(text):
 
 def test_a_limited_evaluation_repeats_its_sequences(text):
     loader_ = loader(text.validation, text.tokenizer, batch_size=4)
-    few = [b.inputs["tokens"].tolist() for b in loader_.evaluation(limit=6)]
-    assert few == [b.inputs["tokens"].tolist() for b in loader_.evaluation(limit=6)]
-    assert sum(map(len, few)) == 6
-    firsts = [b.inputs["tokens"].tolist() for b in loader_.evaluation()][:2]
-    assert [row for rows in few for row in rows] != [row for rows in firsts for row in rows][:6]
+
+    def rows(limit=None):
+        return torch.cat([batch.inputs["tokens"] for batch in loader_.evaluation(limit)]).tolist()
+
+    assert rows(6) == rows(6) and len(rows(6)) == 6
+    every = torch.cat([b.inputs["tokens"] for b in list(loader_.evaluation())[:2]]).tolist()
+    assert rows(6) != every[:6], "anywhere in the text"
 
 
 def test_evaluation_ends_with_the_last_token(text):
@@ -196,13 +184,6 @@ def test_every_pair_once_per_epoch(pairs):
     )
 
 
-def test_ranks_pad_to_the_width_of_the_whole_batch(pairs, monkeypatch):
-    monkeypatch.setattr(loader_module, "SORT_GROUP", 1)  # so that a batch has rows of all lengths
-    shares = [pair_loader(pairs, batch_size=16).batch(3, rank, 4) for rank in range(4)]
-    assert len({share.inputs["source"].shape for share in shares}) == 1
-    assert len({int(share.inputs["source_visible"].sum(1).max()) for share in shares}) > 1
-
-
 def test_pairs_that_are_too_long(pairs):
     dropped, cut = (
         pair_loader(pairs, context_length=10, too_long=action) for action in ("drop", "truncate")
@@ -217,15 +198,6 @@ def test_pairs_that_are_too_long(pairs):
         pair_loader(pairs, context_length=3)
 
 
-def test_prefetched_batches_are_the_same(text):
-    loader_ = loader(text.train, text.tokenizer)
-    batches = prefetch(loader_.batch, range(3, 9))
-    assert all(
-        same(batch, loader_.batch(step)) for step, batch in zip(range(3, 9), batches, strict=True)
-    )
-    assert list(prefetch(loader_.batch, [])) == []
-
-
 def test_prefetch_is_one_ahead_and_passes_errors_on():
     steps = []
 
@@ -233,6 +205,7 @@ def test_prefetch_is_one_ahead_and_passes_errors_on():
         steps.append(step)
         return step // (2 - step) + step
 
+    assert list(prefetch(batch, [])) == []
     running = prefetch(batch, range(9))
     assert [next(running), next(running)] == [0, 2]
     with pytest.raises(ZeroDivisionError):

@@ -70,7 +70,6 @@ def test_every_objective(run, overrides, seen):
     [
         (["data=text"], 2, "data.path is required"),
         (["data=text", "data.path="], 2, "data.path is empty"),
-        (["data=text", "data.path=none.txt"], 3, "there is no file or folder none.txt"),
         ([*TEXTS, "model.context_length=100000"], 3, "train has .* tokens, and a window needs"),
         (
             [*PAIR_TABLE, "data.source=question"],
@@ -78,7 +77,7 @@ def test_every_objective(run, overrides, seen):
             "has no field 'question'; its fields are: source, target",
         ),
         (
-            [*PAIR_TABLE, "objective.too_long=error", "model.context_length=8"],
+            [*PAIR_TABLE, "objective=pairs", "objective.too_long=error", "model.context_length=8"],
             3,
             "long for a context of 8",
         ),
@@ -87,10 +86,7 @@ def test_every_objective(run, overrides, seen):
             2,
             "data.val_fraction is 2; expected a number above 0 and below 1",
         ),
-        ([*TEXTS, "data.val_fraction=abc"], 2, "data.val_fraction is 'abc'; expected a number"),
-        ([*TEXTS, "~data.val_fraction"], 2, "data.val_fraction"),
         ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
-        ([*TEXTS, "objective.kind=[a]"], 2, r"objective.kind is \['a'\]; choose one of"),
         (
             [*TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=10"],
             2,
@@ -101,18 +97,12 @@ def test_every_objective(run, overrides, seen):
             2,
             "whose kind is decoder, not encoder; use",
         ),
-        ([*TEXTS, "objective=masked"], 2, "a model whose kind is encoder, not decoder"),
         (
             [*TEXTS, "objective=pairs"],
             2,
             "needs pairs, and data=text gives text; use objective=auto",
         ),
         ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
-        (
-            [*TEXTS, "objective=span"],
-            2,
-            "objective=span needs a model whose kind is encoder_decoder",
-        ),
         ([*TEXTS, "objective.mask_prob=0.2"], 2, "did you mean objective=masked"),
     ],
 )

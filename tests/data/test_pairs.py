@@ -45,6 +45,7 @@ def test_parallel_files(tmp_path):
         DataError, match=r"a\.en has 2 lines and .*a\.de has 3; they must have equally many"
     ):
         texts(found)
+
     (tmp_path / "a.de").unlink()
     with pytest.raises(DataError, match=r"cannot read .*a\.de: no such file or directory"):
         found.version()
@@ -96,18 +97,3 @@ def test_synthetic_targets_are_right(task):
         source("synthetic", task=task, size=300, min_length=2, max_length=5)
     )
     assert len(set(pairs)) > 2000
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"task": "multiply"}, "task is 'multiply'; expected one of: copy, reverse, sort, add"),
-        ({"min_length": 0}, "min_length is 0; expected an integer at least 1"),
-        ({"min_length": 17}, "max_length is 16; it must be at least min_length, 17"),
-        ({"max_length": 10**10}, "max_length is 10000000000; expected an integer at most 1,000"),
-        ({"size": 1}, "size is 1; expected an integer at least 2"),
-    ],
-)
-def test_invalid_tasks(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        source("synthetic", **options)

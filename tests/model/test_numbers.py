@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from configs.compose import compose
-from configs.schema import IGNORE_INDEX
+from configs.schema import IGNORE_INDEX, LossConfig
 from model.generate.decode import generate
 from model.loss import loss
 from model.transformer import build_model
@@ -68,7 +68,7 @@ def test_a_step_compiles_to_one_graph(preset):
     """Forward pass and loss, without a break, and once more where the number of targets or the
     length of the sources varies."""
     net, _ = built(preset)
-    module = LossModule(net)
+    module = LossModule(net, LossConfig(label_smoothing=0.0, z_loss=0.0))
     graphs = []
 
     def backend(graph, inputs):

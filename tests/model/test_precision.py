@@ -25,7 +25,10 @@ def test_unknown_devices_are_rejected(name):
 def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert choose_device("cuda:1") == torch.device("cuda", 1)
+    assert chosen == [torch.device("cuda", 1)]
     assert choose_device("cuda") == torch.device("cuda")
     with pytest.raises(
         ValueError, match="device=cuda:2, but there are 2 GPUs; the first is cuda:0"

@@ -4,13 +4,12 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import wandb
 from matplotlib.figure import Figure
 
 from configs.compose import compose
 from tests.training.runs import read_lines
-from training.log import clock, start_wandb
+from training.log import start_wandb
 from training.plot import draw_run
 
 
@@ -40,12 +39,6 @@ def test_the_curve_of_a_run(tmp_path, monkeypatch):
     assert lines["best validation"] == [[2e6, 3]]
     assert lines["full validation"] == [[4e6, 3.5]]
     assert right.lines[0].get_ydata().tolist() == [row["lr"] for row in logged[:4]]
-
-
-@pytest.mark.quick
-def test_clock():
-    times = {0.4: "0:00", 62: "1:02", 3599.7: "1:00:00", 3725: "1:02:05"}
-    assert {seconds: clock(seconds) for seconds in times} == times
 
 
 def test_wandb_gets_every_row_offline(start, monkeypatch):
@@ -91,4 +84,5 @@ def test_a_failing_service_costs_one_warning(start, monkeypatch):
 
     monkeypatch.setattr("wandb.init", init)
     code, _, errors = start("wandb.mode=online", "train.steps=2", "log.every=1")
-    assert code == 0 and errors == "warning: no wandb (ConnectionError: refused)\n"
+    assert code == 0 and errors.count("warning: ") == 1
+    assert "warning: no wandb (ConnectionError: refused)\n" in errors

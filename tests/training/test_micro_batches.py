@@ -58,8 +58,8 @@ def fit(monkeypatch):
     """fit_micro_batch in one of `size` processes; no device is needed."""
     monkeypatch.setattr(torch, "empty", lambda *sizes, **options: None)
 
-    def fit(module, *overrides, device="cpu", size=1, found=0):
-        world = SimpleNamespace(size=size, share=(0, size), is_main=True)
+    def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
+        world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
         world.precision = SimpleNamespace(autocast=nullcontext)
         world.device = SimpleNamespace(type=device)
         world.sum = lambda *numbers: np.array(numbers)
@@ -82,6 +82,12 @@ def test_on_a_gpu_it_is_halved_until_it_fits(fit, capsys, limit, tried):
 def test_not_even_one_row(fit):
     with pytest.raises(MemoryError, match="not even one row of a batch fits on the GPU; lower si"):
         fit(Limited(0), device="cuda")
+
+
+def test_fsdp_does_not_go_on_after_running_out_of_memory(fit):
+    sentence = "micro-batches of 12 do not fit on the GPU; set train.micro_batch_size=6"
+    with pytest.raises(MemoryError, match=sentence):
+        fit(Limited(6), device="cuda", size=2, parallel="fsdp")
 
 
 def test_what_was_found_before_a_resume_is_not_sought_again(fit):

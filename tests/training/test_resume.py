@@ -70,7 +70,7 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert code == 0 and "runs/mine, starting at step 0" in output
     before = content(Path("runs/mine"))
     code, output, _ = start(*auto)
-    assert code == 0 and "runs/mine is finished, all 1 steps are done; raise train.ste" in output
+    assert code == 0 and "runs/mine is finished; raise train.steps, or its other le" in output
     assert content(Path("runs/mine")) == before
     shutil.rmtree("runs/mine/checkpoints")
     code, output, _ = start.plainly("name=mine", "resume=true")
@@ -162,7 +162,7 @@ def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
     assert code == 4 and "has format 2, and this version reads 3; continue the run with" in errors
     edit(lambda config: config.pop("choices"))
     code, _, errors = start.plainly("name=mine", "resume=true")
-    assert code == 4 and "config.yaml is of an older format; use this run with the ver" in errors
+    assert code == 4 and "of an older format; use this run with the version that wrote it" in errors
 
 
 def test_a_run_is_resumed_by_its_name(run, start):

@@ -60,7 +60,7 @@ def test_what_a_run_prints(start):
     for step, loss, bpb, full in rows(folder, "step", "val_loss", "val_bpb", "full"):
         end = " (full)" * full
         assert f"step {step:>6}  val loss {loss:.3f}, {bpb:.3f} bits/byte{end}\n" in output
-    assert "training    4 steps of 4 sequences, 0.04 epochs\n" in output
+    assert "training    4 steps, 0.04 epochs, 4 sequences per step\n" in output
     assert "xz -9 primed with the training text" in output
     assert "\nsaved to runs/lines, with curve.png; next:\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -147,7 +147,7 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     shares = [lr / 0.02 for [lr] in rows(folder, "lr")]
     assert shares == pytest.approx([1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
     code, output, _ = start.plainly("name=timed", "resume=true")
-    assert code == 0 and "runs/timed is finished, all 6 steps are done" in output
+    assert code == 0 and "runs/timed is finished; raise train.steps, or its" in output
     assert start.plainly("name=timed", "resume=true", "train.minutes=2")[0] == 0
     assert [seconds for seconds, _ in rows(folder, "seconds", "loss")] == list(range(10, 130, 10))
 

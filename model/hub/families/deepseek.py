@@ -31,13 +31,12 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
     def split_heads(weight: Tensor) -> list[Tensor]:
-        return [
-            part.flatten(0, 1)
-            for part in weight.unflatten(0, (n_heads, -1)).split([nope, value], 1)
-        ]
+        heads = weight.unflatten(0, (n_heads, -1))
+        return [part.flatten(0, 1) for part in heads.split([nope, value], 1)]
 
     def join_heads(parts: list[Tensor]) -> Tensor:
-        return torch.cat([part.unflatten(0, (n_heads, -1)) for part in parts], 1).flatten(0, 1)
+        heads = [part.unflatten(0, (n_heads, -1)) for part in parts]
+        return torch.cat(heads, 1).flatten(0, 1)
 
     attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
     table = columns(NAMES)
@@ -63,13 +62,19 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     }
 
 
-def row_order(n_heads: int, n_fixed: int, n_rotary: int, interleaved: bool) -> Tensor:
+def row_order(
+    n_heads: int,
+    n_fixed: int,
+    n_rotary: int,
+    interleaved: bool,
+) -> Tensor:
     """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
-    rotary = (
-        torch.arange(n_rotary).view(-1, 2).t().flatten() if interleaved else torch.arange(n_rotary)
-    )
+    rotary = torch.arange(n_rotary)
+    if interleaved:
+        rotary = torch.cat([rotary[0::2], rotary[1::2]])
     head = torch.cat([torch.arange(n_fixed), n_fixed + rotary])
-    return (torch.arange(n_heads)[:, None] * len(head) + head).flatten()
+    firsts = torch.arange(n_heads)[:, None] * len(head)
+    return (firsts + head).flatten()
 
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
@@ -102,8 +107,10 @@ def write(spec: Spec, ids: HFConfig) -> HFConfig:
 DEEPSEEK = LLAMA._replace(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
-    spec={name: value for name, value in LLAMA.spec.items() if not name.startswith("attention.")}
-    | {"attention.kind": "mla"},
+    spec={
+        "attention.kind": "mla",
+        **{n: value for n, value in LLAMA.spec.items() if not n.startswith("attention.")},
+    },
     keys={
         **LLAMA_KEYS,
         "q_lora_rank": Key("attention.q_lora_rank", Count | None, 1536),

@@ -21,7 +21,8 @@ BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    n_heads, n_kv_heads = spec["n_heads"], hf_config.get("num_key_value_heads") or spec["n_heads"]
+    n_heads = spec["n_heads"]
+    n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
         raise HubError(
             f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}"
@@ -65,7 +66,12 @@ LLAMA = Family(
     architecture="LlamaForCausalLM",
     init="gpt2",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
-    keys=LLAMA_KEYS | {"head_dim": HEAD_DIM, **BIAS, "mlp_bias": Key("ffn.bias", bool, False)},
+    keys={
+        **LLAMA_KEYS,
+        **BIAS,
+        "head_dim": HEAD_DIM,
+        "mlp_bias": Key("ffn.bias", bool, False),
+    },
     ignored=f"num_key_value_heads {KEYS}",
     read=read,
     write=write_llama,
@@ -77,8 +83,11 @@ LLAMA = Family(
 MISTRAL = LLAMA._replace(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    keys=LLAMA_KEYS
-    | {"head_dim": HEAD_DIM, "sliding_window": Key("attention.sliding_window", Count | None, 4096)},
+    keys={
+        **LLAMA_KEYS,
+        "head_dim": HEAD_DIM,
+        "sliding_window": Key("attention.sliding_window", Count | None, 4096),
+    },
     write=write,
 )
 
@@ -112,7 +121,11 @@ QWEN3 = LLAMA._replace(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     spec=LLAMA.spec | {"attention.qk_norm": "head"},
-    keys=LLAMA_KEYS | BIAS | {"head_dim": HEAD_DIM._replace(type=Count, default=128)},
+    keys={
+        **LLAMA_KEYS,
+        **BIAS,
+        "head_dim": Key("attention.head_dim attention.v_head_dim", Count, 128),
+    },
     ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
     read=read_qwen3,
     write=write_qwen3,
@@ -131,7 +144,8 @@ def read_nanochat(hf_config: HFConfig, spec: Spec) -> Spec:
 
 def nanochat_tensors(spec: Spec, hf_config: HFConfig) -> Table:
     def swap_halves(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2)).flip(1).flatten(0, 2)
+        halves = rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2))
+        return halves.flip(1).flatten(0, 2)
 
     table = columns(NAMES.replace("up_proj", "fc1").replace("down_proj", "fc2"))
     for part in ("query", "key"):
@@ -145,7 +159,12 @@ NANOCHAT = LLAMA._replace(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
     init="modern",
-    spec=LLAMA.spec | {"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
+    spec={
+        **LLAMA.spec,
+        "attention.qk_norm": "head",
+        "norm.weight": False,
+        "embedding_norm": True,
+    },
     keys={
         **LLAMA_KEYS,
         **BIAS,

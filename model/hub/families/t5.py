@@ -38,7 +38,8 @@ SIDE.block.0.layer.0.SelfAttention.relative_attention_bias      SIDE.position.ta
 
 
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    stack = ENDS + ATTENTION + FFN + (PLAIN if spec["ffn.kind"] == "relu" else GATED)
+    inputs = PLAIN if spec["ffn.kind"] == "relu" else GATED
+    stack = ENDS + ATTENTION + FFN + inputs
     cross = ATTENTION.replace("layer.0.Self", "layer.1.EncDec").replace("layer.0", "layer.1")
     encoder = stack.replace("LAST", "1").replace("SIDE", "encoder")
     decoder = (stack + cross.replace("attention", "cross")).replace("LAST", "2")
@@ -56,7 +57,8 @@ def read(hf_config: HFConfig, spec: Spec) -> Spec:
 
 
 def implied(spec: Spec) -> HFConfig:
-    return {"dense_act_fn": ACT_FNS[spec["ffn.kind"]], "is_gated_act": spec["ffn.kind"] != "relu"}
+    kind = spec["ffn.kind"]
+    return {"dense_act_fn": ACT_FNS[kind], "is_gated_act": kind != "relu"}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:

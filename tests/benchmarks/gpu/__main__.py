@@ -114,7 +114,7 @@ def main():
             failed += [] if row["ok"] else [name]
             shutil.rmtree("runs", ignore_errors=True)
         os.chdir("/")
-    print(json.dumps({"check": "summary", "ok": not failed, "failed": failed}))
+    print(json.dumps({"check": "summary", "failed": failed}))
     sys.exit(bool(failed))
 
 

@@ -100,11 +100,9 @@ def numerics(bench):
 
 def precisions(bench):
     """The same run in float32, in half precision, and with activation checkpointing."""
-    cases = ("precision=fp32", "precision=bf16", "precision=fp16", "train.recompute=block")
     losses = []
-    for overrides in cases:
-        name = overrides.partition("=")[2]
-        figures = bench.train(name, "train.micro_batch_size=8", overrides)
+    for name in ("precision=fp32", "precision=bf16", "precision=fp16", "train.recompute=block"):
+        figures = bench.train(str(len(losses)), "train.micro_batch_size=8", name)
         losses.append(figures["val_loss"])
         error = abs(losses[-1] / losses[0] - 1)
         yield {name: figures, "failed": [] if error < 0.02 else [name]}
@@ -169,12 +167,11 @@ def training(*overrides):
 
     def check(bench):
         figures = bench.train("run", *overrides)
-        config = bench.config(*overrides)
-        dtype = torch.bfloat16
-        counted = cost.count(config, dtype, bench.vocab_size)
         rows = figures["micro_batch_size"]
-        estimated = counted.memory(rows, config.train.recompute, 1, dtype) / 1e9
-        yield {"parameters": counted.n, "estimated_gb": estimated} | figures
+        counted = cost.count(bench.config(*overrides), torch.bfloat16, bench.vocab_size)
+        estimated = counted.memory(rows, shards=1)
+        parameters = counted.parameters.total()
+        yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
 
     return check
 
@@ -183,17 +180,15 @@ def compilation(bench):
     """A step of GPT-2 is one graph, compiled once, and waits for the GPU once."""
     from torch._dynamo.utils import counters
 
-    def count_waits(mode):
-        if not bench.tiny:
-            torch.cuda.set_sync_debug_mode(mode)
-
-    before = {3: lambda: count_waits("warn"), 5: lambda: count_waits("default")}
+    mode = torch.cuda.set_sync_debug_mode
+    warn_of_waits = {3: lambda: mode("warn"), 5: lambda: mode("default")}
+    before = bench.pick(warn_of_waits, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figures = bench.train("run", "compile=true", "train.micro_batch_size=16", before=before)
     waits = [w for w in caught if "called a synchronizing CUDA operation" in str(w.message)]
     graphs = counters["stats"]["unique_graphs"]
-    breaks = [text[:120] for text in counters["graph_break"]]
+    breaks = list(counters["graph_break"])
     yield figures | {"graphs": graphs, "breaks": breaks, "waits_per_step": len(waits) / 2}
     is_right = graphs == 1 and not breaks and len(waits) == bench.pick(2, 0)
     yield {"failed": [] if is_right else ["graphs, breaks or waits"]}

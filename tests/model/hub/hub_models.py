@@ -56,37 +56,51 @@ def rope(kind, original, base=10000.0, **options):
 LLAMA3 = rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 YARN = rope("yarn", 1024, base=100.0, factor=4.0)
 SHARPER = rope("yarn", 16, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
-# fmt: off
 MODELS = {
     "gpt2": (hf.GPT2LMHeadModel, GPT2),
-    "gpt2, untied": (hf.GPT2LMHeadModel, GPT2 | {
-        "tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"}),
+    "gpt2, untied": (
+        hf.GPT2LMHeadModel,
+        GPT2 | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
+    ),
     "llama, one key for two queries": (hf.LlamaForCausalLM, GROUPED),
-    "llama, one key for all, tied": (hf.LlamaForCausalLM, SIZES | {
-        "num_key_value_heads": 1, "tie_word_embeddings": True}),
-    "llama, biases, wide heads": (hf.LlamaForCausalLM, GROUPED | {
-        "attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"}),
+    "llama, one key for all, tied": (
+        hf.LlamaForCausalLM,
+        SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    ),
+    "llama, biases, wide heads": (
+        hf.LlamaForCausalLM,
+        GROUPED | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"},
+    ),
     "llama3": (hf.LlamaForCausalLM, GROUPED | LLAMA3),
     "llama, linear": (hf.LlamaForCausalLM, GROUPED | rope("linear", None, factor=4.0)),
     "llama, yarn": (hf.LlamaForCausalLM, GROUPED | YARN),
     "mistral": (hf.MistralForCausalLM, GROUPED | {"sliding_window": 5}),
     "qwen3": (hf.Qwen3ForCausalLM, GROUPED | {"head_dim": 8}),
-    "qwen3, a window": (hf.Qwen3ForCausalLM, GROUPED | {
-        "head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),
+    "qwen3, a window": (
+        hf.Qwen3ForCausalLM,
+        GROUPED
+        | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    ),
     "nanochat": (hf.NanoChatForCausalLM, GROUPED),
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
     "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
     "bert": (hf.BertForMaskedLM, SIZES),
-    "bert, relu, one type": (hf.BertForMaskedLM, SIZES | {"hidden_act": "relu", "type_vocab_size": 1}),
-    "roberta": (hf.RobertaForMaskedLM, SIZES | {
-        "type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1}),
+    "bert, relu, one type": (
+        hf.BertForMaskedLM,
+        SIZES | {"hidden_act": "relu", "type_vocab_size": 1},
+    ),
+    "roberta": (
+        hf.RobertaForMaskedLM,
+        SIZES | {"type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1},
+    ),
     "t5": (hf.T5ForConditionalGeneration, T5),
-    "flan": (hf.T5ForConditionalGeneration, T5 | {
-        "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "flan": (
+        hf.T5ForConditionalGeneration,
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
     "bart": (hf.BartForConditionalGeneration, BART),
 }
-# fmt: on
 
 
 def randomize(model, scale=0.15):

@@ -1,4 +1,5 @@
-"""Special tokens survive import, fine-tuning and export: AutoTokenizer does the same before and after."""
+"""Special tokens survive import, fine-tuning and export: AutoTokenizer does the same before and
+after."""
 
 import json
 from pathlib import Path
@@ -278,8 +279,7 @@ ENDS_OF = [([292, 291], 292), ([292], [292, 291]), (292, [291])]
 
 @pytest.mark.parametrize(("config", "generation"), ENDS_OF)
 def test_a_model_may_have_several_ends(config, generation, tmp_path):
-    """In either file; training ends a text with the first. test_sample.py shows that generation
-    ends at each."""
+    """In either file. Training ends a text with the first, generation at any."""
     folder = hf_folder("llama3", tmp_path / "hf", eos_token_id=config)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
     tokenizer = load_hf(folder)[1]
@@ -344,7 +344,7 @@ def test_an_ordinary_token_is_no_mask(tmp_path):
 
 
 def test_a_folder_without_tokenizer_config(tmp_path):
-    """Export writes one with the names of the special tokens, and the class that reads tokenizer.json."""
+    """Export writes one with the names of the special tokens."""
     folder = hf_folder("llama3", tmp_path / "hf")
     (folder / "tokenizer_config.json").unlink()
     import_run(folder, tmp_path / "run")
