@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from tests.faults.harness import run
 from training.checkpointer import Checkpointer
 
-NAMES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "truncate")
+NAMES = ("mkdir", "rename", "replace", "unlink", "rmdir", "truncate")
 NAMES += ("write", "fsync", "ftruncate")  # these take a handle
 REAL_OPEN = io.open
 

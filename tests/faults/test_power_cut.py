@@ -136,7 +136,7 @@ class Disk:
             node.data = node.synced = argument.encode("latin-1")
         elif name in ("rename", "replace"):
             folder.change(base, {os.path.basename(argument): node})
-        elif name in ("unlink", "remove", "rmdir"):
+        elif name in ("unlink", "rmdir"):
             folder.change(base, {})
 
 
