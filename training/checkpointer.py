@@ -75,6 +75,7 @@ class Checkpointer:
             return
         start = time.perf_counter()
         self.wait()
+        self.world.wait()  # a slow disk of the main process does not count as ddp_timeout
         copies: dict[str, checkpoint.Tensors] = {"model": {}, "optimizer": {}}
         tensors = {
             "model": checkpoint.model_tensors(self.model),
@@ -121,6 +122,7 @@ class Checkpointer:
         self.save(state)
         self.failures = MAX_FAILURES - 1
         self.wait()
+        self.world.wait()
 
     def close(self) -> None:
         """Whatever ends the run, a checkpoint that is being written is completed."""

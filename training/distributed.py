@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -67,14 +68,14 @@ class World(NamedTuple):
         return torch.full((), float(number), dtype=torch.float64, device=place)
 
     def wait(self) -> None:
-        """For the slowest process, however long it takes to prepare its data."""
+        """For the slowest process, however long it takes to read its data or to write to the disk."""
         if self.size > 1:
-            dist.barrier(dist.new_group(backend="gloo", timeout=timedelta(days=7)))
+            dist.barrier(patient_group())
 
 
-def is_main_process() -> bool:
-    """Known before the processes meet."""
-    return os.environ.get("RANK", "0") == "0"
+@cache
+def patient_group() -> Any:
+    return dist.new_group(backend="gloo", timeout=timedelta(days=7))
 
 
 def start(config: Config) -> World:
