@@ -101,6 +101,7 @@ def train(config: Config, origin: dict[str, Any]) -> float:
             log.print(f"stopped; to resume: python train.py name={name_of(run)} resume=true")
             raise
         finally:
+            distributed.release_signals()
             saver.close()
             log.close()
         if world.is_main:
@@ -145,7 +146,7 @@ def loop(
         if config.init_from:  # it may stay the best
             saver.save(state, best=True)
 
-    while (progress := progress_of(state)) < 1:
+    while (progress := progress_of(state)) < 1 and not state.is_out_of(config.train.patience):
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
         seconds = time.perf_counter() - start
@@ -164,8 +165,6 @@ def loop(
             saver.save(state, is_best)
         if stop:
             raise StopRequested
-        if config.train.patience and state.evals_since_best >= config.train.patience:
-            break
     if state.step:
         saver.finish(state)
 

@@ -77,6 +77,10 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
 def prepare_hydra() -> None:
     """The command line of this process, before Hydra reads it."""
     sys.argv[1:] = prepare_arguments(sys.argv[1:])
+    if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
+        raise ValueError(
+            "-m trains one model after another; with torchrun, start each run by itself"
+        )
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
 
 
@@ -98,13 +102,15 @@ def quote(override: str) -> str:
 def implied(overrides: Sequence[str]) -> list[str]:
     """Settings that follow from others: a length replaces the default one, and fine-tuning has an
     optimizer of its own."""
-    values = dict(override.partition("=")[::2] for override in overrides)
+    values = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
     lengths = [values.get(f"train.{name}", "null") for name in ("tokens", "epochs", "minutes")]
     more = []
     if "train.steps" not in values and lengths != ["null"] * 3:
         more.append("train.steps=null")
-    is_new = values.get("resume", "false") == "false"
-    if values.get("init_from", "null") != "null" and "optimizer" not in values and is_new:
+    is_chosen = bool({"optimizer", "experiment"} & values.keys())
+    run = Path("runs", values.get("name", "").strip("'"), "config.yaml")
+    resumed = values.get("resume") == "true" or run.exists()
+    if values.get("init_from", "null") != "null" and not is_chosen and not resumed:
         more.append("optimizer=finetune")
     return more
 

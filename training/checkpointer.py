@@ -34,6 +34,10 @@ class TrainState:
     micro_batch_size: int = 0  # found on a GPU
     dataset: str = ""
 
+    def is_out_of(self, patience: int | None) -> bool:
+        """Early stopping."""
+        return patience is not None and self.evals_since_best >= patience
+
     def judge(self, loss: float) -> bool:
         """Whether an evaluation is the best so far."""
         is_again = (loss, self.step) == (self.best_val_loss, self.best_step)  # after a resume
@@ -157,6 +161,8 @@ class Checkpointer:
         if stored["scaler"]:
             self.world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
+        if self.world.is_main:
+            checkpoint.set_aside(self.run, state.step)
         if self.world.is_main and state.best_step == state.step:  # it was stopped before it could
             checkpoint.mark_best(self.run, state.step)
         return state

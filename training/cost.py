@@ -24,7 +24,7 @@ from model.transformer import build_model
 from training.distributed import World
 from training.muon import Muon
 from training.optimizer import build_optimizers, groups_of, state_bytes
-from training.schedule import build_schedule
+from training.schedule import UNKNOWN_STEPS, build_schedule
 from training.step import recompute_blocks
 
 Sizes = Sequence[int]
@@ -52,7 +52,9 @@ def check_parts(config: Config) -> None:
         sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
         raise MemoryError(f"{sizes}; {hint}")
     build_optimizers(config.optimizer, model)
-    build_schedule(config.schedule, config.train.steps or math.inf)
+    train = config.train
+    is_timed = train.minutes is not None and train.tokens is train.epochs is None
+    build_schedule(config.schedule, train.steps or (math.inf if is_timed else UNKNOWN_STEPS))
     build_data(config)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # which have one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})

@@ -196,6 +196,7 @@ def like(tensor: Tensor, sharded: Any) -> Tensor:
 
 STOP_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")]
 received: list[int] = []  # by this process
+previous: dict[int, Any] = {}  # the handlers before catch_signals
 
 
 def catch_signals() -> None:
@@ -208,9 +209,16 @@ def catch_signals() -> None:
             os._exit(128 + number)
         received.append(number)
 
-    received.clear()
     for number in STOP_SIGNALS:
-        signal.signal(number, note)
+        previous[number] = signal.signal(number, note)
+
+
+def release_signals() -> None:
+    """As they were before: the next run of a sweep has not begun to train."""
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+    previous.clear()
+    received.clear()
 
 
 def stoppable(items: Iterable[Item]) -> Iterator[Item]:

@@ -148,14 +148,21 @@ class Log:
 
             self.samples.append([state.step, *texts.values()])
             table = wandb.Table(columns=["step", *texts], data=self.samples)
-            self.wandb.log({"samples": table}, step=state.step)
+            self.send(state.step, {"samples": table})
         self.measure_from(state.step)
 
     def add_row(self, state: TrainState, **values: Any) -> None:
         row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, **values}
         self.append("metrics.jsonl", row)
         if self.wandb:
-            self.wandb.log(row, step=state.step)
+            self.send(state.step, row)
+
+    def send(self, step: int, values: dict[str, Any]) -> None:
+        try:
+            self.wandb.log(values, step=step)
+        except Exception as error:  # whatever the service does, the run continues
+            warn(f"wandb logging stopped ({type(error).__name__}: {error!s:.200})")
+            self.wandb = None
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """The whole row or nothing. A full disk costs rows, and not the run."""
@@ -180,11 +187,11 @@ class Log:
 def start_wandb(run: Path, config: Config) -> Any:
     """A resumed run continues under the same id. A failure costs one warning, and not the run."""
     id_file = run / "wandb-id"
-    if not id_file.exists():
-        id_file.write_text(uuid.uuid4().hex)
     try:
         import wandb
 
+        if not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex)
         return wandb.init(
             project=config.wandb.project,
             name=run.name,

@@ -125,7 +125,7 @@ def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
         if key in keys:
             model[name] = node.model[name]
     wanted, longest = model["context_length"], origin["model"]["context_length"]
-    if wanted > longest:
+    if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     changed.model = model

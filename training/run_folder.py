@@ -67,7 +67,7 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
         yield run
     finally:
         lock.release()
-        if not (run / "config.yaml").exists():  # it has failed before its first step
+        if [path.name for path in run.iterdir()] == ["lock"]:  # it has failed before its first step
             shutil.rmtree(run, ignore_errors=True)
 
 
@@ -92,8 +92,9 @@ def make_folder(config: Config) -> Path:
 
 
 def check_disk_space(run: Path, checkpoint_bytes: int, keep: int) -> None:
-    """There must be room for the checkpoints that are kept, the best, and one being written."""
-    needed = checkpoint_bytes * max(1, keep + 2 - len(list_checkpoints(run)))
+    """There must be room for the checkpoints that are kept (the first ten of them), the best, and
+    one being written."""
+    needed = checkpoint_bytes * max(1, min(keep, 10) + 2 - len(list_checkpoints(run)))
     free = shutil.disk_usage(run).free
     if needed > free:
         sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"

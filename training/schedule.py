@@ -11,6 +11,7 @@ from configs.schema import TrainConfig
 from data.loader import PairLoader, TokenLoader
 from training.checkpointer import TrainState
 
+UNKNOWN_STEPS = 1e12
 Schedule = Callable[[float], float]
 
 
@@ -98,5 +99,5 @@ class Progress:
 
 
 def build_schedule(config: dict[str, Any], steps: float) -> Schedule:
-    """steps: of the run; infinite if train.minutes alone ends it."""
-    return build("schedule", SCHEDULES, config, {"steps": steps})
+    """steps: of the run, if it trains at all; infinite if train.minutes alone ends it."""
+    return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

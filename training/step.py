@@ -84,6 +84,8 @@ def fit_micro_batch(
     if found:
         return min(found, rows)
     widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len), *world.share)
+    if world.parallel == "fsdp":
+        optimizer_bytes //= world.size
     reserved = torch.empty(optimizer_bytes, dtype=torch.uint8, device=world.device)
     while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
         if rows == 1:

@@ -37,7 +37,7 @@ def summarize(
     sample = f"python sample.py --run {saver.run} {PROMPTS[config.model.kind]}"
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):
-        if config.train.patience and state.evals_since_best >= config.train.patience:
+        if state.is_out_of(config.train.patience):
             lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
         step = int(best.removeprefix("step-"))
         loss = f"val loss {state.best_val_loss:.3f}"

@@ -10,7 +10,7 @@ import yaml
 
 from model import checkpoint
 from model.checkpoint import list_checkpoints
-from tests.training.runs import content, rows
+from tests.training.runs import content, newest, rows
 from training.log import Log
 
 FULL = ["model.dropout=0.1", "train.micro_batch_size=2", "schedule=constant", "schedule.warmup=2"]
@@ -179,3 +179,40 @@ def test_a_run_is_resumed_by_its_name(run, start):
         assert code == 2 and re.sub(r"\?\)", ")", sentence) in errors.replace("?)", ")"), errors
     code, output, _ = start.plainly("name=sweep-2001/lr-0.02", "resume=true", "train.steps=2")
     assert code == 0 and "runs/sweep-2001/lr-0.02, resuming from step 1\n" in output
+
+
+def test_a_failed_start_removes_nothing_that_was_there(start):
+    Path("runs/sweep-1/0").mkdir(parents=True)
+    Path("runs/sweep-1/0/config.yaml").write_text("a: 1")
+    code, _, _ = start("name=sweep-1", "resume=auto", "data.path=missing.txt")
+    assert code == 3
+    assert Path("runs/sweep-1/0/config.yaml").read_text() == "a: 1"
+
+
+def test_damaged_checkpoints_do_not_count_as_the_newest(run, start):
+    folder = run("name=mine", "train.steps=4", "checkpoint.every=1", "checkpoint.keep=4")
+    for step in (3, 4):
+        (folder / f"checkpoints/step-0000000{step}/model.safetensors").write_bytes(b"")
+    arguments = ("train.steps=6", "checkpoint.every=100", "checkpoint.keep=1", "eval.every=null")
+    assert start.plainly("name=mine", "resume=true", *arguments)[0] == 0
+    names = {path.name for path in (folder / "checkpoints").glob("step-*")}
+    assert "step-00000006" in names
+    assert {"step-00000003.damaged", "step-00000004.damaged"} <= names
+
+
+@pytest.mark.parametrize("length", ["train.epochs=1", "train.tokens=512", "train.steps=0"])
+def test_a_warmup_in_steps_fits_every_length(start, length):
+    code, _, errors = start("schedule.warmup=2", length)
+    assert code == 0, errors
+
+
+def test_early_stopping_is_not_undone_by_a_resume(run, start):
+    """The run has stopped itself: resumed, it does not take another step."""
+    folder = run(
+        *("name=mine", "optimizer.lr=50.0", "train.steps=40", "eval.every=1"),
+        *("train.patience=2", "train.grad_clip=0"),
+    )
+    before = newest(folder)
+    assert before.name != "step-00000040"
+    assert start.plainly("name=mine", "resume=true")[0] == 0
+    assert newest(folder) == before
