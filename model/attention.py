@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.registry import Count, Positive
+from model import cpu
 from model.attend import Mask, attend
 from model.cache import KVCache
 from model.norm import MakeNorm, RMSNorm
@@ -135,25 +136,30 @@ class MultiHeadAttention(Attention):
         cache: KVCache | None = None,
     ) -> Tensor:
         """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
-        q_BHTD = self.query_norm(split(self.query(x), self.n_heads))
+        if keys is None:
+            query, key, value = cpu.project(x, self.query, self.key, self.value)
+        else:
+            query = self.query(x)
+        q_BHTD = self.query_norm(split(query, self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
 
         if keys is not None and cache is not None and cache.length:
             k_BGSD, v_BGSE = cache.read()  # the encoder's keys and values are computed once
         else:
-            keys = x if keys is None else keys
-            new = self.keys_and_values(keys, keys if values is None else values, rotate)
+            if keys is not None:
+                key, value = self.key(keys), self.value(keys if values is None else values)
+            new = self.keys_and_values(key, value, rotate)
             k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
 
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
-    def keys_and_values(self, keys: Tensor, values: Tensor, rotate: Rotate | None) -> list[Tensor]:
-        k_BGSD = self.key_norm(split(self.key(keys), self.n_groups))
+    def keys_and_values(self, key: Tensor, value: Tensor, rotate: Rotate | None) -> list[Tensor]:
+        k_BGSD = self.key_norm(split(key, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)
-        v_BGSE = split(self.value(values), self.n_groups)
+        v_BGSE = split(value, self.n_groups)
         return [k_BGSD, v_BGSE]
 
 

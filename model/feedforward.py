@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, Positive
+from model import cpu
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -46,7 +47,8 @@ class MLP(nn.Module):
         if self.gate is None:
             h_BTF = self.activation(self.up(x))
         else:
-            h_BTF = self.activation(self.gate(x)) * self.up(x)
+            gate_BTF, up_BTF = cpu.project(x, self.gate, self.up)
+            h_BTF = self.activation(gate_BTF) * up_BTF
         return self.out(h_BTF)
 
 

@@ -1,6 +1,6 @@
 """Cross-entropy that never holds the logits of a whole batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,17 +19,14 @@ GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of 
 
 
 def chunk_loss(
-    rows_NC: Tensor,
-    weight_VC: Tensor,
-    *bias: Tensor,
+    logits_NV: Tensor,
     targets_N: Tensor,
     logit_softcap: float | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The loss of some positions, summed. Any differentiable loss of logits and targets can stand
-    here; z_loss is the factor of log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
-    logits_NV = F.linear(rows_NC, weight_VC, *bias)
+    """The loss of some positions, summed. Any differentiable function of logits and targets can
+    stand here; z_loss is the factor of log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     # in bfloat16 the sum over a vocabulary would be off by a percent
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     logits_NV = soft_cap(logits_NV, logit_softcap)
@@ -46,20 +43,20 @@ def chunk_loss(
     return total
 
 
-def value_and_gradients(
-    function: Callable[..., Tensor], inputs: list[Tensor]
-) -> tuple[Tensor, Sequence[Tensor]]:
-    """function(*inputs), and its gradient with respect to each of them."""
+def value_and_gradient(
+    function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The function's value, and its gradient with respect to the logits."""
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
-        every = tuple(range(len(inputs)))
-        gradients, value = torch.func.grad_and_value(function, every)(*inputs)
-        return value, gradients
+        gradient, value = torch.func.grad_and_value(function)(logits, targets)
+        return value, gradient
 
     with torch.enable_grad():
-        inputs = [tensor.detach().requires_grad_() for tensor in inputs]
-        value = function(*inputs)
-        return value.detach(), torch.autograd.grad(value, inputs)
+        logits.requires_grad_()
+        value = function(logits, targets)
+        [gradient] = torch.autograd.grad(value, logits)
+    return value.detach(), gradient
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -68,22 +65,23 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], size: int, *inputs: Tensor) -> Tensor:
-        hidden_NC, targets_N, *parameters = inputs
+        hidden_NC, targets_N, *parameters = inputs  # the weight of the head, and its bias if any
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = (hidden_NC[:1] @ hidden_NC[:1].mT).dtype  # under autocast that of matmuls
-        low_NC, *low_parameters = (tensor.to(low) for tensor in (hidden_NC, *parameters))
+        low_NC, weight_VC, *bias = (tensor.to(low) for tensor in (hidden_NC, *parameters))
 
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
         gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in parameters]
-        for rows, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
-            loss_of = partial(function, targets_N=targets)
-            value, (of_rows, *others) = value_and_gradients(loss_of, [rows, *low_parameters])
+        for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
+            logits_NV = F.linear(rows_NC, weight_VC, *bias)
+            value, grad_NV = value_and_gradient(function, logits_NV, targets)
             # not in place: compiled by torch 2.11, the result would have no gradient
             total = total + value
-            row_gradients.append(of_rows)
-            for gradient, part in zip(gradients, others, strict=True):
-                gradient += part
+            row_gradients.append(grad_NV @ weight_VC)
+            gradients[0] += grad_NV.mT @ rows_NC
+            if bias:
+                gradients[1] += grad_NV.sum(0, dtype=exact)
 
         gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=True)]
         ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
@@ -138,5 +136,5 @@ def loss(
 
     total = hidden.new_zeros(())
     for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
-        total = total + function(rows, *parameters, targets_N=chunk)
+        total = total + function(F.linear(rows, *parameters), chunk)
     return total, count
