@@ -7,7 +7,7 @@ torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
 import itertools
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import hydra
 import torch
@@ -23,17 +23,16 @@ from configs.schema import Config
 from data.corpus import Loaders, load
 from data.loader import prefetch
 from data.objectives import Batch
-from model.checkpoint import name_of, newest_whole, read_tokenizer, rebuilt, write_metadata
-from model.hub.convert import init_model
+from model.checkpoint import name_of, newest_whole, write_metadata
 from model.transformer import build_model
 from training import cost, distributed, run_folder
 from training.checkpointer import Checkpointer, TrainState
 from training.distributed import World
 from training.evaluate import evaluate, sample
 from training.log import Log
-from training.optimizer import build_optimizers, set_lr, state_bytes
-from training.resume import read_settings
-from training.schedule import Progress, build_schedule
+from training.optimizer import build_optimizers, set_lr
+from training.resume import read_settings, starting_point
+from training.schedule import RunLength, build_schedule
 from training.step import (
     LossModule,
     compile_module,
@@ -45,7 +44,7 @@ from training.step import (
 from training.summary import summarize
 
 
-def train(config: Config, origin: dict[str, Any]) -> float:
+def train(config: Config, command_line: dict[str, Any]) -> float:
     """Build all that a run needs, and run it; returns its validation loss."""
     cost.check_parts(config)
     run_folder.check_name(config)
@@ -54,13 +53,8 @@ def train(config: Config, origin: dict[str, Any]) -> float:
         stored = newest_whole(run) if config.resume else None
 
         # data: the tokens of a text, cached, and the batch of any step
-        model, tokenizer = None, None
-        if stored:
-            tokenizer = read_tokenizer(run)
-        elif config.init_from:
-            model, tokenizer = init_model(config.init_from)
-            model = rebuilt(model, config.model)
-        data = load(config, tokenizer if config.init_from else None)
+        model, tokenizer = starting_point(config, run, stored is not None)
+        data = load(config, tokenizer)
         world.wait()
 
         # the model, and the loss of a batch
@@ -78,16 +72,15 @@ def train(config: Config, origin: dict[str, Any]) -> float:
         state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
 
         # micro-batches that fit in memory; DDP, torch.compile
-        needed = state_bytes(model, optimizers)
-        found = state.micro_batch_size
-        state.micro_batch_size = fit_micro_batch(module, data.train, config, world, needed, found)
+        found = state.micro_batch_size  # before a resume
+        state.micro_batch_size = fit_micro_batch(module, data.train, config, world, found)
         train_module = compile_module(distributed.wrap(module, world), config, world)
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
             run_folder.check_disk_space(run, saver.nbytes(), config.checkpoint.keep)
             environment = run_folder.environment(world)
-            write_metadata(run, config, origin, data.tokenizer, environment)
+            write_metadata(run, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(run, config, data, model, world, state))
         log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
         try:
@@ -121,8 +114,8 @@ def loop(
     log: Log,
 ) -> None:
     """Every weight is a function of (seed, step); evaluations, samples and logs only observe."""
-    progress_of = Progress(config.train, data.train)
-    schedule = build_schedule(config.schedule, progress_of.steps)
+    run_length = RunLength(config.train, data.train)
+    schedule = build_schedule(config.schedule, run_length.steps)
     batches = prefetch(
         lambda step: data.train.batch(step, *world.share),
         itertools.count(state.step),
@@ -146,27 +139,36 @@ def loop(
         if config.init_from:  # it may stay the best
             saver.save(state, best=True)
 
-    while (progress := progress_of(state)) < 1 and not state.is_out_of(config.train.patience):
+    while not run_length.is_over(state) and not state.is_out_of(config.train.patience):
+        progress = run_length.progress(state)
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
         seconds = time.perf_counter() - start
-        loss, grad_norm, state.seconds, stop = update(
-            train_module, next(batches), optimizers, world, config, state, seconds
-        )
+        result = update(train_module, next(batches), optimizers, world, config, state, seconds)
         state.step += 1
-        state.tokens += progress_of.tokens_per_step
-        log.step(state, progress, loss=loss, lr=lr, grad_norm=grad_norm)
+        state.tokens += run_length.tokens_per_step
+        state.seconds = result.seconds
+        log.step(state, progress, loss=result.loss, lr=lr, grad_norm=result.grad_norm)
 
-        is_last = config.eval.every is not None and progress_of(state) == 1
+        is_last = config.eval.every is not None and run_length.is_over(state)
         is_best = (is_due(config.eval.every) or is_last) and validate()
         if is_due(config.sample.every):
             log.sample(state, sample(module, data, world))
         if is_best or is_due(config.checkpoint.every):
             saver.save(state, is_best)
-        if stop:
+        if result.stop:
             raise StopRequested
     if state.step:
         saver.finish(state)
+
+
+class StepResult(NamedTuple):
+    """The same in all processes."""
+
+    loss: float  # mean over the targets of the step
+    grad_norm: float  # before clipping
+    seconds: float  # of the run so far, by the clock of the main process
+    stop: bool  # a process has received a signal
 
 
 def update(
@@ -177,9 +179,8 @@ def update(
     config: Config,
     state: TrainState,
     seconds: float,
-) -> tuple[float, float, float, bool]:
-    """One step: forward and backward passes, clipping, update. Returns the loss, the norm of the
-    gradient, the seconds of the main process, and whether a signal has reached any process."""
+) -> StepResult:
+    """One step: forward and backward passes, clipping, update."""
     scaler = world.scaler
 
     # the gradient of the mean over all targets, in micro-batches
@@ -201,8 +202,10 @@ def update(
 
     # the numbers of all processes: the only wait for a GPU
     clock = seconds if world.is_main else 0.0
-    sums = world.sum(total, batch.count, norm, clock, len(distributed.received)).tolist()
-    loss, grad_norm, seconds = sums[0] / sums[1], sums[2] / world.size, sums[3]
+    sums = world.sum(total, batch.count, norm, clock, len(distributed.received))
+    total_loss, total_count, total_norm, seconds, signals = sums.tolist()
+    loss = total_loss / total_count
+    grad_norm = total_norm / world.size  # each process has the norm of the whole gradient
 
     # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
@@ -218,7 +221,7 @@ def update(
             scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()
-    return loss, grad_norm, seconds, sums[4] > 0
+    return StepResult(loss, grad_norm, seconds, stop=signals > 0)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
@@ -226,11 +229,11 @@ def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
 
     def job() -> float | None:
-        config, origin = read_settings(node)
+        config, command_line = read_settings(node)
         if config.dry_run:
             print(cost.report(config))
             return None
-        return train(config, origin)
+        return train(config, command_line)
 
     return run_job(job)
 

@@ -278,16 +278,12 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path} cannot be read ({error})") from None
 
 
-def read_tensors(
-    path: Path, expected: Tensors, may_be_empty: bool = False
-) -> Iterator[tuple[str, Tensor]]:
+def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) one by one, for all may be too large; names and shapes are the expected
     ones."""
     try:
         with safe_open(path, "pt") as file:
             names = set(file.keys())
-            if not names and may_be_empty:
-                return
             if differing := names ^ set(expected):
                 name = min(differing)
                 owner = "the file" if name in names else "config.yaml"

@@ -24,7 +24,7 @@ from tests.parts import names
 from training.checkpointer import TrainState
 from training.distributed import World
 from training.optimizer import build_optimizers, set_lr
-from training.schedule import Progress, build_schedule
+from training.schedule import RunLength, build_schedule
 from training.step import LossModule, seed_step
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -55,17 +55,17 @@ def losses(preset):
     optimizers = build_optimizers(config.optimizer, model)
     precision = Precision(torch.device("cpu"), torch.float32, "for a test")
     world = World(0, 1, "none", precision, precision.scaler())
-    progress = Progress(config.train, loaders.train)
-    schedule = build_schedule(config.schedule, progress.steps)
+    length = RunLength(config.train, loaders.train)
+    schedule = build_schedule(config.schedule, length.steps)
     state = TrainState(micro_batch_size=4)
     found = []
     for step in range(STEPS):
         state = replace(state, step=step)
-        set_lr(optimizers, schedule(progress(state)))
+        set_lr(optimizers, schedule(length.progress(state)))
         seed_step(config.seed, step, 0)
         batch = loaders.train.batch(step)
-        loss, *_ = train.update(module, batch, optimizers, world, config, state, 0.0)
-        found.append(loss)
+        result = train.update(module, batch, optimizers, world, config, state, 0.0)
+        found.append(result.loss)
     return found
 
 

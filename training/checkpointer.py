@@ -16,7 +16,7 @@ from configs.errors import CheckpointError, DataError
 from data.disk import sync_file
 from model import checkpoint
 from training.distributed import World, like, whole
-from training.optimizer import expected_state, load_state, state_bytes, state_tensors
+from training.optimizer import state_tensors
 
 MAX_FAILURES = 3  # in a row, then the run ends
 
@@ -79,23 +79,30 @@ class Checkpointer:
             return
         start = time.perf_counter()
         self.wait()
-        self.world.wait()  # a slow disk of the main process does not count as ddp_timeout
-        copies: dict[str, checkpoint.Tensors] = {"model": {}, "optimizer": {}}
-        tensors = {
-            "model": checkpoint.model_tensors(self.model),
-            "optimizer": state_tensors(self.model, self.optimizers),
-        }
-        for file, named in tensors.items():
-            for name, tensor in named.items():
-                gathered = whole(tensor.detach())
-                if self.world.is_main:
-                    copies[file][name] = gathered.to("cpu", copy=True).contiguous()
+        self.world.wait()  # a slow disk of the main process is not a lost process
+        copies = {file: self.copied(tensors) for file, tensors in self.tensors().items()}
         self.saved = state.step
         if self.world.is_main:
             plain = asdict(state) | {"scaler": self.world.scaler.state_dict()}
             self.pending = self.thread.submit(self.write, state.step, copies, plain, best)
         self.count += 1
         self.seconds += time.perf_counter() - start
+
+    def tensors(self) -> dict[str, checkpoint.Tensors]:
+        """{file: {name: tensor}} of all that a checkpoint holds."""
+        return {
+            "model": checkpoint.model_tensors(self.model),
+            "optimizer": state_tensors(self.model, self.optimizers),
+        }
+
+    def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
+        """Whole and on the host; of the main process."""
+        copies = {}
+        for name, tensor in tensors.items():
+            gathered = whole(tensor.detach())
+            if self.world.is_main:
+                copies[name] = gathered.to("cpu", copy=True).contiguous()
+        return copies
 
     def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
         for log in self.run.glob("*.jsonl"):  # a run that resumes here does not repeat their rows
@@ -105,7 +112,7 @@ class Checkpointer:
             checkpoint.mark_best(self.run, step)
         checkpoint.prune(self.run, self.keep)
 
-    def wait(self) -> None:
+    def wait(self, max_failures: int = MAX_FAILURES) -> None:
         """For the checkpoint that is being written. A failure is a warning; several in a row end
         the run."""
         if self.pending is None:
@@ -117,15 +124,14 @@ class Checkpointer:
         except OSError as error:
             self.failures += 1
             self.saved = -1
-            if self.failures == MAX_FAILURES:
+            if self.failures >= max_failures:
                 raise
             warn(f"a checkpoint could not be saved ({explain(error)[1]}); the run continues")
 
     def finish(self, state: TrainState) -> None:
         """Save the last step; here a failure is an error."""
         self.save(state)
-        self.failures = MAX_FAILURES - 1
-        self.wait()
+        self.wait(max_failures=1)
         self.world.wait()
 
     def close(self) -> None:
@@ -134,8 +140,7 @@ class Checkpointer:
 
     def nbytes(self) -> int:
         """Of a checkpoint."""
-        weights = sum(tensor.nbytes for tensor in checkpoint.model_tensors(self.model).values())
-        return weights + state_bytes(self.model, self.optimizers)
+        return sum(t.nbytes for tensors in self.tensors().values() for t in tensors.values())
 
     def load(self, place: Path, dataset: str) -> TrainState:
         """Weights, optimizers and scaler of a checkpoint, tensor by tensor."""
@@ -148,16 +153,10 @@ class Checkpointer:
         if state.dataset != dataset:
             changed = "the text has changed, or is that of another data.path"
             raise DataError(f"{changed}, since {self.run} was trained on it; restore it")
-        parameters = checkpoint.model_tensors(self.model)
-        with torch.no_grad():
-            for name, tensor in checkpoint.read_tensors(place / "model.safetensors", parameters):
-                parameters[name].copy_(like(tensor, parameters[name]))
-        expected = expected_state(self.model, self.optimizers)
-        path = place / "optimizer.safetensors"
-        tensors = checkpoint.read_tensors(
-            path, expected, may_be_empty=True
-        )  # before the first update
-        load_state(self.model, self.optimizers, tensors)
+        for file, tensors in self.tensors().items():
+            for name, tensor in checkpoint.read_tensors(place / f"{file}.safetensors", tensors):
+                with torch.no_grad():
+                    tensors[name].copy_(like(tensor, tensors[name]))
         if stored["scaler"]:
             self.world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step

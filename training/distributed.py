@@ -185,7 +185,7 @@ def like(tensor: Tensor, sharded: Any) -> Tensor:
     """A whole tensor that every process has, on the device of another and sharded in the same
     way."""
     tensor = tensor.to(sharded.device)
-    if not is_sharded(sharded) or not tensor.ndim:
+    if not is_sharded(sharded):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 

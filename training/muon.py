@@ -26,9 +26,6 @@ class Muon(Eager, torch.optim.Muon):
 
     def update(self, params: list[Tensor], group: dict[str, Any], scale: float) -> None:
         """Nesterov momentum, orthogonalized."""
-        for p in params:
-            if not self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
         gradients = [local(p.grad) for p in params]
         buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])

@@ -1,6 +1,6 @@
 """Optimizers: AdamW for everything, or Muon for the hidden matrices and AdamW for the rest."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from inspect import unwrap
 from typing import Any
 
@@ -13,15 +13,11 @@ from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
 from model.cpu import Eager
 from model.embedding import Embedding
-from training.distributed import like
 from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
-
-
-STATE = {AdamW: ("step", "exp_avg", "exp_avg_sq"), Muon: ("momentum_buffer",)}
 
 
 def adamw(groups: list[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> AdamW:
@@ -85,6 +81,8 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
     for group in groups_of(optimizers):
         group["base_lr"] = group["lr"]
+    for optimizer in optimizers:
+        start_state(optimizer)
     return optimizers
 
 
@@ -101,48 +99,29 @@ def set_lr(optimizers: list[Optimizer], factor: float) -> float:
     return groups[0]["lr"]
 
 
-# ---- the state, as named tensors
-
-Entry = tuple[Optimizer, Tensor, str]
-
-
-def entries(model: nn.Module, optimizers: list[Optimizer]) -> Iterator[tuple[str, Entry]]:
-    """(name, (optimizer, parameter, key)) of every state tensor that there is after a step."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for optimizer in optimizers:
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            for key in STATE[type(optimizer)]:
-                yield f"{names[parameter]}.{key}", (optimizer, parameter, key)
-
-
-def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:
-    found = {}
-    for name, (optimizer, parameter, key) in entries(model, optimizers):
-        if key in optimizer.state.get(parameter, ()):
-            found[name] = optimizer.state[parameter][key]
-    return found
-
-
-def expected_state(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:
-    """Tensors with the names and shapes of the state after a step."""
-    one = torch.zeros(())
-    return {
-        name: one if key == "step" else parameter
-        for name, (_, parameter, key) in entries(model, optimizers)
-    }
+def start_state(optimizer: Optimizer) -> None:
+    """Zeros, as torch makes them at the first step: so a checkpoint has the same tensors at every
+    step, and a micro-batch is fitted beside them."""
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        state = optimizer.state[parameter]
+        if isinstance(optimizer, Muon):
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+            continue
+        on_device = optimizer.defaults["fused"]
+        state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
+        state["exp_avg"] = torch.zeros_like(parameter)
+        state["exp_avg_sq"] = torch.zeros_like(parameter)
 
 
 def state_bytes(model: nn.Module, optimizers: list[Optimizer]) -> int:
-    return sum(tensor.nbytes for tensor in expected_state(model, optimizers).values())
+    return sum(tensor.nbytes for tensor in state_tensors(model, optimizers).values())
 
 
-def load_state(
-    model: nn.Module,
-    optimizers: list[Optimizer],
-    tensors: Iterator[tuple[str, Tensor]],
-) -> None:
-    by_name = dict(entries(model, optimizers))
-    for name, tensor in tensors:
-        optimizer, parameter, key = by_name[name]
-        on_host = key == "step" and not optimizer.defaults["fused"]
-        optimizer.state[parameter][key] = tensor if on_host else like(tensor, parameter)
+def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:
+    """{name: tensor} of the state of every parameter."""
+    return {
+        f"{name}.{key}": tensor
+        for optimizer in optimizers
+        for name, parameter in model.named_parameters()
+        for key, tensor in optimizer.state.get(parameter, {}).items()
+    }

@@ -4,23 +4,39 @@ from."""
 
 import json
 from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from configs.cli import print
 from configs.compose import default_objective, to_config
 from configs.registry import flatten
 from configs.schema import Config
-from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
-from model.hub.convert import init_config
+from data.tokenizers.tokenizer import Tokenizer
+from model.checkpoint import (
+    RUNS,
+    did_you_mean_run,
+    list_runs,
+    read_config,
+    read_tokenizer,
+    rebuilt,
+)
+from model.hub.convert import init_config, init_model
 
 # what a run is; the rest, such as its length and its learning rate, may change when it is resumed
 FIXED = (
-    *("model.", "tokenizer.", "data.", "objective.", "seed", "init_from"),
-    *("train.batch_size", "optimizer.kind"),
+    "model.",
+    "tokenizer.",
+    "data.",
+    "objective.",
+    "seed",
+    "init_from",
+    "train.batch_size",
+    "optimizer.kind",
 )
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
@@ -28,7 +44,8 @@ TUNABLE = ("model.context_length", "model.dropout")
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
-    """(the config of a run; its origin: the option of each config group, and the overrides)"""
+    """(the config of a run; of its command line, the option of each config group and the
+    overrides)"""
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name is not None):
         setting = "resume" if node.resume else "name"
@@ -36,12 +53,12 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     overrides = list(hydra.overrides.task)
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
-    origin = {"choices": choices, "overrides": overrides}
+    command_line = {"choices": choices, "overrides": overrides}
     if node.resume and is_resumable(node):
-        return resumed(node, keys, origin)
+        return resumed(node, keys, command_line)
     if node.init_from is not None:
-        return fine_tuned(node, keys), origin
-    return to_config(node), origin
+        return fine_tuned(node, keys), command_line
+    return to_config(node), command_line
 
 
 def is_resumable(node: DictConfig) -> bool:
@@ -59,12 +76,12 @@ def is_resumable(node: DictConfig) -> bool:
 
 
 def resumed(
-    node: DictConfig, keys: list[str], origin: dict[str, Any]
+    node: DictConfig, keys: list[str], command_line: dict[str, Any]
 ) -> tuple[Config, dict[str, Any]]:
     """The stored settings, with the values of this command line laid over them."""
     stored = read_config(RUNS / node.name)
     before = flatten(stored)
-    choices, old_choices = origin["choices"], stored.pop("choices")
+    choices, old_choices = command_line["choices"], stored.pop("choices")
     old_overrides = stored.pop("overrides")
     defaults: Any = OmegaConf.to_container(node, resolve=True)
     changed = OmegaConf.create(with_new_settings(Config, stored, defaults))
@@ -81,7 +98,7 @@ def resumed(
         if key.startswith(FIXED):
             refuse(key, old, new)
         print(f"{key} was {show(old)} and is now {show(new)}")
-    new_overrides = [o for o in origin["overrides"] if o not in old_overrides]
+    new_overrides = [o for o in command_line["overrides"] if o not in old_overrides]
     return config, {"choices": old_choices, "overrides": [*old_overrides, *new_overrides]}
 
 
@@ -117,19 +134,32 @@ def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
-    origin = init_config(node.init_from)
+    start = init_config(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-    model = dict(origin["model"])
+    model = dict(start["model"])
     for key in TUNABLE:
         name = key.partition(".")[2]
         if key in keys:
             model[name] = node.model[name]
-    wanted, longest = model["context_length"], origin["model"]["context_length"]
+    wanted, longest = model["context_length"], start["model"]["context_length"]
     if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     changed.model = model
-    changed.tokenizer = origin["tokenizer"]
+    changed.tokenizer = start["tokenizer"]
     if node.objective.kind == "auto":
         changed.objective = default_objective(model["kind"], node.data.kind)
     return to_config(changed)
+
+
+def starting_point(
+    config: Config, run: Path, is_resumed: bool
+) -> tuple[nn.Module | None, Tokenizer | None]:
+    """The (model, tokenizer) of init_from. A resumed run has its own tokenizer, and its checkpoint
+    the weights."""
+    if config.init_from is None:
+        return None, None
+    if is_resumed:
+        return None, read_tokenizer(run)
+    model, tokenizer = init_model(config.init_from)
+    return rebuilt(model, config.model), tokenizer

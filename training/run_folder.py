@@ -26,7 +26,7 @@ from data.disk import filesize, sync_folder
 from model.checkpoint import RUNS, clean_up, list_checkpoints
 from training.checkpointer import TrainState
 from training.distributed import World
-from training.schedule import Progress
+from training.schedule import RunLength
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
@@ -146,15 +146,15 @@ def describe(
     examples = "pairs" if data.objective == "pairs" else "sequences"
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     vocab_size = data.tokenizer.vocab_size
-    progress = Progress(config.train, train)
+    run_length = RunLength(config.train, train)
     begin = f", resuming from step {state.step:,}" if state.step else ""
     if config.resume and not state.step:
         begin = ", starting at step 0"
-    if math.isinf(progress.steps):
+    if math.isinf(run_length.steps):
         length = f"{config.train.minutes:g} minutes"
     else:
-        epochs = progress.steps * config.train.batch_size / train.n
-        length = f"{progress.steps:,} steps, {epochs:.2f} epochs"
+        epochs = run_length.steps * config.train.batch_size / train.n
+        length = f"{run_length.steps:,} steps, {epochs:.2f} epochs"
     batch = f"{config.train.batch_size:,} {examples} per step"
     if world.size > 1:
         batch += f" on {world.size} processes ({world.parallel})"
@@ -169,6 +169,6 @@ def describe(
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",
     ]
-    if state.step and progress(state) >= 1:
+    if state.step and run_length.is_over(state):
         lines.append(f"{run} is finished; raise train.steps, or its other length, to go on")
     return "\n".join(lines)

@@ -17,8 +17,8 @@ Schedule = Callable[[float], float]
 
 def warmed_up(steps: float, warmup: float, decay: Schedule) -> Schedule:
     """Linear warmup, then decay(progress of the rest). warmup: steps, or a fraction of the run."""
-    share = warmup if warmup < 1 else warmup / steps
-    if share > 1:
+    warmup_share = warmup if warmup < 1 else warmup / steps
+    if warmup_share > 1:
         raise ValueError(f"warmup is {warmup:g} steps but the run has only {steps:g}; lower warmup")
     if warmup >= 1 and math.isinf(steps):
         raise ValueError(
@@ -26,9 +26,9 @@ def warmed_up(steps: float, warmup: float, decay: Schedule) -> Schedule:
         )
 
     def factor(progress: float) -> float:
-        if progress < share:
-            return progress / share
-        return decay((progress - share) / (1 - share))
+        if progress < warmup_share:
+            return progress / warmup_share
+        return decay((progress - warmup_share) / (1 - warmup_share))
 
     return factor
 
@@ -59,11 +59,11 @@ def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedul
 
 def noam(steps: float, warmup: NonNegative) -> Schedule:
     """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
-    share = warmup if warmup < 1 else warmup / steps
-    first = max(share, 1 / steps)  # without warmup, the first step is at the peak
+    warmup_share = warmup if warmup < 1 else warmup / steps
+    first = max(warmup_share, 1 / steps)  # without warmup, the first step is at the peak
 
     def decay(progress: float) -> float:
-        return (first / (first + progress * (1 - share))) ** 0.5
+        return (first / (first + progress * (1 - warmup_share))) ** 0.5
 
     return warmed_up(steps, warmup, decay)
 
@@ -77,9 +77,8 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-class Progress:
-    """How far a run is, from 0 to 1: by train.steps, tokens or epochs, the first to end it, or by
-    train.minutes."""
+class RunLength:
+    """Of train.steps, tokens or epochs, the first to end the run, or of train.minutes."""
 
     def __init__(self, train: TrainConfig, loader: TokenLoader | PairLoader) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
@@ -91,11 +90,12 @@ class Progress:
         self.steps = min(limits)
         self.seconds = math.inf if train.minutes is None else 60 * train.minutes
 
-    def __call__(self, state: TrainState) -> float:
-        """Of the middle of the next step; 1 when the run is over."""
-        if state.step >= self.steps:
-            return 1.0
-        return min(1.0, max((state.step + 0.5) / self.steps, state.seconds / self.seconds))
+    def is_over(self, state: TrainState) -> bool:
+        return state.step >= self.steps or state.seconds >= self.seconds
+
+    def progress(self, state: TrainState) -> float:
+        """How far a run is, from 0 to 1: at the middle of the next step."""
+        return max((state.step + 0.5) / self.steps, state.seconds / self.seconds)
 
 
 def build_schedule(config: dict[str, Any], steps: float) -> Schedule:

@@ -70,7 +70,6 @@ def fit_micro_batch(
     loader: TokenLoader | PairLoader,
     config: Config,
     world: World,
-    optimizer_bytes: int,
     found: int,
 ) -> int:
     """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
@@ -84,9 +83,6 @@ def fit_micro_batch(
     if found:
         return min(found, rows)
     widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len), *world.share)
-    if world.parallel == "fsdp":
-        optimizer_bytes //= world.size
-    reserved = torch.empty(optimizer_bytes, dtype=torch.uint8, device=world.device)
     while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
         if rows == 1:
             hint = "lower size= or model.context_length"
@@ -98,7 +94,6 @@ def fit_micro_batch(
         rows = smaller
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
-    del reserved
     return rows
 
 

@@ -16,7 +16,7 @@ from tests.parts import names
 from training import cost
 from training.evaluate import evaluate
 from training.optimizer import set_lr
-from training.schedule import Progress, build_schedule
+from training.schedule import RunLength, build_schedule
 from training.step import seed_step
 
 GROUPS = ("attention", "position", "norm", "ffn", "block", "optimizer", "schedule", "tokenizer")
@@ -33,8 +33,8 @@ class Run(Ours):
         config = compose(overrides)
         self.data = load(config)
         super().__init__(config, self.data.tokenizer.vocab_size)
-        self.progress = Progress(config.train, self.data.train)
-        self.schedule = build_schedule(config.schedule, self.progress.steps)
+        self.length = RunLength(config.train, self.data.train)
+        self.schedule = build_schedule(config.schedule, self.length.steps)
 
     def train(self, n_steps):
         """The seconds of each step."""
@@ -42,7 +42,7 @@ class Run(Ours):
             batch = self.data.train.batch(self.state.step)
             seed_step(self.config.seed, self.state.step, 0)
             start = time.perf_counter()
-            set_lr(self.optimizers, self.schedule(self.progress(self.state)))
+            set_lr(self.optimizers, self.schedule(self.length.progress(self.state)))
             self(batch)
             self.state.step += 1
             yield time.perf_counter() - start

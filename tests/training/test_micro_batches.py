@@ -54,9 +54,8 @@ class Limited(nn.Module):
 
 
 @pytest.fixture
-def fit(monkeypatch):
+def fit():
     """fit_micro_batch in one of `size` processes; no device is needed."""
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: None)
 
     def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
         world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
@@ -64,7 +63,7 @@ def fit(monkeypatch):
         world.device = SimpleNamespace(type=device)
         world.sum = lambda *numbers: np.array(numbers)
         config = compose([f"train.batch_size={ROWS}", *overrides])
-        return fit_micro_batch(module, Loader(), config, world, 100, found)
+        return fit_micro_batch(module, Loader(), config, world, found)
 
     return fit
 

@@ -8,7 +8,7 @@ import pytest
 from configs.compose import compose
 from tests.parts import part
 from training.checkpointer import TrainState
-from training.schedule import SCHEDULES, Progress, build_schedule
+from training.schedule import SCHEDULES, RunLength, build_schedule
 
 pytestmark = pytest.mark.quick
 
@@ -59,13 +59,13 @@ def test_wrong_options_are_refused(name, steps, changes, message):
     ("overrides", "state", "progress"),
     [
         ("train.steps=10", TrainState(step=4), 0.45),
-        ("train.steps=10", TrainState(step=10), 1),
-        ("train.steps=0", TrainState(), 1),
+        ("train.steps=10", TrainState(step=10), None),
+        ("train.steps=0", TrainState(), None),
         ("train.tokens=1025", TrainState(step=1), 0.5),  # 512 tokens a step, so 3 steps
         ("train.epochs=1.5", TrainState(step=5), 5.5 / 15),
         ("train.steps=10 train.epochs=1.5", TrainState(step=4), 0.45),
         ("train.minutes=1", TrainState(step=99, seconds=45), 0.75),
-        ("train.minutes=1", TrainState(seconds=61), 1),
+        ("train.minutes=1", TrainState(seconds=61), None),
         ("train.minutes=1 train.steps=10", TrainState(step=4, seconds=3), 0.45),
         ("train.minutes=1 train.steps=10", TrainState(step=4, seconds=30), 0.5),
     ],
@@ -74,4 +74,7 @@ def test_progress_follows_steps_or_the_clock(overrides, state, progress):
     """Of the middle of the next step; the first limit ends the run."""
     loader = SimpleNamespace(n=40, tokens_per_example=128)
     config = compose(["train.batch_size=4", *overrides.split()]).train
-    assert Progress(config, loader)(state) == pytest.approx(progress)
+    length = RunLength(config, loader)
+    assert length.is_over(state) == (progress is None)
+    if progress is not None:
+        assert length.progress(state) == pytest.approx(progress)
