@@ -29,9 +29,10 @@ from training import cost, distributed, run_folder
 from training.checkpointer import Checkpointer, TrainState
 from training.distributed import World
 from training.evaluate import evaluate, sample
+from training.finetune import starting_point
 from training.log import Log
 from training.optimizer import build_optimizers, set_lr
-from training.resume import read_settings, starting_point
+from training.resume import read_settings
 from training.schedule import RunLength, build_schedule
 from training.step import (
     LossModule,

@@ -84,6 +84,9 @@ def start(config: Config) -> World:
     rank, size = 0, int(os.environ.get("WORLD_SIZE", 1))
     parallel = choose_parallel(config, size)
     if "RANK" in os.environ:  # set by torchrun
+        if ":" in config.device:
+            reason = "but each process of torchrun has a GPU of its own"
+            raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
         if device.type == "cuda":
             device = own_gpu()
         timeout = timedelta(seconds=config.ddp_timeout)

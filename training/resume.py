@@ -1,31 +1,20 @@
 """The settings of a run: those of a command line; of a resumed run, the stored ones with the
-changes of this command line; of a fine-tuned one, with the model and tokenizer that it starts
-from."""
+changes of this command line."""
 
 import json
 from dataclasses import asdict, fields, is_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from configs.cli import print
-from configs.compose import default_objective, to_config
+from configs.compose import to_config
 from configs.registry import flatten
 from configs.schema import Config
-from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import (
-    RUNS,
-    did_you_mean_run,
-    list_runs,
-    read_config,
-    read_tokenizer,
-    rebuilt,
-)
-from model.hub.convert import init_config, init_model
+from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
+from training.finetune import fine_tuned
 
 # what a run is; the rest, such as its length and its learning rate, may change when it is resumed
 FIXED = (
@@ -39,8 +28,7 @@ FIXED = (
     "optimizer.kind",
 )
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
-MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
-TUNABLE = ("model.context_length", "model.dropout")
+LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
@@ -90,6 +78,9 @@ def resumed(
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
         elif choices[key] != old_choices.get(key):
             refuse(key, old_choices.get(key), choices[key])
+    if set(LENGTHS) & set(keys):  # a length replaces the stored one
+        for key in set(LENGTHS) - set(keys):
+            OmegaConf.update(changed, key, None)
     config = to_config(changed)
     for key, new in flatten(asdict(config)).items():
         old = before.get(key, new)
@@ -125,41 +116,3 @@ def refuse(key: str, old: Any, new: Any) -> None:
 def show(value: Any) -> str:
     """As it is written on a command line."""
     return json.dumps(value).strip('"')
-
-
-def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
-    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
-    it."""
-    for key in keys:
-        if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
-            reason = "conflicts with init_from, which sets model and tokenizer"
-            raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
-    start = init_config(node.init_from)
-    changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-    model = dict(start["model"])
-    for key in TUNABLE:
-        name = key.partition(".")[2]
-        if key in keys:
-            model[name] = node.model[name]
-    wanted, longest = model["context_length"], start["model"]["context_length"]
-    if isinstance(wanted, int) and wanted > longest:
-        reason = f"and {node.init_from} has {longest}; it can only be shortened"
-        raise ValueError(f"model.context_length is {wanted}, {reason}")
-    changed.model = model
-    changed.tokenizer = start["tokenizer"]
-    if node.objective.kind == "auto":
-        changed.objective = default_objective(model["kind"], node.data.kind)
-    return to_config(changed)
-
-
-def starting_point(
-    config: Config, run: Path, is_resumed: bool
-) -> tuple[nn.Module | None, Tokenizer | None]:
-    """The (model, tokenizer) of init_from. A resumed run has its own tokenizer, and its checkpoint
-    the weights."""
-    if config.init_from is None:
-        return None, None
-    if is_resumed:
-        return None, read_tokenizer(run)
-    model, tokenizer = init_model(config.init_from)
-    return rebuilt(model, config.model), tokenizer

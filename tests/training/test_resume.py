@@ -136,6 +136,13 @@ def test_what_may_change_is_told(resume):
         assert code == 0 and output.startswith("model "), output
 
 
+def test_a_length_replaces_the_stored_one(run, start):
+    run("name=mine", "train.epochs=0.01")
+    code, output, _ = start.plainly("name=mine", "resume=true", "train.steps=5")
+    assert code == 0 and "train.epochs was 0.01 and is now null\n" in output
+    assert newest(Path("runs/mine")).name == "step-00000005"
+
+
 def edit(change):
     """config.yaml of the run, after change(config)."""
     path = Path("runs/mine/config.yaml")

@@ -1,0 +1,55 @@
+"""Fine-tuning: init_from= brings the model and the tokenizer of a run or of a Hugging Face
+folder."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from configs.compose import default_objective, to_config
+from configs.schema import Config
+from data.tokenizers.tokenizer import Tokenizer
+from model.checkpoint import read_tokenizer, rebuilt
+from model.hub.convert import init_config, init_model
+
+MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
+TUNABLE = ("model.context_length", "model.dropout")
+
+
+def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
+    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
+    it."""
+    for key in keys:
+        if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
+            reason = "conflicts with init_from, which sets model and tokenizer"
+            raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
+    start = init_config(node.init_from)
+    changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
+    model = dict(start["model"])
+    for key in TUNABLE:
+        name = key.partition(".")[2]
+        if key in keys:
+            model[name] = node.model[name]
+    wanted, longest = model["context_length"], start["model"]["context_length"]
+    if isinstance(wanted, int) and wanted > longest:
+        reason = f"and {node.init_from} has {longest}; it can only be shortened"
+        raise ValueError(f"model.context_length is {wanted}, {reason}")
+    changed.model = model
+    changed.tokenizer = start["tokenizer"]
+    if node.objective.kind == "auto":
+        changed.objective = default_objective(model["kind"], node.data.kind)
+    return to_config(changed)
+
+
+def starting_point(
+    config: Config, run: Path, is_resumed: bool
+) -> tuple[nn.Module | None, Tokenizer | None]:
+    """The (model, tokenizer) of init_from. A resumed run has its own tokenizer, and its checkpoint
+    the weights."""
+    if config.init_from is None:
+        return None, None
+    if is_resumed:
+        return None, read_tokenizer(run)
+    model, tokenizer = init_model(config.init_from)
+    return rebuilt(model, config.model), tokenizer
