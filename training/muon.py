@@ -1,8 +1,7 @@
 """Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Unlike torch.optim.Muon, its
 base, it updates all matrices of one shape together: on a GPU, one kernel in place of hundreds."""
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -20,23 +19,26 @@ class Muon(Eager, torch.optim.Muon):
         for group in self.param_groups:
             matrices = [p for p in group["params"] if p.grad is not None]
             matrices.sort(key=lambda p: p.shape)
-            for shape, same_shape in groupby(matrices, key=lambda p: p.shape):
-                scale = max(1, shape[0] / shape[1]) ** 0.5
-                self.update(list(same_shape), group, scale)
+            for _, same_shape in groupby(matrices, key=lambda p: p.shape):
+                self.update(list(same_shape), group)
 
-    def update(self, params: list[Tensor], group: dict[str, Any], scale: float) -> None:
+    def update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         """Nesterov momentum, orthogonalized."""
+        n_rows, n_columns = params[0].shape
         gradients = [local(p.grad) for p in params]
         buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         updates = list(torch._foreach_lerp(gradients, buffers, group["momentum"]))
-        if is_sharded(params[0]):
-            updates = orthogonalize_in_turn(updates, params, partial(newton_schulz, group=group))
+
+        if dist.is_initialized():
+            updates = orthogonalize_in_turn(updates, params, group)
         else:
             updates = list(newton_schulz(torch.stack(updates), group))
+
         weights = [local(p) for p in params]
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        scale = max(1, n_rows / n_columns) ** 0.5
         torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
 
 
@@ -44,7 +46,8 @@ def newton_schulz(x: Tensor, group: dict[str, Any]) -> Tensor:
     """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to
     1."""
     a, b, c = group["ns_coefficients"]
-    dtype, is_tall = x.dtype, x.shape[-2] > x.shape[-1]
+    dtype = x.dtype
+    is_tall = x.shape[-2] > x.shape[-1]
     x = (x.mT if is_tall else x).to(matmul_dtype(x.device.type))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
@@ -63,23 +66,27 @@ def matmul_dtype(device: str) -> torch.dtype:
 def orthogonalize_in_turn(
     updates: list[Tensor],
     params: list[Any],
-    orthogonalize: Callable[[Tensor], Tensor],
+    group: dict[str, Any],
 ) -> list[Tensor]:
-    """With FSDP: each process orthogonalizes one of `size` matrices at a time, and all exchange the
-    results."""
-    rank, size = dist.get_rank(), dist.get_world_size()
+    """Each process orthogonalizes one of `size` matrices at a time, and all exchange the results;
+    with FSDP, which has only a part of each, they gather these first."""
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     done = []
     for start in range(0, len(updates), size):
-        turn = range(start, min(start + size, len(updates)))
-        matrices = [whole(rewrap(updates[i], params[i])) for i in turn]
-        results = matrices[0].new_zeros(len(turn), *params[start].shape)
+        turn = params[start : start + size]
+        matrices = [whole(as_part(u, p)) for u, p in zip(updates[start:], turn, strict=False)]
+        results = matrices[0].new_zeros(len(turn), *turn[0].shape)
         if rank < len(turn):
-            results[rank] = orthogonalize(matrices[rank][None])[0]
+            results[rank] = newton_schulz(matrices[rank][None], group)[0]
         dist.all_reduce(results)
-        done += [local(like(result, params[i])) for i, result in zip(turn, results, strict=True)]
+        done += [local(like(result, p)) for result, p in zip(results, turn, strict=True)]
     return done
 
 
-def rewrap(part: Tensor, p: Any) -> Tensor:
-    """A part as a tensor that is sharded like the parameter."""
+def as_part(part: Tensor, p: Any) -> Tensor:
+    """What this process has of a matrix, as a tensor that is sharded like the parameter, if it
+    is."""
+    if not is_sharded(p):
+        return part
     return type(p).from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
