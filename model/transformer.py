@@ -121,9 +121,11 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding: Embedding = construct("model.embedding", Embedding, config.embedding, sizes)
+        self.embedding: Embedding = construct(
+            "model.embedding: ", Embedding, config.embedding, sizes
+        )
         self.make_stacks(config, sizes)
-        self.head: Head = construct("model.head", Head, config.head, sizes)
+        self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
@@ -183,7 +185,9 @@ class EncoderDecoder(Transformer):
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = construct("model.embedding", Embedding, config.embedding, sizes)
+            self.source_embedding = construct(
+                "model.embedding: ", Embedding, config.embedding, sizes
+            )
 
     def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
         embed = self.source_embedding or self.embedding

@@ -11,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
-from configs.compose import default_objective, to_config
+from configs.compose import to_config
 from configs.registry import flatten
 from configs.schema import Config
 from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
@@ -130,6 +130,4 @@ def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     changed.model = model
     changed.tokenizer = origin["tokenizer"]
-    if node.objective.kind == "auto":
-        changed.objective = default_objective(model["kind"], node.data.kind)
     return to_config(changed)
