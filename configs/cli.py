@@ -60,10 +60,9 @@ def report(error: Exception) -> int:
     code, sentence = explain(error)
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
-    if code is None:
-        return 1
-    print(f"error: {escape(sentence):.1000}", file=sys.stderr)
-    return code
+    if code is not None:
+        print(f"error: {escape(sentence):.1000}", file=sys.stderr)
+    return code or 1
 
 
 def explain(error: Exception) -> tuple[int | None, str]:

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -72,15 +71,14 @@ def prepare_hydra() -> None:
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
     added."""
-    hydras = get_args_parser()
-    parser = ArgumentParser(add_help=False, exit_on_error=False, parents=[hydras])
+    parser = get_args_parser()
+    parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         hint = "settings are written key=value (see --cfg job)"
         raise ValueError(f"unknown option {unknown[0]}; {hint}")
-    overrides = parsed.overrides
-    flags = [argument for argument in arguments if argument not in overrides]
-    return [*flags, *map(quote, overrides), *implied(overrides)]
+    flags = [argument for argument in arguments if argument not in parsed.overrides]
+    return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
 
 
 def quote(override: str) -> str:
@@ -141,12 +139,12 @@ def explain_hydra(error: Exception) -> str:
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
     if match := re.search(r"Could not find '(.+?)/(.+)'", text):
         group, option = match.groups()
-        options = re.findall(r"\n\t(\S+)", text.partition("Config search path")[0])
+        options = re.findall(r"(?m)^\t([\w-]+)$", text)
         hint = did_you_mean(option, options)
         known = f"choose one of: {', '.join(options)}{HINTS.get(group, '')}"
         return f"unknown option {group}={option}{hint}; {known}"
-    if match := re.search(r"Ambiguous value for argument '(.+)'|Sweep parameters '(.+)'", text):
-        return f"{match[1] or match[2]} lists several values; -m runs one training for each"
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
+        return f"{match[1]} lists several values; -m runs one training for each"
     if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
         return unknown_setting(match[1])
     if isinstance(error, MissingMandatoryValue):
@@ -164,7 +162,7 @@ def unknown_setting(key: str) -> str:
             options[name].append(f"{path.parent.name}={path.stem}")
     if key in options:
         return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
-    groups = [folder.name for folder in CONFIGS.glob("*/")]
+    groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
     return f"unknown setting {key}{did_you_mean(key, [*options, *groups])}; --cfg job prints all"
 
 

@@ -30,6 +30,7 @@ class Bounds:
         return " and ".join(f"{word} {end:,}" for word, end in ends.items() if math.isfinite(end))
 
 
+Natural = Annotated[int, Bounds(least=0)]
 Count = Annotated[int, Bounds(least=1)]
 Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]

@@ -4,28 +4,26 @@ its kind."""
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from configs.registry import Bounds, Count, Decay, NonNegative, Positive
+from configs.registry import Bounds, Count, Decay, Natural, NonNegative, Positive
 
 IGNORE_INDEX = -100  # a target that is not predicted
 Layers = Annotated[int, Bounds(least=1, most=10_000)]
-Size = Annotated[int, Bounds(least=1, most=2**31)]
-Seed = Annotated[int, Bounds(least=0, most=2**64 - 1)]
 
 
 @dataclass
 class EncoderSizes:
-    d_model: Size | None  # null: as in the decoder
+    d_model: Count | None  # null: as in the decoder
     n_layers: Layers | None
-    n_heads: Size | None
+    n_heads: Count | None
 
 
 @dataclass
 class ModelConfig:
     kind: str
-    d_model: Size
+    d_model: Count
     n_layers: Layers
-    n_heads: Size
-    context_length: Size
+    n_heads: Count
+    context_length: Count
     dropout: Decay
     embedding: dict[str, Any]
     embedding_norm: bool
@@ -42,7 +40,7 @@ class ModelConfig:
 
 @dataclass
 class TrainConfig:
-    steps: Annotated[int, Bounds(least=0)] | None
+    steps: Natural | None
     tokens: Count | None
     epochs: Positive | None
     minutes: Positive | None
@@ -100,7 +98,7 @@ class Config:
     name: str | None
     resume: bool | Literal["auto"]
     init_from: str | None
-    seed: Seed
+    seed: Natural
     device: str
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     compile: bool | Literal["auto"]

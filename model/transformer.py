@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from configs.registry import build, check_value, construct, from_dict
-from configs.schema import EncoderSizes, ModelConfig, Seed, Size
+from configs.registry import Count, Natural, build, check_value, construct, from_dict
+from configs.schema import EncoderSizes, ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
@@ -217,8 +217,8 @@ ARCHITECTURES: dict[str, type[Transformer]] = {
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """A new model. Its weights depend on the seed alone, not on the global random state."""
     check_config(config)
-    check_value("vocab_size", vocab_size, Size)
-    check_value("seed", seed, Seed)
+    check_value("vocab_size", vocab_size, Count)
+    check_value("seed", seed, Natural)
 
     drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
     with torch.random.fork_rng(devices=[]), drawing:

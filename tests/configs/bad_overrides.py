@@ -52,7 +52,7 @@ CONFIG = [
     ("train.grad_clip=-1", "train.grad_clip is -1; expected a number at least 0"),
     ("train.patience=2 eval.every=null", "train.patience counts evaluations and eval.every is nu"),
     ("log.every=0x10", "log.every is '0x10'; expected an integer at least 1"),
-    ("seed=-1", "seed is -1; expected an integer at least 0 and at most 18,446"),
+    ("seed=-1", "seed is -1; expected an integer at least 0"),
     ("compile=maybe", "compile is 'maybe'; expected true or false or auto"),
     ("wandb.mode=yes", "wandb.mode is 'yes'; expected disabled or offline or online"),
     ("precision=fp61", "precision is 'fp61'; expected auto or fp32"),

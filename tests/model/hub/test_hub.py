@@ -395,7 +395,7 @@ def test_invalid_folders_are_refused(name, change, sentence, copy, tmp_path, cap
 BAD_COMMANDS = [
     ("import --from owner/name --to run", 4, "owner/name is no folder, and cannot be downloaded"),
     ("import --from nowhere --to run", 4, "no such folder: nowhere"),
-    ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~nosuchuser in ~nosuchuser/x"),
+    ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~ in ~nosuchuser/x"),
     ("import --from nowhere --to .", 2, "already exists; choose another folder"),
     ("export --run nowhere --to out", 4, "nowhere"),
 ]
