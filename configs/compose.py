@@ -157,6 +157,7 @@ def unknown_setting(key: str) -> str:
     options: dict[str, list[str]] = defaultdict(list)  # that have a setting
     for path in sorted(CONFIGS.rglob("*.yaml")):
         node = read_yaml(path)
+        node.pop("hydra", None)  # settings of Hydra itself
         package = re.search(r"# @package ([a-z].*)", path.read_text(encoding="utf-8"))
         for name in flatten({package[1]: node} if package else node):
             options[name].append(f"{path.parent.name}={path.stem}")

@@ -89,9 +89,13 @@ def test_a_comma_in_a_path_that_exists(tmp_path):
         ("init_from=x", ["optimizer=finetune"]),
         ("init_from=x optimizer=muon", []),
         ("init_from=null", []),
+        ("init_from=x name=a resume=auto", []),  # a run that exists
     ],
 )
-def test_settings_that_follow_from_others(typed, expected):
+def test_settings_that_follow_from_others(tmp_path, monkeypatch, typed, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/a").mkdir(parents=True)
+    (tmp_path / "runs/a/config.yaml").touch()
     words = typed.split()
     assert prepare_arguments(words)[len(words) :] == expected
 
