@@ -7,24 +7,25 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 # of errors that have none of their own
-EXIT_CODES = {FloatingPointError: 5, MemoryError: 6, OSError: 6, ValueError: 2}
+EXIT_CODES: dict[type[Exception], int] = {
+    FloatingPointError: 5,
+    MemoryError: 6,
+    OSError: 6,
+    ValueError: 2,
+    argparse.ArgumentError: 2,
+}
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and text direction
 LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
-MAX_SENTENCE = 1000  # characters: it may quote a value of any length
 
 
 def escape(text: object, keep: str = "") -> str:
     """Spell out control characters, which a terminal would act on."""
-
-    def spell(match: re.Match[str]) -> str:
-        character = match[0]
-        return character if character in keep else character.encode("unicode_escape").decode()
-
-    return CONTROL.sub(spell, str(text))
+    return CONTROL.sub(lambda m: m[0] if m[0] in keep else ascii(m[0])[1:-1], str(text))
 
 
 def print(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
@@ -38,22 +39,20 @@ def warn(text: str) -> None:
 
 def run_command(main: Callable[[], Any]) -> int:
     """main(), and the exit code of the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     try:
         main()
         sys.stdout.flush()
-        return 0
     except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        return int(stop.code or 0)
     except Exception as error:
         return report(error)
+    return 0
 
 
 def report(error: Exception) -> int:
@@ -61,37 +60,28 @@ def report(error: Exception) -> int:
     code, sentence = explain(error)
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
-    if code is None:
-        return 1
-    if len(sentence) > MAX_SENTENCE:
-        half = MAX_SENTENCE // 2
-        sentence = f"{sentence[:half]} ... {sentence[-half:]}"
-    print(f"error: {escape(sentence)}", file=sys.stderr)
-    return code
+    if code is not None:
+        print(f"error: {escape(sentence):.1000}", file=sys.stderr)
+    return code or 1
 
 
 def explain(error: Exception) -> tuple[int | None, str]:
     """(exit code, sentence); the code of a bug is None."""
     message = str(error)
-    if hasattr(error, "exit_code"):
-        return error.exit_code, message
-    if type(error).__module__.partition(".")[0] in ("hydra", "omegaconf"):
+    reason = message.partition("\n")[0]
+    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    code = getattr(error, "exit_code", next(codes, None))
+    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         from configs.compose import explain_hydra
 
         return 2, explain_hydra(error)
     if isinstance(error, OSError) and error.strerror:
-        message = f"{error.filename or 'the disk'}: {error.strerror.lower()}"
-    elif isinstance(error, RuntimeError):
-        reason = message.partition("\n")[0]
-        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
-            return (
-                6,
-                f"out of memory ({reason}); lower train.micro_batch_size, or choose a size=",
-            )
-        if LOST_PEER.search(message):
-            return 7, f"another process of this run has ended or does not respond ({reason})"
-    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    return next(codes, None), message or "out of memory"
+        return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
+        return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
+    if isinstance(error, RuntimeError) and LOST_PEER.search(message):
+        return 7, f"another process of this run has ended or does not respond ({reason})"
+    return code, message or "out of memory"
 
 
 def run_job(function: Callable[[], float | None]) -> float | None:
@@ -120,5 +110,4 @@ def expand_user(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        name = Path(path).parts[0]
-        raise ValueError(f"cannot expand {name} in {path}: the home folder is unknown") from None
+        raise ValueError(f"cannot expand ~ in {path}: the home folder is unknown") from None

@@ -3,31 +3,26 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue
 
 from configs.registry import flatten, from_dict
-from configs.schema import Config, check_numbers
+from configs.schema import Config
 
 CONFIGS = Path(__file__).parent
 # taken as typed: names and paths may have characters that mean something to Hydra
 VERBATIM = {"name", "init_from", "data.path", "data.id", "data.source", "data.target", "data.cache"}
 PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
-DEFAULT_OBJECTIVE = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
-FLAGS = {
-    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package"),
-    *("-r", "--run", "-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path"),
-    *("-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
-}
-GPT2_SIZES = {"gpt2-medium": "350m", "gpt2-large": "774m", "gpt2-xl": "1558m"}
+OF_TEXT = {"encoder": "masked", "encoder_decoder": "span"}  # the objective of an architecture
 # what other projects call a setting
 SYNONYMS = {
     "lr": "learning_rate max_lr",
@@ -50,6 +45,10 @@ SYNONYMS = {
     "rope_theta": "base",
 }
 MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
+HINTS = {  # beside the options of a group
+    "model": "; a pretrained model is loaded by init_from=FOLDER",
+    "data": "; a file is read by data=text or data=table, and data.path=...",
+}
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -57,21 +56,6 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         node = hydra.compose("train", prepare_arguments(overrides))
     return to_config(node)
-
-
-def prepare_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
-    added."""
-    flags = [argument for argument in arguments if not is_override(argument)]
-    overrides = [quote(argument) for argument in arguments if is_override(argument)]
-    if unknown := [
-        flag for flag in flags if flag.startswith("-") and flag.partition("=")[0] not in FLAGS
-    ]:
-        name = unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
-        setting = nearest(name, known_settings([])) or "train.steps"
-        hint = f"settings are written key=value, for example {setting}=... (see --cfg job)"
-        raise ValueError(f"unknown option {unknown[0]}; {hint}")
-    return flags + overrides + implied(overrides)
 
 
 def prepare_hydra() -> None:
@@ -84,8 +68,17 @@ def prepare_hydra() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
 
 
-def is_override(argument: str) -> bool:
-    return not argument.startswith("-") and ("=" in argument or argument.startswith("~"))
+def prepare_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
+    added."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    parsed, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        hint = "settings are written key=value (see --cfg job)"
+        raise ValueError(f"unknown option {unknown[0]}; {hint}")
+    flags = [argument for argument in arguments if argument not in parsed.overrides]
+    return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
 
 
 def quote(override: str) -> str:
@@ -93,24 +86,21 @@ def quote(override: str) -> str:
     name=a,b)."""
     key, _, value = override.partition("=")
     is_list = "," in value and not os.path.exists(os.path.expanduser(value))
-    if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"\[]|\$\{", value):
+    if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"]|\$\{", value):
         return override
-    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), value)
-    return f"{key}='{escaped}'"
+    return f"{key}={QuotedString(value, Quote.single).with_quotes()}"
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
     """Settings that follow from others: a length replaces the default one, and fine-tuning has an
     optimizer of its own."""
-    values = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
-    lengths = [values.get(f"train.{name}", "null") for name in ("tokens", "epochs", "minutes")]
+    values = dict(override.partition("=")[::2] for override in overrides)
+    given = {key for key, value in values.items() if value != "null"}
     more = []
-    if "train.steps" not in values and lengths != ["null"] * 3:
+    if given & {"train.tokens", "train.epochs", "train.minutes"} and "train.steps" not in values:
         more.append("train.steps=null")
-    is_chosen = bool({"optimizer", "experiment"} & values.keys())
-    run = Path("runs", values.get("name", "").strip("'"), "config.yaml")
-    resumed = values.get("resume") == "true" or run.exists()
-    if values.get("init_from", "null") != "null" and not is_chosen and not resumed:
+    is_resumed = Path("runs", values.get("name", ""), "config.yaml").exists()
+    if "init_from" in given and not {"optimizer", "experiment"} & given and not is_resumed:
         more.append("optimizer=finetune")
     return more
 
@@ -118,14 +108,16 @@ def implied(overrides: Sequence[str]) -> list[str]:
 def to_config(node: DictConfig) -> Config:
     """Hydra's config as a Config: every value of its type and within its bounds."""
     values: Any = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
-    for group in groups():
-        if group in values and group not in Config.__dataclass_fields__ and group != "hydra":
-            line = f"'# @package {package_of(group)}'"
-            raise ValueError(f"each file of configs/{group} must begin with the line {line}")
-    if values["objective"]["kind"] == "auto":
-        values["objective"] = default_objective(values["model"]["kind"], values["data"]["kind"])
+    for name in values.keys() - Config.__dataclass_fields__.keys():
+        if (CONFIGS / name).is_dir():
+            line = "'# @package ...', as the others in its folder"
+            raise ValueError(f"the file of {name}=... must begin with the line {line}")
     config = from_dict(Config, values)
-    check_numbers(flatten(asdict(config)))
+    if config.objective.get("kind") == "auto":
+        kind = OF_TEXT.get(config.model.kind, "next_token")
+        if config.data.get("kind") in PAIR_SOURCES:
+            kind = "pairs"
+        config.objective = read_yaml(CONFIGS / f"objective/{kind}.yaml")
     train = config.train
     if (train.steps, train.tokens, train.epochs, train.minutes) == (None, None, None, None):
         lengths = "train.steps, train.tokens, train.epochs or train.minutes"
@@ -135,123 +127,52 @@ def to_config(node: DictConfig) -> Config:
     return config
 
 
-def default_objective(model: str, data: str) -> Any:
-    kind = "pairs" if data in PAIR_SOURCES else DEFAULT_OBJECTIVE.get(model, "next_token")
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / f"objective/{kind}.yaml"))
-
-
-def groups() -> dict[str, list[str]]:
-    """The options of each config group."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(CONFIGS.glob("*/*.yaml")):
-        found.setdefault(path.parent.name, []).append(path.stem)
-    return found
-
-
-def package_of(group: str) -> str:
-    """The node of the config that an option of the group fills; of presets, "_global_"."""
-    first = next((CONFIGS / group).glob("*.yaml"))
-    match = re.search(r"(?m)^# @package ([\w.]+)", first.read_text(encoding="utf-8"))
-    return match[1] if match else group
+def read_yaml(path: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
-    end = r"\n\s*(?:Available options|Config search path|See https|full_key|object_type)"
-    text = " ".join(re.split(end, str(error))[0].split())
-    key = getattr(error, "full_key", None)
+    text = str(error)
     if override := getattr(error, "override", None):
-        return explain_unparsed(override)
+        example = "group=option or key=value, such as data=text data.path=book.txt"
+        return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
     if match := re.search(r"Could not find '(.+?)/(.+)'", text):
-        available = re.findall(r"\n\t(\S+)", str(error).partition("Config search path")[0])
-        return unknown_option(match[1], match[2], available or groups().get(match[1], []))
-    if match := re.search(r"Ambiguous value for argument '(.+?)'|Sweep parameters '(.+?)'", text):
-        return f"{match[1] or match[2]} lists several values; -m runs one training for each"
-    if match := re.search(r"Could not (?:override|delete from config\.) '(.+?)'", text):
-        return unknown_setting(match[1], sys.argv[1:])
-    if match := re.search(r"Could not override '?([\w@./]+)'?\. ?No match in the defaults", text):
-        return unknown_setting(match[1], sys.argv[1:])
-    if match := re.search(r"Multiple values for (\S+?)\. |An item is already at '(.+?)'", text):
-        return f"{match[1] or match[2]} exists already; write it without +"
-    if match := re.search(r"Missing mandatory value: (\S+)", text):
-        return f"{key or match[1]} is required"
-    return f"{key}: {text}" if key else text
+        group, option = match.groups()
+        options = re.findall(r"(?m)^\t([\w-]+)$", text)
+        hint = did_you_mean(option, options)
+        known = f"choose one of: {', '.join(options)}{HINTS.get(group, '')}"
+        return f"unknown option {group}={option}{hint}; {known}"
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
+        return f"{match[1]} lists several values; -m runs one training for each"
+    if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
+        return unknown_setting(match[1])
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} is required"
+    return text.partition("\n")[0]
 
 
-def explain_unparsed(override: str) -> str:
-    if override.endswith((".py", ".yaml")):
-        return f"unknown setting {override}; recipes are experiment=..."
-    if "=" not in override and re.search(r"[./]", override) and os.path.exists(override):
-        return f"unknown setting {override}; to train on it, use data=text data.path={override}"
-    return f"cannot parse {override!r:.60}; write group=option or key=value, each as one shell word"
+def unknown_setting(key: str) -> str:
+    """Name the options that have this setting, or the nearest name."""
+    options: dict[str, list[str]] = defaultdict(list)  # that have a setting
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        node = read_yaml(path)
+        node.pop("hydra", None)  # settings of Hydra itself
+        package = re.search(r"# @package ([a-z].*)", path.read_text(encoding="utf-8"))
+        for name in flatten({package[1]: node} if package else node):
+            options[name].append(f"{path.parent.name}={path.stem}")
+    if key in options:
+        return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
+    groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
+    return f"unknown setting {key}{did_you_mean(key, [*options, *groups])}; --cfg job prints all"
 
 
-def unknown_option(group: str, option: str, options: Sequence[str]) -> str:
-    if group == "model" and (size := GPT2_SIZES.get(option)):
-        return f"unknown option model={option}; write model=gpt2 size={size}"
-    if group == "data" and (
-        os.path.exists(os.path.expanduser(option)) or re.search(r"[./]", option)
-    ):
-        kind = "text"
-        if option.endswith((".jsonl", ".json", ".csv", ".tsv", ".parquet")):
-            kind = "table"
-        return f"data=... is a kind of data, not a path; use data={kind} data.path={option}"
-    hint = did_you_mean(option, options)
-    known = f"choose one of: {', '.join(options)}"
-    if group == "model" and not hint:
-        known += "; a pretrained model is loaded by init_from=FOLDER"
-    return f"unknown option {group}={option}{hint}; {known}"
-
-
-def unknown_setting(key: str, arguments: Sequence[str]) -> str:
-    """Name the option that has this setting, or the nearest name, or the settings beside it."""
-    known = known_settings([a for a in arguments if re.split("[@=]", a)[0] in groups()])
-    node, _, last = key.rpartition(".")
-    group = node.rpartition(".")[2]
-    node = f"model.{group}" if f"model.{group}.kind" in known else node
-    meant = f"{node}.{last}".lstrip(".")
-    if group in groups() and f"{node}.kind" in known and meant not in known:
-        paths = [CONFIGS / group / f"{option}.yaml" for option in groups()[group]]
-        having = [path.stem for path in paths if re.search(f"(?m)^{last}:", path.read_text())]
-        if having:
-            best = min(having, key=len)
-            chosen = known[f"{node}.kind"]
-            return f"{group}={chosen} has no {last!r}; did you mean {group}={best} {meant}=...?"
-    names = [name for name in known if not key.startswith(f"{name}.")]
-    if hint := did_you_mean(meant, names if node else [*names, *groups()]):
-        return f"unknown setting {key}{hint}"
-    siblings = [name for name in known if node and name.rpartition(".")[0] == node]
-    return f"unknown setting {key}" + (f"; there are {', '.join(siblings)}" if siblings else "")
-
-
-def known_settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """{dotted key: value} of the config with these options, or of the default one."""
-    for options in (overrides, []):
-        try:
-            with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-                node = hydra.compose("train", list(options))
-            values: Any = OmegaConf.to_container(node)
-            return flatten(values)
-        except (HydraException, OmegaConfBaseException):
-            continue
-    return {}
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ends alike, that a synonym stands for, or that looks alike; or None."""
-    known = list(known)
-    node, _, last = name.rpartition(".")
-    if alike := [k for k in known if k.rpartition(".")[2] == last]:
-        return get_close_matches(name, alike, 1, 0)[0]
-    if meaning := MEANING.get(last):
-        return meaning if "." in meaning else nearest(meaning, known) or meaning
-    siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == node}
-    siblings |= {other: siblings[own] for other, own in MEANING.items() if own in siblings}
-    if close := get_close_matches(last, siblings, 1):
-        return siblings[close[0]]
-    return next(iter(get_close_matches(name, known, 1, 0.7 if node else 0.6)), None)
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The known name whose last part, or what others call it, looks most like that of this one."""
+    node, dot, last = name.rpartition(".")
+    words = [key.rpartition(".")[2] for key in known]
+    [word] = get_close_matches(last, [*words, *MEANING], 1) or [""]
+    meant = MEANING.get(word, word)
+    alike = [key for key in known if f".{key}".endswith(f".{meant}")]
+    near = get_close_matches(f"{node}{dot}{meant}", alike, 1, 0)
+    return f" (did you mean {near[0]}?)" if near else ""

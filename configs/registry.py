@@ -3,12 +3,11 @@ annotations."""
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 Schema = TypeVar("Schema")
 
@@ -18,21 +17,20 @@ class Bounds:
     """The range of a number: Annotated[float, Bounds(above=0)]."""
 
     least: float = -math.inf
-    most: float = math.inf
     above: float = -math.inf
+    most: float = math.inf
     below: float = math.inf
 
     def allow(self, value: float) -> bool:
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
-        phrases = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
-        ends = {name: getattr(self, name) for name in phrases if math.isfinite(getattr(self, name))}
-        if ends.keys() == {"least", "most"}:
-            return f"from {self.least:,} to {self.most:,}"
-        return " and ".join(f"{phrases[name]} {value:,}" for name, value in ends.items())
+        words = {"least": "at least", "most": "at most"}
+        ends = {words.get(name, name): end for name, end in vars(self).items()}
+        return " and ".join(f"{word} {end:,}" for word, end in ends.items() if math.isfinite(end))
 
 
+Natural = Annotated[int, Bounds(least=0)]
 Count = Annotated[int, Bounds(least=1)]
 Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]
@@ -46,8 +44,9 @@ NAMES = {
     int: "an integer",
     bool: "true or false",
     str: "a string",
+    list: "a list",
+    dict: "a group of settings",
 }
-NAMES |= {list: "a list", dict: "a group of settings"}
 
 
 def matches(value: Any, annotation: Any) -> bool:
@@ -55,64 +54,45 @@ def matches(value: Any, annotation: Any) -> bool:
         return True
     base, inner = get_origin(annotation), get_args(annotation)
     if base is Annotated:
-        kind, limit = inner
-        if isinstance(limit, tuple):
-            return any(type(value) is type(choice) and value == choice for choice in limit)
-        return matches(value, kind) and limit.allow(value)
+        kind, bounds = inner
+        return matches(value, kind) and bounds.allow(value)
+    if base is Literal:
+        return value in inner
     if base in (list, dict):
-        items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, base) and all(matches(item, inner[-1]) for item in items)
+        return isinstance(value, base)
     if inner:
         return any(matches(value, option) for option in inner)
     if annotation is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
-    return type(value) is annotation and (annotation is not str or "\0" not in value)
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is annotation
 
 
 def describe_type(annotation: Any) -> str:
     base, inner = get_origin(annotation), get_args(annotation)
     if base is Annotated:
-        kind, limit = inner
-        if not isinstance(limit, tuple):
-            return f"{describe_type(kind)} {limit}"
-        choices = ", ".join(str(choice).lower() for choice in limit)
-        return f"one of: {choices}" if len(limit) > 1 else choices
-    if base is list and inner[0] in NAMES:
-        return f"a list of {NAMES[inner[0]].split()[-1]}s"
-    if inner and base not in (list, dict):
+        kind, bounds = inner
+        return f"{describe_type(kind)} {bounds}"
+    if inner and base not in NAMES:
         return " or ".join(map(describe_type, inner))
-    return NAMES.get(base or annotation) or annotation.__name__
+    if is_dataclass(annotation):
+        return f"a group of settings: {', '.join(field.name for field in fields(annotation))}"
+    return NAMES.get(base or annotation, annotation)  # itself: a choice of a Literal
 
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """The value, if its annotation allows it; 1e3 passes as an integer, too."""
-    if isinstance(value, float) and value.is_integer() and not matches(value, annotation):
-        value = int(value) if matches(int(value), annotation) else value
-    if not matches(value, annotation):
-        raise ValueError(f"{name} is {value!r:.60}; expected {describe_type(annotation)}")
-    return value
+    if isinstance(value, dict) and isinstance(annotation, type) and is_dataclass(annotation):
+        return from_dict(annotation, value, f"{name}.")
+    if matches(value, annotation):
+        return value
+    if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
+        return int(value)
+    raise ValueError(f"{name} is {value!r:.60}; expected {describe_type(annotation)}")
 
 
-def from_dict(schema: type[Schema], values: Any, path: str = "") -> Schema:
+def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:
     """A dataclass from plain data; unknown and missing keys are errors."""
-    hints = get_type_hints(schema, include_extras=True)
-    if not isinstance(values, dict):
-        first, hint = next(iter(hints.items()))
-        example = f"{path}{first}={values if matches(values, hint) else '...'}"
-        raise ValueError(f"{path[:-1]} is a group of settings; set one of them, such as {example}")
-    if unknown := [name for name in values if name not in hints]:
-        known = ", ".join(path + name for name in hints)
-        raise ValueError(f"unknown setting {path}{unknown[0]!s:.60}; there are {known}")
-    made = {}
-    for name, hint in hints.items():
-        if name not in values:
-            if not hasattr(schema, name):  # it has no default
-                raise ValueError(f"{path}{name} is missing")
-        elif isinstance(hint, type) and is_dataclass(hint):
-            made[name] = from_dict(hint, values[name], f"{path}{name}.")
-        else:
-            made[name] = check_value(f"{path}{name}", values[name], hint)
-    return schema(**made)
+    return construct(path, schema, values, {})
 
 
 def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
@@ -127,37 +107,33 @@ def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 @cache
-def signature(constructor: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(constructor).parameters
-
-
-def config_options(
-    constructor: Callable[..., Any], shared: dict[str, Any]
-) -> dict[str, inspect.Parameter]:
-    """The parameters that a config may set: not those that the parent shares or the kind has
-    fixed."""
+def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Its parameters, but for those that a partial has fixed."""
     fixed = constructor.keywords if isinstance(constructor, partial) else {}
-    return {name: p for name, p in signature(constructor).items() if name not in {*shared, *fixed}}
+    parameters = inspect.signature(constructor).parameters
+    return {name: parameters[name] for name in parameters if name not in fixed}
 
 
 def construct(
-    name: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
+    path: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
 ) -> Any:
-    """constructor(**options), and those of the shared values that it has a parameter for."""
-    known = config_options(constructor, shared)
-    arguments = {key: value for key, value in shared.items() if key in signature(constructor)}
-    for option, value in options.items():
-        if option not in known:
-            names = ", ".join(known) or "none"
-            raise ValueError(f"{name} has no option {option!r}; its options are: {names}")
-        arguments[option] = check_value(f"{name}: {option}", value, known[option].annotation)
-    required = [key for key, p in known.items() if p.default is inspect.Parameter.empty]
-    if missing := [key for key in required if key not in options]:
-        raise ValueError(f"{name} needs a value for {', '.join(missing)}")
+    """constructor(**options), and those of the shared values that it has a parameter for. The
+    path, such as "train." or "optimizer (muon): ", is that of an option in a message."""
+    parameters = signature(constructor)
+    arguments = {name: value for name, value in shared.items() if name in parameters}
+    known = {name: p for name, p in parameters.items() if name not in shared}
+    if unknown := [name for name in options if name not in known]:
+        names = ", ".join(known) or "none"
+        raise ValueError(f"unknown setting {path}{unknown[0]}; the known ones are: {names}")
+    for name, parameter in known.items():
+        if name in options:
+            arguments[name] = check_value(f"{path}{name}", options[name], parameter.annotation)
+        elif parameter.default is parameter.empty:
+            raise ValueError(f"{path}{name} is missing")
     try:
         return constructor(**arguments)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{path}{error}") from None
 
 
 def build(
@@ -173,4 +149,4 @@ def build(
     names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
     if kind not in names:
         raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}")
-    return construct(f"{name} ({kind})", kinds[kind], options, shared)
+    return construct(f"{name} ({kind}): ", kinds[kind], options, shared)

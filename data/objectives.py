@@ -7,7 +7,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -212,7 +212,7 @@ class Seq2Seq:
         self,
         context_length: int,
         architecture: str,
-        too_long: Annotated[str, ("drop", "truncate", "error")],
+        too_long: Literal["drop", "truncate", "error"],
     ) -> None:
         if context_length < 3:
             raise ValueError(f"model.context_length is {context_length}: too short for a pair")

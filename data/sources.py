@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import groupby, starmap, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from configs.cli import expand_user
 from configs.errors import DataError
@@ -70,7 +70,7 @@ class Text(Source):
     """Plain text: a file, a folder (recursively) or a glob."""
 
     path: str
-    split_on: Annotated[str, ("file", "line", "paragraph")]
+    split_on: Literal["file", "line", "paragraph"]
     cache: str
 
     def files(self) -> list[Path]:
@@ -324,7 +324,7 @@ class Synthetic(Source):
     """Any number of small tasks with one right answer, for demonstrations and tests."""
 
     input_kind = "pairs"
-    task: Annotated[str, tuple(TASKS)]
+    task: Literal["copy", "reverse", "sort", "add"]
     size: Annotated[int, Bounds(least=2)]
     min_length: Count
     max_length: Annotated[int, Bounds(most=1000)]

@@ -3,7 +3,7 @@ positions that it may attend to, and average their values with the resulting wei
 share the signature attention(x, *, mask, rotate=None, cache=None)."""
 
 from functools import partial
-from typing import Annotated
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +90,7 @@ class MultiHeadAttention(Attention):
         v_head_dim: Count | None = None,
         bias: bool = False,
         o_bias: bool = False,
-        qk_norm: Annotated[str, ("none", "head", "full")] = "none",
+        qk_norm: Literal["none", "head", "full"] = "none",
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
         scale: Positive | None = None,

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from configs.cli import expand_user, warn
 from configs.errors import CheckpointError
-from configs.registry import flatten, from_dict
-from configs.schema import Config, ModelConfig, check_numbers
+from configs.registry import from_dict
+from configs.schema import Config, ModelConfig
 from data.disk import atomic_write, sync_file, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.transformer import build_model
@@ -251,7 +251,6 @@ def read_config(run: Path) -> dict[str, Any]:
 
 
 def model_config(node: dict[str, Any]) -> ModelConfig:
-    check_numbers(flatten(node, "model."))
     return from_dict(ModelConfig, node, "model.")
 
 

@@ -1,7 +1,7 @@
 """Embedding and head: token ids become vectors, and vectors become logits over the vocabulary."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
@@ -70,7 +70,7 @@ class Head(nn.Module):
         bias: bool = False,
         scale_by_inv_sqrt_d: bool = False,
         logit_softcap: Positive | None = None,
-        mlm_transform: Annotated[str, tuple(ACTIVATIONS)] | None = None,
+        mlm_transform: Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"] | None = None,
         norm: MakeNorm = LayerNorm,
     ):
         super().__init__()

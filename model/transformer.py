@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from configs.registry import build, check_value, construct, from_dict
-from configs.schema import EncoderSizes, ModelConfig, Seed, Size
+from configs.registry import Count, Natural, build, check_value, construct, from_dict
+from configs.schema import EncoderSizes, ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
@@ -121,9 +121,11 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding: Embedding = construct("model.embedding", Embedding, config.embedding, sizes)
+        self.embedding: Embedding = construct(
+            "model.embedding: ", Embedding, config.embedding, sizes
+        )
         self.make_stacks(config, sizes)
-        self.head: Head = construct("model.head", Head, config.head, sizes)
+        self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
@@ -183,7 +185,9 @@ class EncoderDecoder(Transformer):
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = construct("model.embedding", Embedding, config.embedding, sizes)
+            self.source_embedding = construct(
+                "model.embedding: ", Embedding, config.embedding, sizes
+            )
 
     def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
         embed = self.source_embedding or self.embedding
@@ -213,8 +217,8 @@ ARCHITECTURES: dict[str, type[Transformer]] = {
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """A new model. Its weights depend on the seed alone, not on the global random state."""
     check_config(config)
-    check_value("vocab_size", vocab_size, Size)
-    check_value("seed", seed, Seed)
+    check_value("vocab_size", vocab_size, Count)
+    check_value("seed", seed, Natural)
 
     drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
     with torch.random.fork_rng(devices=[]), drawing:

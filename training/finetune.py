@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from configs.compose import default_objective, to_config
+from configs.compose import to_config
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_tokenizer, rebuilt
@@ -37,8 +37,6 @@ def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     changed.model = model
     changed.tokenizer = start["tokenizer"]
-    if node.objective.kind == "auto":
-        changed.objective = default_objective(model["kind"], node.data.kind)
     return to_config(changed)
 
 

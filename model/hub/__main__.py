@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from configs.cli import ArgumentParser, expand_user, print, run_command
-from configs.compose import DEFAULT_OBJECTIVE, compose
+from configs.compose import compose
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
@@ -35,8 +35,7 @@ def write_run(
 def import_run(place: str | Path, folder: Path) -> str:
     """Write the run, and return what has become of the model."""
     model, tokenizer, config, family = load_hf(place)
-    kind = config.kind
-    defaults = compose([f"objective={DEFAULT_OBJECTIVE[kind]}", f"model.kind={kind}"])
+    defaults = compose([f"model.kind={config.kind}"])
     name = family.model_type
     origin = f"imported from {place}, a {name} model"
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})

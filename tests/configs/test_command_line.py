@@ -54,7 +54,7 @@ def test_debug_shows_the_traceback(start):
 def test_a_user_who_does_not_exist(start, setting):
     with_usual = start.plainly if setting == "init_from" else start
     code, _, stderr = with_usual(f"{setting}=~no-such-user/x")
-    assert code == 2 and "cannot expand ~no-such-user in ~no-such-user" in stderr
+    assert code == 2 and "cannot expand ~ in ~no-such-user" in stderr
     assert not list(Path().glob("~*"))
 
 
@@ -98,8 +98,7 @@ def test_an_option_of_ones_own(tmp_path):
 
     own.write_text("kind: mha\nbias: true\n")
     code, _, stderr = cfg()
-    line = "each file of configs/attention must begin with the line '# @package model.attention'"
-    assert (code, stderr) == (2, f"error: {line}\n")
+    assert code == 2 and "file of attention=... must begin with the line '# @package ...'" in stderr
     own.write_text("# @package model.attention\ndefaults:\n  - mqa\n")
     code, stdout, stderr = cfg()
     assert code == 0 and stdout.startswith("model       decoder, "), stderr

@@ -103,7 +103,7 @@ def test_every_objective(run, overrides, seen):
             "needs pairs, and data=text gives text; use objective=auto",
         ),
         ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
-        ([*TEXTS, "objective.mask_prob=0.2"], 2, "did you mean objective=masked"),
+        ([*TEXTS, "objective.mask_prob=0.2"], 2, "is a setting of objective=masked"),
     ],
 )
 def test_errors_are_one_line(run, overrides, code, message):

@@ -44,7 +44,7 @@ MHA = part("attention", "mha")
 # the model as a whole
 WHOLE = [
     ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_"),
-    ({"n_layers": 0}, "model.n_layers is 0; expected an integer from 1"),
+    ({"n_layers": 0}, "model.n_layers is 0; expected an integer at least 1"),
     ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
     ({"cross_attention": MHA}, "cross_attention is for an encoder_decoder; model.kind is decoder"),
     (encoder(n_layers=3) | {"kind": "decoder"}, "model.encoder sets the encoder of an encoder_dec"),
@@ -62,20 +62,29 @@ WHOLE = [
 # one part
 PARTS = [
     ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, m"),
-    (attention("mla", sliding_window=4), r"model.attention \(mla\) has no option 'sliding_window'"),
+    (
+        attention("mla", sliding_window=4),
+        r"unknown setting model.attention \(mla\): sliding_window;",
+    ),
     (attention(queries_per_kv=3), r"model.attention \(gqa\): n_heads \(4\) must be a multiple of"),
-    (attention(qk_norm="heads"), "qk_norm is 'heads'; expected one of: none, head, full"),
+    (attention(qk_norm="heads"), "qk_norm is 'heads'; expected none or head or full"),
     ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
     # not under the name of the attention, which uses the norm, too
     (swap("norm", "rmsnorm", eps=0.0) | attention("mha_qknorm"), r"^model.norm \(rmsnorm\): eps"),
-    (swap("block", "pre", final=True), "has no option 'final'; its options are: none"),
+    (
+        swap("block", "pre", final=True),
+        "unknown setting model.block .pre.: final; the known ones are: none",
+    ),
     (ffn(d_ff=64), r"set either expansion \(2.6667\) or d_ff \(64\), and the other to null"),
     (ffn(expansion=None, d_ff=7), r"d_ff \(7\) must be a multiple of multiple_of \(32\)"),
-    ({"head": {"shared": True}}, "model.head has no option 'shared'; its options are: tie_weights"),
+    (
+        {"head": {"shared": True}},
+        "unknown setting model.head: shared; the known ones are: tie_weights",
+    ),
     (rope(rotary_fraction=0.4), r"rotary_fraction \(0.4\) of 8 is 3 channels; rope needs an even"),
     (rope(rope_theta=1.0), "rope_theta is 1.0; expected a number above 1"),
-    (rope(scaling={"kind": "linear"}), r"scaling \(linear\) needs a value for factor"),
+    (rope(scaling={"kind": "linear"}), r"scaling \(linear\): factor is missing"),
     (
         scaled_rope("linear", kind="ntk"),
         "scaling.kind is 'ntk'; choose one of: none, linear, llama",
@@ -95,9 +104,9 @@ def test_errors(changes, message):
 
 
 def test_errors_of_the_arguments():
-    with pytest.raises(ValueError, match="vocab_size is 0; expected an integer from 1"):
+    with pytest.raises(ValueError, match="vocab_size is 0; expected an integer at least 1"):
         build_model(tiny(), 0)
-    with pytest.raises(ValueError, match="seed is -1; expected an integer from 0"):
+    with pytest.raises(ValueError, match="seed is -1; expected an integer at least 0"):
         build_model(tiny(), 23, -1)
 
 

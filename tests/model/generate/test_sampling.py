@@ -170,7 +170,10 @@ ERRORS = [
     ({"temperature": math.nan}, "temperature is nan; expected a number"),
     ({"top_k": 0}, "top_k is 0; expected an integer at least 1"),
     ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1"),
-    ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; expected a number from 0.01 to 100"),
+    (
+        {"repetition_penalty": 0.0},
+        "repetition_penalty is 0.0; expected a number at least 0.01 and at most 100",
+    ),
     ({"seed": -1}, "seed is -1; expected an integer at least 0"),
 ]
 
