@@ -8,10 +8,9 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -23,7 +22,7 @@ from numpy import ndarray
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import disk_errors, sync_folder
+from data.disk import atomic_folder, disk_errors
 from data.loader import map_ahead
 from data.readers import rechunk
 from data.sources import Document, Source
@@ -73,16 +72,14 @@ def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
         if is_pairs:
             yield Chunk(split, document.name, document.texts, is_last=True, has_end=False)
         else:
-            yield from text_chunks(split, document.name, document.chunks())
+            yield from text_chunks(split, document.name, document.chunks(), has_end=True)
 
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
     """(a hash of its content, from 0 to 1; document) for each that is not empty."""
     for document in source.documents():
-        if source.input_kind == "pairs":
-            for role, text in zip(("source", "target"), document.texts, strict=True):
-                if not text.strip():
-                    raise DataError(f"{document.name}: the {role} is empty")
+        if source.input_kind == "pairs" and not all(map(str.strip, document.texts)):
+            raise DataError(f"{document.name}: the source or the target is empty")
         if begin := next(document.chunks(), ""):
             digest = hashlib.blake2b(begin.encode(), digest_size=8).digest()
             yield int.from_bytes(digest) / 2**64, document
@@ -110,11 +107,11 @@ def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 
 def text_chunks(
-    split: str, name: Path | str, texts: Iterable[str], has_end: bool = True
+    split: str, name: Path | str, texts: Iterable[str], has_end: bool
 ) -> Iterator[Chunk]:
-    for text, following in pairwise(chain(rechunk(texts), [None])):
-        is_last = following is None
-        yield Chunk(split, name, [text or ""], is_last, is_last and has_end)
+    for text, following in pairwise(chain(rechunk(texts), [""])):
+        is_last = not following
+        yield Chunk(split, name, [text], is_last, is_last and has_end)
 
 
 def prepare(
@@ -138,13 +135,11 @@ def prepare(
         # other processes wait; the lock is released even by a kill
         with disk_errors("cannot write", root), FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
-                with renamed_into_place(folder) as draft:
-                    total = sum(size for _, size, _ in version) or None
-                    progress = partial(report, total=total)
-                    tokenizer, parts = tokenize(
-                        draft, source, trainer, specials, val_fraction, progress
-                    )
-                    write_index(draft, options, tokenizer, parts)
+                total = sum(size for _, size, _ in version) or None
+                progress = partial(report, total=total)
+                with atomic_folder(folder) as draft:
+                    made = tokenize(draft, source, trainer, specials, val_fraction, progress)
+                    write_index(draft, options, *made)
 
     return Corpus(folder)
 
@@ -153,22 +148,6 @@ def describe(part: object) -> list:
     """The name of a class, and the options of its object."""
     options = {name: str(value) for name, value in vars(part).items() if name != "cache"}
     return [type(part).__name__, options]
-
-
-@contextmanager
-def renamed_into_place(folder: Path) -> Iterator[Path]:
-    """A draft of a folder, so that the folder is complete or absent."""
-    draft = folder.with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
-    draft.mkdir()
-
-    try:
-        yield draft
-        sync_folder(draft)
-        os.rename(draft, folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def tokenize(
@@ -188,13 +167,14 @@ def tokenize(
 
     report(0)
     tokenizer = trainer.train(texts, specials)
-    train = TokenWriter(folder, TRAIN, tokenizer.vocab_size)
-    validation = TokenWriter(folder, VALIDATION, tokenizer.vocab_size)
     limit = source.max_tokens or sys.maxsize
+    jobs = batch_chunks(split_chunks(source, val_fraction))
+    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
-    with closing(train), closing(validation):
-        jobs = batch_chunks(split_chunks(source, val_fraction))
-        workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+    with (
+        closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
+        closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
+    ):
         for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
             for chunk, texts_ids in encoded:
                 part = train if chunk.split == TRAIN else validation

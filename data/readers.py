@@ -58,20 +58,15 @@ def find_files(path: str, cache: str = os.devnull) -> list[Path]:
     if os.path.isfile(place):
         return [Path(place)]
 
-    is_folder = os.path.isdir(place)
-    found = walk_files(place) if is_folder else glob.iglob(place, recursive=True)
+    found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
     ours = os.path.join(os.path.abspath(expand_user(cache)), "")
     names = [name for name in found if not os.path.abspath(name).startswith(ours)]
     files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
-    if files:
-        return files
-
-    if is_folder:
+    if not files and os.path.isdir(place):
         raise DataError(f"there is no text in the folder {path}: it holds no files")
-    if os.path.exists(place):
-        raise DataError(f"{path} is neither a file nor a folder")
-    what = "file that matches" if glob.has_magic(path) else "file or folder"
-    raise DataError(f"there is no {what} {path} (in {Path.cwd()})")
+    if not files:
+        raise DataError(f"there is no file or folder {path} (in {Path.cwd()})")
+    return files
 
 
 @contextmanager
@@ -196,8 +191,7 @@ def text_fields(rows: Rows, fields: list[str]) -> TextRows:
                 known = ", ".join(row)
                 raise DataError(f"{place} has no field {field!r}; its fields are: {known}")
             if not isinstance(row[field], str):
-                value = json.dumps(row[field], default=str)
-                raise DataError(f"{place}: {field} is {value:.40}; expected text")
+                raise DataError(f"{place}: {field} is {row[field]!r:.40}; expected text")
             try:
                 row[field].encode()
             except UnicodeEncodeError as error:  # of half a character in JSON, such as \ud83d
