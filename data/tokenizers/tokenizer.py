@@ -6,6 +6,7 @@ tokens, such as `end` between documents, never come out of encode().
 
 import base64
 import codecs
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -24,7 +25,7 @@ Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-# a tokenizer in a Hugging Face folder, which export writes back
+# a tokenizer in a Hugging Face folder
 HF_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,15 +38,11 @@ Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
 
 @contextmanager
 def as_tokenizer_error(reason: str) -> Iterator[None]:
-    """Errors of the libraries become ours; panics of Rust, too, which are not an Exception."""
+    """Errors of the tokenizers library, of many types, become ours."""
     try:
         yield
-    except (TokenizerError, MemoryError):
-        raise
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise TokenizerError(f"{reason}: {error}") from None
-        raise
+    except Exception as error:
+        raise TokenizerError(f"{reason}: {error}") from None
 
 
 def assign_ids(names: Iterable[str], first: int) -> Ids:
@@ -58,12 +55,11 @@ class Tokenizer:
 
     kind: str
 
-    def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
-        """`vocab_size` is that of a pretrained model, which may have more rows than ids."""
+    def __init__(self, n_ordinary: int, specials: Ids) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
         self.names = {i: name for name, i in specials.items()}
-        self.vocab_size = vocab_size or max(n_ordinary - 1, *specials.values()) + 1
+        self.vocab_size = max([n_ordinary - 1, *specials.values()]) + 1
         # of an imported tokenizer
         self.template = NO_TEMPLATE  # ids before and after a prompt
         self.files: dict[str, str] = {}
@@ -108,11 +104,7 @@ class Tokenizer:
 
     def state(self) -> State:
         """Plain data, from which tokenizer_from_state() makes the same tokenizer."""
-        imported = {"template": self.template, "files": self.files}
-        options = {
-            name: value for name, value in imported.items() if value not in (NO_TEMPLATE, {})
-        }
-        return {"kind": self.kind, "specials": self.specials} | options
+        return {"kind": self.kind, "specials": self.specials}
 
 
 class ByteTokenizer(Tokenizer):
@@ -159,16 +151,11 @@ class BytePairTokenizer(Tokenizer):
 
     kind = "bpe"
 
-    def __init__(
-        self,
-        pattern: str,
-        ranks: list[str],  # base64
-        specials: Ids,
-        vocab_size: Count | None = None,
-    ) -> None:
+    def __init__(self, pattern: str, ranks: list[str], specials: Ids) -> None:
+        """`ranks` are in base64."""
         import tiktoken
 
-        super().__init__(len(ranks), specials, vocab_size)
+        super().__init__(len(ranks), specials)
         self.pattern = pattern
         self.ranks = [base64.b64decode(token) for token in ranks]
         settings: State = {
@@ -181,31 +168,63 @@ class BytePairTokenizer(Tokenizer):
         self.encoding_of = cache(lambda thread: tiktoken.Encoding("bpe", **settings))
 
     def encode(self, text: str) -> ndarray:
-        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
-            return self.encoding_of(get_ident()).encode_to_numpy(text, disallowed_special=())
+        return self.encoding_of(get_ident()).encode_to_numpy(text, disallowed_special=())
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(self.ranks[i] for i in ids)
 
     def state(self) -> State:
-        own = {"pattern": self.pattern, "ranks": to_base64(self.ranks)}
-        return super().state() | own | {"vocab_size": self.vocab_size}
+        return super().state() | {"pattern": self.pattern, "ranks": to_base64(self.ranks)}
 
 
 def to_base64(tokens: Iterable[bytes]) -> list[str]:
     return [base64.b64encode(token).decode() for token in tokens]
 
 
+def template_of(processor: Any) -> Template:
+    """The ids that a post-processor, as JSON, puts before and after a text."""
+    kind = processor and processor["type"]
+    if kind == "Sequence":  # the library allows one template in it
+        templates = map(template_of, processor["processors"])
+        return next(filter(any, templates), NO_TEMPLATE)
+
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return [[processor["cls"][1]], [processor["sep"][1]]]
+
+    if kind != "TemplateProcessing":
+        return NO_TEMPLATE
+
+    sides: Template = [[]]
+    for piece in processor["single"]:
+        if "Sequence" in piece:
+            sides.append([])
+        else:
+            name = piece["SpecialToken"]["id"]
+            sides[-1] += processor["special_tokens"][name]["ids"]
+
+    if len(sides) != 2:
+        reason = "does not put special tokens around one text"
+        raise ValueError(f"the tokenizer's post-processor {reason}")
+
+    return sides
+
+
 class HubTokenizer(Tokenizer):
-    """Any tokenizer of the `tokenizers` library, as its tokenizer.json: WordPiece, Unigram and so
-    on. Its special tokens can have any ids."""
+    """An imported tokenizer of any type, run by the `tokenizers` library. Its special tokens can
+    have any ids."""
 
     kind = "hub"
 
-    def __init__(self, text: str, specials: Ids, vocab_size: Count) -> None:
-        super().__init__(vocab_size, specials, vocab_size)
+    def __init__(
+        self, text: str, specials: Ids, vocab_size: Count, files: dict[str, str] | None = None
+    ) -> None:
+        """`vocab_size` is that of the model, which may have more rows than there are ids; `files`
+        are others of its folder, which export writes back."""
+        super().__init__(vocab_size, specials)
         self.text = text
+        self.files = files or {}
         self.backend = load_hf_tokenizer(text)
+        self.template = template_of(json.loads(text).get("post_processor"))
         highest = max(self.backend.get_vocab().values(), default=0)
         if highest >= vocab_size:
             reason = f"the tokenizer has ids up to {highest}"
@@ -221,8 +240,7 @@ class HubTokenizer(Tokenizer):
         return self.decode(ids).encode()
 
     def decode(self, ids: Iterable[int]) -> str:
-        with as_tokenizer_error("tokenizer.json cannot decode"):
-            return self.backend.decode(list(ids))
+        return self.backend.decode(list(ids))
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """Tokens may join in any way, so new ids are decoded together with the last that became
@@ -246,7 +264,8 @@ class HubTokenizer(Tokenizer):
         return decode
 
     def state(self) -> State:
-        return super().state() | {"text": self.text, "vocab_size": self.vocab_size}
+        own = {"text": self.text, "vocab_size": self.vocab_size, "files": self.files}
+        return super().state() | own
 
 
 def load_hf_tokenizer(text: str) -> Any:
@@ -270,15 +289,4 @@ KINDS = {
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:
-    options = dict(state)
-    template = options.pop("template", NO_TEMPLATE)
-    files = options.pop("files", {})
-    return imported(build("tokenizer", KINDS, options, {}), template, files)
-
-
-def imported(tokenizer: Tokenizer, template: Template, files: dict[str, str]) -> Tokenizer:
-    """With what a Hugging Face folder has beside the tokenizer."""
-    tokenizer.template = template
-    tokenizer.files = files
-    tokenizer.text = files.get("tokenizer.json", tokenizer.text)
-    return tokenizer
+    return build("tokenizer", KINDS, state, {})
