@@ -46,17 +46,13 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
     architecture = config.model.kind
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    name = f"objective={config.objective['kind']}"
-    if objective.input_kind != source.input_kind:
-        given = f"data={options['kind']} gives {source.input_kind}"
-        raise ValueError(f"{name} needs {objective.input_kind}, and {given}; use objective=auto")
-
-    if architecture not in objective.architectures:
-        # every architecture has an objective for text
-        hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
+    fits_data = objective.input_kind == source.input_kind
+    if not fits_data or architecture not in objective.architectures:
         needed = " or ".join(objective.architectures)
         raise ValueError(
-            f"{name} needs a model whose kind is {needed}, not {architecture}; use {hint}"
+            f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "
+            f"kind is {needed}; data={options['kind']} gives {source.input_kind}, and this model "
+            f"is of the kind {architecture}; for text, objective=auto suits every model"
         )
 
     return source, objective, cache, val_fraction

@@ -41,8 +41,7 @@ class Batch(NamedTuple):
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
-        part = self.map_tensors(lambda x: x[start:stop])
-        return part._replace(count=count_targets(part.targets))
+        return self.map_tensors(lambda x: x[start:stop]).recount()
 
     def share(self, rank: int, size: int) -> "Batch":
         """The rows of one of `size` processes. All have equally many, for they must run equally
@@ -53,17 +52,15 @@ class Batch(NamedTuple):
 
         part = self.map_tensors(lambda x: x[rows.clamp(max=last)])
         part.targets[rows > last] = IGNORE_INDEX
-        return part._replace(count=count_targets(part.targets))
+        return part.recount()
 
-
-def count_targets(targets: Tensor) -> int:
-    return int((targets != IGNORE_INDEX).sum())
+    def recount(self) -> "Batch":
+        return self._replace(count=int((self.targets != IGNORE_INDEX).sum()))
 
 
 def make_batch(targets: ndarray, **inputs: ndarray) -> Batch:
     tensors = {name: torch.from_numpy(x) for name, x in inputs.items()}
-    target_tensor = torch.from_numpy(targets)
-    return Batch(tensors, target_tensor, count_targets(target_tensor))
+    return Batch(tensors, torch.from_numpy(targets), 0).recount()
 
 
 class NextToken:
@@ -110,10 +107,8 @@ class Masked:
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
     """True at the n lowest of each row: n positions, sampled without replacement."""
-    mask = np.zeros(words.shape, bool)
-    lowest = np.argsort(words, axis=1, kind="stable")[:, :n]
-    np.put_along_axis(mask, lowest, True, axis=1)
-    return mask
+    ranks = words.argsort(axis=1, kind="stable").argsort(axis=1)
+    return ranks < n
 
 
 class Span:

@@ -71,8 +71,10 @@ def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
         split = VALIDATION if x < val_fraction else TRAIN
         if is_pairs:
             yield Chunk(split, document.name, document.texts, is_last=True, has_end=False)
-        else:
-            yield from text_chunks(split, document.name, document.chunks(), has_end=True)
+            continue
+        for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
+            is_last = not following
+            yield Chunk(split, document.name, [text], is_last, has_end=is_last)
 
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
@@ -94,24 +96,17 @@ def cut_document(document: Document, val_fraction: float) -> Iterator[Chunk]:
         reason = f"too few characters ({length:,}) for data.val_fraction={val_fraction}"
         raise DataError(f"{document.name} has {reason}")
 
-    for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
-        chunks = slice_chunks(document.chunks(), start, stop)
-        yield from text_chunks(split, document.name, chunks, has_end=False)
-
-
-def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    offset = 0
-    for chunk in chunks:
-        yield chunk[max(start - offset, 0) : max(stop - offset, 0)]
-        offset += len(chunk)
-
-
-def text_chunks(
-    split: str, name: Path | str, texts: Iterable[str], has_end: bool
-) -> Iterator[Chunk]:
-    for text, following in pairwise(chain(rechunk(texts), [""])):
-        is_last = not following
-        yield Chunk(split, name, [text], is_last, is_last and has_end)
+    start = 0
+    for text in rechunk(document.chunks()):
+        stop = start + len(text)
+        n_train = max(cut - start, 0)
+        if n_train:
+            train = [text[:n_train]]
+            yield Chunk(TRAIN, document.name, train, is_last=stop >= cut, has_end=False)
+        if stop > cut:
+            rest = [text[n_train:]]
+            yield Chunk(VALIDATION, document.name, rest, is_last=stop == length, has_end=False)
+        start = stop
 
 
 def prepare(

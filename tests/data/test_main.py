@@ -95,14 +95,18 @@ def test_every_objective(run, overrides, seen):
         (
             [*TEXTS, "model=bert", "objective=next_token"],
             2,
-            "whose kind is decoder, not encoder; use",
+            "a model whose kind is decoder; data=text gives text, and this model is of the kind encoder",
         ),
         (
             [*TEXTS, "objective=pairs"],
             2,
-            "needs pairs, and data=text gives text; use objective=auto",
+            "objective=pairs needs pairs and .*; data=text gives text, .*; for text, objective=auto",
         ),
-        ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
+        (
+            [*PAIR_TABLE, "model=bert"],
+            2,
+            "data=pairs gives pairs, and this model is of the kind encoder; for text, ",
+        ),
         ([*TEXTS, "objective.mask_prob=0.2"], 2, "did you mean objective=masked"),
     ],
 )
