@@ -107,8 +107,10 @@ class Masked:
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
     """True at the n lowest of each row: n positions, sampled without replacement."""
-    ranks = words.argsort(axis=1, kind="stable").argsort(axis=1)
-    return ranks < n
+    mask = np.zeros(words.shape, bool)
+    lowest = np.argsort(words, axis=1, kind="stable")[:, :n]
+    np.put_along_axis(mask, lowest, True, axis=1)
+    return mask
 
 
 class Span:
