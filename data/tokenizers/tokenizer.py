@@ -6,11 +6,10 @@ tokens, such as `end` between documents, never come out of encode().
 
 import base64
 import codecs
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import groupby
+from itertools import groupby, takewhile
 from threading import get_ident
 from typing import Any
 
@@ -181,34 +180,6 @@ def to_base64(tokens: Iterable[bytes]) -> list[str]:
     return [base64.b64encode(token).decode() for token in tokens]
 
 
-def template_of(processor: Any) -> Template:
-    """The ids that a post-processor, as JSON, puts before and after a text."""
-    kind = processor and processor["type"]
-    if kind == "Sequence":  # the library allows one template in it
-        templates = map(template_of, processor["processors"])
-        return next(filter(any, templates), NO_TEMPLATE)
-
-    if kind in ("BertProcessing", "RobertaProcessing"):
-        return [[processor["cls"][1]], [processor["sep"][1]]]
-
-    if kind != "TemplateProcessing":
-        return NO_TEMPLATE
-
-    sides: Template = [[]]
-    for piece in processor["single"]:
-        if "Sequence" in piece:
-            sides.append([])
-        else:
-            name = piece["SpecialToken"]["id"]
-            sides[-1] += processor["special_tokens"][name]["ids"]
-
-    if len(sides) != 2:
-        reason = "does not put special tokens around one text"
-        raise ValueError(f"the tokenizer's post-processor {reason}")
-
-    return sides
-
-
 class HubTokenizer(Tokenizer):
     """An imported tokenizer of any type, run by the `tokenizers` library. Its special tokens can
     have any ids."""
@@ -224,7 +195,8 @@ class HubTokenizer(Tokenizer):
         self.text = text
         self.files = files or {}
         self.backend = load_hf_tokenizer(text)
-        self.template = template_of(json.loads(text).get("post_processor"))
+        with as_tokenizer_error("tokenizer.json cannot encode 'a'"):
+            self.template = template_of(self.backend)
         highest = max(self.backend.get_vocab().values(), default=0)
         if highest >= vocab_size:
             reason = f"the tokenizer has ids up to {highest}"
@@ -278,6 +250,15 @@ def load_hf_tokenizer(text: str) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def template_of(backend: Any) -> Template:
+    """The ids that it puts before and after a text."""
+    encoding = backend.encode("a")
+    marks = list(zip(encoding.special_tokens_mask, encoding.ids, strict=True))
+    before = [i for _, i in takewhile(lambda mark: mark[0], marks)]
+    after = [i for is_special, i in marks[len(before) :] if is_special]
+    return [before, after]
 
 
 KINDS = {

@@ -211,15 +211,6 @@ def test_templates_are_kept(name):
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
 
 
-def test_a_template_of_two_texts():
-    theirs = train_hf_bpe()
-    theirs.post_processor = TEMPLATES["t5"][0]
-    whole = json.loads(theirs.to_str())
-    whole["post_processor"]["single"] = whole["post_processor"]["pair"]
-    with pytest.raises(ValueError, match="post-processor does not put special tokens around one"):
-        HubTokenizer(json.dumps(whole), {"end": 400}, 512)
-
-
 def test_incremental_decoding_continues_a_prompt():
     """Spaces that belong to a token are kept, and bytes are decoded together."""
     words = {"<unk>": 0, "</s>": 0, "\u2581the": -2, "\u2581cat": -2, "s": -3, "\u2581": -4}
