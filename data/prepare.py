@@ -57,9 +57,7 @@ def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
     first = list(islice(hashed, LOOKAHEAD))
     if not first:
         raise DataError("there is no text: what was found is empty")
-    if len(first) == 1 and is_pairs:
-        raise DataError("one pair is not enough: one is needed to train, another to validate")
-    if len(first) == 1:
+    if len(first) == 1 and not is_pairs:
         yield from cut_document(first[0][1], val_fraction)
         return
 
@@ -91,12 +89,8 @@ def cut_document(document: Document, val_fraction: float) -> Iterator[Chunk]:
     """The end of a single document is for validation. It has no end token to learn."""
     length = sum(map(len, document.chunks()))
     cut = int(length * (1 - val_fraction))
-
-    if not 0 < cut < length:
-        reason = f"too few characters ({length:,}) for data.val_fraction={val_fraction}"
-        raise DataError(f"{document.name} has {reason}")
-
     start = 0
+
     for text in rechunk(document.chunks()):
         stop = start + len(text)
         n_train = max(cut - start, 0)
@@ -115,7 +109,7 @@ def prepare(
     specials: Sequence[str],
     cache: str | Path,
     val_fraction: float,
-    report: Report = lambda done, total: None,
+    report: Report,
 ) -> Corpus:
     """The corpus of a source, from the cache or built now."""
     root = expand_user(cache)
@@ -184,7 +178,7 @@ def tokenize(
     for part in (train, validation):
         if not part.n_tokens:
             reason = f"the {part.split} split is empty with data.val_fraction={val_fraction}"
-            raise DataError(f"{reason}; change it, or give texts that differ")
+            raise DataError(f"{reason}; change it, or give more texts that differ")
 
     return tokenizer, [train, validation]
 

@@ -48,7 +48,7 @@ def stdlib_files() -> list[Path]:
     return sorted((Path(name) for name in names if name.endswith(".py")), key=Path.as_posix)
 
 
-def find_files(path: str, cache: str = os.devnull) -> list[Path]:
+def find_files(path: str, cache: str) -> list[Path]:
     """The files that a name, folder or glob stands for, except those of the cache; hidden ones
     only by name."""
     if not path:
@@ -74,9 +74,6 @@ def open_text(path: Path) -> Iterator[TextIO]:
     """A UTF-8 file, unchanged except that a byte order mark is dropped."""
     with disk_errors("cannot read", path), open(path, encoding="utf-8-sig", newline="\n") as file:
         try:
-            if "\0" in file.read(4096):
-                raise DataError(f"{path} is not text: there is a NUL byte; {HINT}")
-            file.seek(0)
             yield file
         except UnicodeDecodeError as error:
             end = file.buffer.tell()  # type: ignore[attr-defined]
@@ -140,16 +137,13 @@ def parse_json(place: object, text: str) -> Any:
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-class Tabs(csv.excel_tab):
-    quoting = csv.QUOTE_NONE
-
-
 def csv_rows(path: Path, fields: list[str]) -> Rows:
     csv.field_size_limit(2**31 - 1)
-    dialect = Tabs if path.suffix.lower() == ".tsv" else csv.excel
+    is_tsv = path.suffix.lower() == ".tsv"
+    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {}
 
     with reader_errors(path), open(path, encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, restval="", strict=True, dialect=dialect)
+        rows = csv.DictReader(file, restval="", strict=True, **style)
         for row in rows:
             place = f"{path}:{rows.line_num}"
             if None in row:

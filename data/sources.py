@@ -125,7 +125,7 @@ class Hub(Source):
         self.folder = expand_user(self.id)
 
     def files(self) -> list[Path]:
-        return find_files(self.id) if self.folder.is_dir() else []
+        return find_files(self.id, self.cache) if self.folder.is_dir() else []
 
     def version(self) -> list[tuple[str, int, int]]:
         return super().version() if self.folder.is_dir() else [(self.commit, 0, 0)]

@@ -55,14 +55,6 @@ def test_an_empty_side_is_an_error(tmp_path, row):
         list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
 
 
-def test_a_single_pair_is_too_few(tmp_path):
-    path = write_table(tmp_path / "pairs.jsonl", ROWS[:1])
-    with pytest.raises(
-        DataError, match="one pair is not enough: one is needed to train, another to validate"
-    ):
-        list(split_chunks(source("pairs", path=str(path), source="en", target="de"), 0.5))
-
-
 def test_docstrings_of_the_standard_library():
     pairs = texts(source("docstrings"))
     assert 5000 < len(pairs) < 8000
