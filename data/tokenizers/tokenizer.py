@@ -54,11 +54,11 @@ class Tokenizer:
 
     kind: str
 
-    def __init__(self, n_ordinary: int, specials: Ids) -> None:
+    def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
         self.names = {i: name for name, i in specials.items()}
-        self.vocab_size = max([n_ordinary - 1, *specials.values()]) + 1
+        self.vocab_size = vocab_size or max(n_ordinary - 1, *specials.values()) + 1
         # of an imported tokenizer
         self.template = NO_TEMPLATE  # ids before and after a prompt
         self.files: dict[str, str] = {}
@@ -150,11 +150,13 @@ class BytePairTokenizer(Tokenizer):
 
     kind = "bpe"
 
-    def __init__(self, pattern: str, ranks: list[str], specials: Ids) -> None:
+    def __init__(
+        self, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None
+    ) -> None:
         """`ranks` are in base64."""
         import tiktoken
 
-        super().__init__(len(ranks), specials)
+        super().__init__(len(ranks), specials, vocab_size)
         self.pattern = pattern
         self.ranks = [base64.b64decode(token) for token in ranks]
         settings: State = {
@@ -173,7 +175,8 @@ class BytePairTokenizer(Tokenizer):
         return b"".join(self.ranks[i] for i in ids)
 
     def state(self) -> State:
-        return super().state() | {"pattern": self.pattern, "ranks": to_base64(self.ranks)}
+        own = {"pattern": self.pattern, "ranks": to_base64(self.ranks)}
+        return super().state() | own | {"vocab_size": self.vocab_size}
 
 
 def to_base64(tokens: Iterable[bytes]) -> list[str]:
@@ -191,7 +194,7 @@ class HubTokenizer(Tokenizer):
     ) -> None:
         """`vocab_size` is that of the model, which may have more rows than there are ids; `files`
         are others of its folder, which export writes back."""
-        super().__init__(vocab_size, specials)
+        super().__init__(vocab_size, specials, vocab_size)
         self.text = text
         self.files = files or {}
         self.backend = load_hf_tokenizer(text)

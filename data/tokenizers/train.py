@@ -108,6 +108,7 @@ def bytes_to_unicode() -> list[str]:
 class TiktokenPretrained:
     """The encodings of GPT-2 and its successors; <|endoftext|>, our `end`, keeps its id."""
 
+    kind: str
     encoding: str
 
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
@@ -116,7 +117,7 @@ class TiktokenPretrained:
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
         except OSError as error:  # requests' own are such, too
-            what = f"the ranks of {self.encoding} ({type(error).__name__})"
+            what = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
             hint = "connect once, set TIKTOKEN_CACHE_DIR to their folder or use tokenizer=bpe"
             raise DataError(f"cannot download {what}; {hint}") from None
 
@@ -132,7 +133,7 @@ TOKENIZERS = {
     "byte": ByteTrainer,
     "char": CharTrainer,
     "bpe": BpeTrainer,
-    "gpt2": partial(TiktokenPretrained, encoding="gpt2"),
-    "cl100k": partial(TiktokenPretrained, encoding="cl100k_base"),
-    "o200k": partial(TiktokenPretrained, encoding="o200k_base"),
+    "gpt2": partial(TiktokenPretrained, kind="gpt2", encoding="gpt2"),
+    "cl100k": partial(TiktokenPretrained, kind="cl100k", encoding="cl100k_base"),
+    "o200k": partial(TiktokenPretrained, kind="o200k", encoding="o200k_base"),
 }

@@ -97,6 +97,9 @@ DATA = [
     (TABLE + "other.jsonl", "has no field 'text'; its fields are: other"),
     (TABLE + "number.jsonl", "number.jsonl:1: text is 3; expected text"),
     (PARALLEL + "data.source=two.txt data.target=one.txt", "only one of them has a line 2"),
-    (PARALLEL + "data.source=gap.txt data.target=three.txt", "gap.txt:2: the source or the target is empty"),
+    (
+        PARALLEL + "data.source=gap.txt data.target=three.txt",
+        "gap.txt:2: the source or the target is empty",
+    ),
 ]
 BAD = [(typed, 2, part) for typed, part in CONFIG] + [(typed, 3, part) for typed, part in DATA]
