@@ -159,10 +159,12 @@ class Span:
 
         sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
+        start = np.full((len(rows), 1), tokenizer.specials["start"])
+        end = np.full((len(rows), 1), tokenizer.specials["end"])
         return make_batch(
             source=collapse_spans(rows, is_removed, sentinels),
-            tokens=np.insert(target, 0, tokenizer.specials["start"], axis=1),
-            targets=np.insert(target, target.shape[1], tokenizer.specials["end"], axis=1),
+            tokens=np.hstack([start, target]),
+            targets=np.hstack([target, end]),
         )
 
 
@@ -227,8 +229,8 @@ class Seq2Seq:
     ) -> Batch:
         """`targets` have an end token unless they are truncated."""
         pad = tokenizer.specials["pad"]
-        start = tokenizer.specials["start"]
-        tokens = [np.insert(target[:-1], 0, start) for target in targets]
+        start = np.array([tokenizer.specials["start"]])
+        tokens = [np.append(start, target[:-1]) for target in targets]
         inputs = {}
 
         if self.is_joined:
