@@ -46,17 +46,13 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
     architecture = config.model.kind
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    name = f"objective={config.objective['kind']}"
-    if objective.input_kind != source.input_kind:
-        given = f"data={options['kind']} gives {source.input_kind}"
-        raise ValueError(f"{name} needs {objective.input_kind}, and {given}; use objective=auto")
-
-    if architecture not in objective.architectures:
-        # every architecture has an objective for text
-        hint = "objective=auto" if source.input_kind == "text" else "plain text, such as data=text"
+    fits_data = objective.input_kind == source.input_kind
+    if not fits_data or architecture not in objective.architectures:
         needed = " or ".join(objective.architectures)
         raise ValueError(
-            f"{name} needs a model whose kind is {needed}, not {architecture}; use {hint}"
+            f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "
+            f"kind is {needed}; data={options['kind']} gives {source.input_kind}, and this model "
+            f"is of the kind {architecture}; for text, objective=auto suits every model"
         )
 
     return source, objective, cache, val_fraction
@@ -73,12 +69,12 @@ def load(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
     with tokenizing_progress() as report:
         corpus = prepare(source, trainer, objective.specials, cache, val_fraction, report)
-        loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
-        train, validation = (
-            loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
-            for part in (corpus.train, corpus.validation)
-        )
 
+    loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
+    train, validation = (
+        loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
+        for part in (corpus.train, corpus.validation)
+    )
     return Loaders(config.objective["kind"], corpus.tokenizer, train, validation)
 
 
@@ -90,36 +86,27 @@ class Pretrained:
 
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         tokenizer = tokenizer_from_state(self.state)
-        missing = [name for name in specials if name not in tokenizer.specials]
-        if missing:
-            known = ", ".join(tokenizer.specials)
-            need = (
-                f"this objective needs the special token {missing[0]!r}; the tokenizer has {known}"
-            )
-            raise ValueError(f"{need}; start from a model that was trained with this objective")
+        for name in specials:
+            if name not in tokenizer.specials:
+                known = ", ".join(tokenizer.specials)
+                need = f"this objective needs the special token {name!r}; the tokenizer has {known}"
+                raise ValueError(f"{need}; start from a model that was trained with this objective")
         return tokenizer
 
 
 @contextmanager
 def tokenizing_progress() -> Iterator[Report]:
-    """A function for prepare(report=): a progress bar on a terminal, else a line about a large
-    text; and a line at the end."""
+    """A function for prepare(report=): a line about a large text, and a bar on a terminal."""
     console = Console(stderr=True)
-    is_live = console.is_terminal
     columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    is_hidden = not console.is_terminal
 
-    with Progress(*columns, console=console, transient=True, disable=not is_live) as progress:
-        progress.add_task("", visible=False)
-        [task] = progress.tasks
+    with Progress(*columns, console=console, transient=True, disable=is_hidden) as progress:
+        task = progress.add_task("", visible=False)
 
         def report(done: int, total: int | None) -> None:
-            if not done and not is_live and (total or LARGE) >= LARGE:
-                size = decimal(total) if total else "the text"
-                print(f"tokenizing {size} ...", file=sys.stderr)
-            progress.update(task.id, completed=done, total=total, visible=True)
+            if not done and (total or LARGE) >= LARGE:
+                print(f"tokenizing {decimal(total) if total else 'a text'} ...", file=sys.stderr)
+            progress.update(task, completed=done, total=total, visible=True)
 
         yield report
-
-    if task.completed:
-        speed = f" ({decimal(round(task.speed))}/s)" if task.speed else ""
-        print(f"tokenized {decimal(int(task.completed))}{speed}", file=sys.stderr)

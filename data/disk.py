@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,22 @@ def atomic_write(path: Path, text: str) -> None:
     write_synced(draft, text)
     os.replace(draft, path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
+    draft = folder.with_suffix(".draft")
+    shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
+    draft.mkdir()
+
+    try:
+        yield draft
+        sync_folder(draft)
+        os.rename(draft, folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def filesize(n: float) -> str:

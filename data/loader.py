@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from configs.errors import DataError
-from data.objectives import Batch, Draw, rank_slice
+from data.objectives import Batch, Draw
 from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
@@ -25,6 +25,11 @@ SUBGROUP = 2  # then this many at a time by target length
 def row_draw(seed: int | str, row_ids: ndarray) -> Draw:
     """Draws for each row that do not depend on the rows beside it."""
     return lambda purpose, width: random_words(hash_seed("draw", seed, purpose), row_ids, width)
+
+
+def rank_slice(n_rows: int, rank: int, world_size: int) -> slice:
+    """The rows of a batch that one process gets."""
+    return slice(rank * n_rows // world_size, (rank + 1) * n_rows // world_size)
 
 
 def eval_subset(n: int, limit: int | None) -> ndarray:
@@ -44,9 +49,8 @@ class Loader:
     batch_size: int
     seed: int
 
-    def positions(self, step: int) -> ndarray:
-        """Of the rows of a batch, counted from step 0."""
-        return step * self.batch_size + np.arange(self.batch_size)
+    def eval_batches(self, ids: ndarray) -> list[ndarray]:
+        return np.split(ids, range(self.batch_size, len(ids), self.batch_size))
 
 
 @dataclass
@@ -56,32 +60,27 @@ class TokenLoader(Loader):
     n_too_long = 0
 
     def __post_init__(self) -> None:
-        length = self.objective.seq_len
-        lookahead = self.objective.lookahead
-
-        self.tokens_per_example = length
-        self.n = (self.part.n_tokens - lookahead) // length
+        self.tokens_per_example = self.objective.seq_len
+        self.width = self.objective.seq_len + self.objective.lookahead
+        self.n = (self.part.n_tokens - self.objective.lookahead) // self.objective.seq_len
 
         if self.n < 1:
-            sizes = f"{self.part.n_tokens} tokens, and a window needs {length + lookahead}"
+            sizes = f"{self.part.n_tokens} tokens, and a window needs {self.width}"
             hint = "give more text or lower model.context_length"
             raise DataError(f"{self.part.split} has {sizes}; {hint}")
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
         rows = rank_slice(self.batch_size, rank, world_size)
-        draw = row_draw(self.seed, self.positions(step)[rows])
-        return self.make(self.example_ids(step)[rows], draw)
-
-    def example_ids(self, step: int) -> ndarray:
-        return shuffled_ids(self.positions(step), self.n, self.seed)
+        positions = step * self.batch_size + np.arange(self.batch_size)[rows]
+        ids = shuffled_ids(positions, self.n, self.seed)
+        return self.make(ids, self.width, row_draw(self.seed, positions))
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
         return self.tokens_per_example
 
-    def make(self, ids: ndarray, draw: Draw) -> Batch:
-        length = self.objective.seq_len
-        rows = self.part.windows(ids * length, length + self.objective.lookahead)
+    def make(self, ids: ndarray, width: int, draw: Draw) -> Batch:
+        rows = self.part.windows(ids * self.objective.seq_len, width)
         return self.objective.batch(rows, draw, self.tokenizer)
 
     def evaluation(
@@ -89,20 +88,13 @@ class TokenLoader(Loader):
     ) -> Iterator[Batch]:
         """Batches of each sequence once, always with the same draws; the rest of the text is a
         shorter one."""
-        ids = eval_subset(self.n, limit)
-        starts = range(0, len(ids), self.batch_size)
+        batches = [(ids, self.width) for ids in self.eval_batches(eval_subset(self.n, limit))]
+        rest = self.part.n_tokens - self.n * self.objective.seq_len
+        if rest > 1 and (limit is None or limit >= self.n):
+            batches.append((np.array([self.n]), rest))
 
-        for start in starts[rank::world_size]:
-            batch = ids[start : start + self.batch_size]
-            yield self.make(batch, row_draw("evaluation", batch))
-
-        end = self.n * self.objective.seq_len
-        rest = self.part.n_tokens - end
-
-        if len(ids) == self.n and rest > 1 and len(starts) % world_size == rank:
-            row = self.part.windows(np.array([end]), rest)
-            draw = row_draw("evaluation", np.array([self.n]))
-            yield self.objective.batch(row, draw, self.tokenizer)
+        for ids, width in batches[rank::world_size]:
+            yield self.make(ids, width, row_draw("evaluation", ids))
 
 
 @dataclass
@@ -131,9 +123,9 @@ class PairLoader(Loader):
         self.group_ids = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
-        return self.make(self.example_ids(step), rank_slice(self.batch_size, rank, world_size))
+        return self.make(self.batch_ids(step), rank_slice(self.batch_size, rank, world_size))
 
-    def example_ids(self, step: int) -> ndarray:
+    def batch_ids(self, step: int) -> ndarray:
         """SORT_GROUP batches are sorted by length together, then taken in random order."""
         group, turn = divmod(step, SORT_GROUP)
         [i] = permutation([turn], SORT_GROUP, hash_seed("turns", self.seed, group))
@@ -153,16 +145,14 @@ class PairLoader(Loader):
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch, source and target together."""
-        return int(self.widths[self.example_ids(step)].max(0).sum())
+        return int(self.widths[self.batch_ids(step)].max(0).sum())
 
     def make(self, ids: ndarray, rows: slice = slice(None)) -> Batch:
         """Some rows of a batch, padded to the longest of all."""
         pairs = self.pairs[ids[rows]]
         sources = self.part.texts(2 * pairs)
         targets = self.part.texts(2 * pairs + 1)
-
         end = self.tokenizer.specials["end"]
-
         for i, (n, m) in enumerate(self.lengths[ids[rows]]):
             sources[i] = sources[i][:n]
             targets[i] = np.append(targets[i], end)[: m + 1]
@@ -174,8 +164,7 @@ class PairLoader(Loader):
     ) -> Iterator[Batch]:
         """Batches of each pair once."""
         ids = self.sort(eval_subset(self.n, limit))
-        batches = np.split(ids, range(self.batch_size, len(ids), self.batch_size))
-        yield from map(self.make, batches[rank::world_size])
+        yield from map(self.make, self.eval_batches(ids)[rank::world_size])
 
 
 def map_ahead(function: Callable, items: Iterable, workers: int, ahead: int) -> Iterator:

@@ -4,7 +4,6 @@ The names given to draw() are seeds: with other names, the same seed gives other
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
@@ -20,11 +19,6 @@ from data.tokenizers.tokenizer import Tokenizer
 
 Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random words
 MeanLength = Annotated[float, Bounds(least=1)]
-
-
-def rank_slice(n_rows: int, rank: int, world_size: int) -> slice:
-    """The rows of a batch that one process gets."""
-    return slice(rank * n_rows // world_size, (rank + 1) * n_rows // world_size)
 
 
 class Batch(NamedTuple):
@@ -45,37 +39,28 @@ class Batch(NamedTuple):
     def pinned(self) -> "Batch":
         return self.map_tensors(lambda x: x.contiguous().pin_memory())
 
-    def select(self, rows: slice | list[int] | Tensor) -> "Batch":
-        part = self.map_tensors(lambda x: x[rows])
-        return part._replace(count=count_targets(part.targets))
-
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
-        return self.select(slice(start, stop))
-
-    def without_targets(self) -> "Batch":
-        return self._replace(targets=torch.full_like(self.targets, IGNORE_INDEX), count=0)
+        return self.map_tensors(lambda x: x[start:stop]).recount()
 
     def share(self, rank: int, size: int) -> "Batch":
         """The rows of one of `size` processes. All have equally many, for they must run equally
-        many forward passes: a process that lacks one gets the first row, without targets."""
-        n_rows = len(self.targets)
-        rows = list(range(n_rows)[rank_slice(n_rows, rank, size)])
-        n_missing = math.ceil(n_rows / size) - len(rows)
+        many forward passes: in place of a row that is missing, the last one without targets."""
+        last = len(self.targets) - 1
+        n_rows = math.ceil(len(self.targets) / size)
+        rows = torch.arange(rank * n_rows, (rank + 1) * n_rows)
 
-        part = self.select(rows + [0] * n_missing)
-        part.targets[len(rows) :] = IGNORE_INDEX
-        return part._replace(count=count_targets(part.targets))
+        part = self.map_tensors(lambda x: x[rows.clamp(max=last)])
+        part.targets[rows > last] = IGNORE_INDEX
+        return part.recount()
 
-
-def count_targets(targets: Tensor) -> int:
-    return int((targets != IGNORE_INDEX).sum())
+    def recount(self) -> "Batch":
+        return self._replace(count=int((self.targets != IGNORE_INDEX).sum()))
 
 
 def make_batch(targets: ndarray, **inputs: ndarray) -> Batch:
     tensors = {name: torch.from_numpy(x) for name, x in inputs.items()}
-    target_tensor = torch.from_numpy(targets)
-    return Batch(tensors, target_tensor, count_targets(target_tensor))
+    return Batch(tensors, torch.from_numpy(targets), 0).recount()
 
 
 class NextToken:
@@ -145,11 +130,11 @@ class Span:
 
         # as much text as fits once its spans are removed, if the target fits, too
         lengths = range(2, 2 * context_length + 2)
-        n = bisect_right(lengths, context_length, key=self.longest)
-        if not n:
+        fitting = [length for length in lengths if self.longest(length) <= context_length]
+        if not fitting:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
 
-        self.seq_len = lengths[n - 1]
+        self.seq_len = fitting[-1]
         _, n_spans = self.sizes(self.seq_len)
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(n_spans)))
 
@@ -165,19 +150,17 @@ class Span:
         return max(length - removed + spans, removed + spans + 1)
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
-        n_rows, length = rows.shape
-        removed, spans = self.sizes(length)
+        removed, spans = self.sizes(rows.shape[1])
 
-        kept_lengths = random_partition(length - removed, spans, partial(draw, "kept"))
+        kept_lengths = random_partition(rows.shape[1] - removed, spans, partial(draw, "kept"))
         removed_lengths = random_partition(removed, spans, partial(draw, "cut"))
         lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()  # they take turns
         is_removed = np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(rows.shape)
 
         sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
-        start = np.full((n_rows, 1), tokenizer.specials["start"])
-        end = np.full((n_rows, 1), tokenizer.specials["end"])
-
+        start = np.full((len(rows), 1), tokenizer.specials["start"])
+        end = np.full((len(rows), 1), tokenizer.specials["end"])
         return make_batch(
             source=collapse_spans(rows, is_removed, sentinels),
             tokens=np.hstack([start, target]),
@@ -270,6 +253,5 @@ def pad_rows(rows: list[ndarray], width: int, value: int) -> ndarray:
     return padded
 
 
-TextObjective = NextToken | Masked | Span
-Objective = TextObjective | Seq2Seq
+Objective = NextToken | Masked | Span | Seq2Seq
 OBJECTIVES = {"next_token": NextToken, "masked": Masked, "span": Span, "pairs": Seq2Seq}

@@ -8,10 +8,9 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -23,7 +22,7 @@ from numpy import ndarray
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import disk_errors, sync_folder
+from data.disk import atomic_folder, disk_errors
 from data.loader import map_ahead
 from data.readers import rechunk
 from data.sources import Document, Source
@@ -58,9 +57,7 @@ def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
     first = list(islice(hashed, LOOKAHEAD))
     if not first:
         raise DataError("there is no text: what was found is empty")
-    if len(first) == 1 and is_pairs:
-        raise DataError("one pair is not enough: one is needed to train, another to validate")
-    if len(first) == 1:
+    if len(first) == 1 and not is_pairs:
         yield from cut_document(first[0][1], val_fraction)
         return
 
@@ -72,17 +69,17 @@ def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
         split = VALIDATION if x < val_fraction else TRAIN
         if is_pairs:
             yield Chunk(split, document.name, document.texts, is_last=True, has_end=False)
-        else:
-            yield from text_chunks(split, document.name, document.chunks())
+            continue
+        for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
+            is_last = not following
+            yield Chunk(split, document.name, [text], is_last, has_end=is_last)
 
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
     """(a hash of its content, from 0 to 1; document) for each that is not empty."""
     for document in source.documents():
-        if source.input_kind == "pairs":
-            for role, text in zip(("source", "target"), document.texts, strict=True):
-                if not text.strip():
-                    raise DataError(f"{document.name}: the {role} is empty")
+        if source.input_kind == "pairs" and not all(map(str.strip, document.texts)):
+            raise DataError(f"{document.name}: the source or the target is empty")
         if begin := next(document.chunks(), ""):
             digest = hashlib.blake2b(begin.encode(), digest_size=8).digest()
             yield int.from_bytes(digest) / 2**64, document
@@ -92,29 +89,18 @@ def cut_document(document: Document, val_fraction: float) -> Iterator[Chunk]:
     """The end of a single document is for validation. It has no end token to learn."""
     length = sum(map(len, document.chunks()))
     cut = int(length * (1 - val_fraction))
+    start = 0
 
-    if not 0 < cut < length:
-        reason = f"too few characters ({length:,}) for data.val_fraction={val_fraction}"
-        raise DataError(f"{document.name} has {reason}")
-
-    for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
-        chunks = slice_chunks(document.chunks(), start, stop)
-        yield from text_chunks(split, document.name, chunks, has_end=False)
-
-
-def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    offset = 0
-    for chunk in chunks:
-        yield chunk[max(start - offset, 0) : max(stop - offset, 0)]
-        offset += len(chunk)
-
-
-def text_chunks(
-    split: str, name: Path | str, texts: Iterable[str], has_end: bool = True
-) -> Iterator[Chunk]:
-    for text, following in pairwise(chain(rechunk(texts), [None])):
-        is_last = following is None
-        yield Chunk(split, name, [text or ""], is_last, is_last and has_end)
+    for text in rechunk(document.chunks()):
+        stop = start + len(text)
+        n_train = max(cut - start, 0)
+        if n_train:
+            train = [text[:n_train]]
+            yield Chunk(TRAIN, document.name, train, is_last=stop >= cut, has_end=False)
+        if stop > cut:
+            rest = [text[n_train:]]
+            yield Chunk(VALIDATION, document.name, rest, is_last=stop == length, has_end=False)
+        start = stop
 
 
 def prepare(
@@ -123,7 +109,7 @@ def prepare(
     specials: Sequence[str],
     cache: str | Path,
     val_fraction: float,
-    report: Report = lambda done, total: None,
+    report: Report,
 ) -> Corpus:
     """The corpus of a source, from the cache or built now."""
     root = expand_user(cache)
@@ -138,13 +124,11 @@ def prepare(
         # other processes wait; the lock is released even by a kill
         with disk_errors("cannot write", root), FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
-                with renamed_into_place(folder) as draft:
-                    total = sum(size for _, size, _ in version) or None
-                    progress = partial(report, total=total)
-                    tokenizer, parts = tokenize(
-                        draft, source, trainer, specials, val_fraction, progress
-                    )
-                    write_index(draft, options, tokenizer, parts)
+                total = sum(size for _, size, _ in version) or None
+                progress = partial(report, total=total)
+                with atomic_folder(folder) as draft:
+                    made = tokenize(draft, source, trainer, specials, val_fraction, progress)
+                    write_index(draft, options, *made)
 
     return Corpus(folder)
 
@@ -153,22 +137,6 @@ def describe(part: object) -> list:
     """The name of a class, and the options of its object."""
     options = {name: str(value) for name, value in vars(part).items() if name != "cache"}
     return [type(part).__name__, options]
-
-
-@contextmanager
-def renamed_into_place(folder: Path) -> Iterator[Path]:
-    """A draft of a folder, so that the folder is complete or absent."""
-    draft = folder.with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
-    draft.mkdir()
-
-    try:
-        yield draft
-        sync_folder(draft)
-        os.rename(draft, folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def tokenize(
@@ -188,13 +156,14 @@ def tokenize(
 
     report(0)
     tokenizer = trainer.train(texts, specials)
-    train = TokenWriter(folder, TRAIN, tokenizer.vocab_size)
-    validation = TokenWriter(folder, VALIDATION, tokenizer.vocab_size)
     limit = source.max_tokens or sys.maxsize
+    jobs = batch_chunks(split_chunks(source, val_fraction))
+    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
-    with closing(train), closing(validation):
-        jobs = batch_chunks(split_chunks(source, val_fraction))
-        workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+    with (
+        closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
+        closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
+    ):
         for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
             for chunk, texts_ids in encoded:
                 part = train if chunk.split == TRAIN else validation
@@ -209,7 +178,7 @@ def tokenize(
     for part in (train, validation):
         if not part.n_tokens:
             reason = f"the {part.split} split is empty with data.val_fraction={val_fraction}"
-            raise DataError(f"{reason}; change it, or give texts that differ")
+            raise DataError(f"{reason}; change it, or give more texts that differ")
 
     return tokenizer, [train, validation]
 

@@ -48,7 +48,7 @@ def stdlib_files() -> list[Path]:
     return sorted((Path(name) for name in names if name.endswith(".py")), key=Path.as_posix)
 
 
-def find_files(path: str, cache: str = os.devnull) -> list[Path]:
+def find_files(path: str, cache: str) -> list[Path]:
     """The files that a name, folder or glob stands for, except those of the cache; hidden ones
     only by name."""
     if not path:
@@ -58,20 +58,15 @@ def find_files(path: str, cache: str = os.devnull) -> list[Path]:
     if os.path.isfile(place):
         return [Path(place)]
 
-    is_folder = os.path.isdir(place)
-    found = walk_files(place) if is_folder else glob.iglob(place, recursive=True)
+    found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
     ours = os.path.join(os.path.abspath(expand_user(cache)), "")
     names = [name for name in found if not os.path.abspath(name).startswith(ours)]
     files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
-    if files:
-        return files
-
-    if is_folder:
+    if not files and os.path.isdir(place):
         raise DataError(f"there is no text in the folder {path}: it holds no files")
-    if os.path.exists(place):
-        raise DataError(f"{path} is neither a file nor a folder")
-    what = "file that matches" if glob.has_magic(path) else "file or folder"
-    raise DataError(f"there is no {what} {path} (in {Path.cwd()})")
+    if not files:
+        raise DataError(f"there is no file or folder {path} (in {Path.cwd()})")
+    return files
 
 
 @contextmanager
@@ -79,9 +74,6 @@ def open_text(path: Path) -> Iterator[TextIO]:
     """A UTF-8 file, unchanged except that a byte order mark is dropped."""
     with disk_errors("cannot read", path), open(path, encoding="utf-8-sig", newline="\n") as file:
         try:
-            if "\0" in file.read(4096):
-                raise DataError(f"{path} is not text: there is a NUL byte; {HINT}")
-            file.seek(0)
             yield file
         except UnicodeDecodeError as error:
             end = file.buffer.tell()  # type: ignore[attr-defined]
@@ -145,16 +137,13 @@ def parse_json(place: object, text: str) -> Any:
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-class Tabs(csv.excel_tab):
-    quoting = csv.QUOTE_NONE
-
-
 def csv_rows(path: Path, fields: list[str]) -> Rows:
     csv.field_size_limit(2**31 - 1)
-    dialect = Tabs if path.suffix.lower() == ".tsv" else csv.excel
+    is_tsv = path.suffix.lower() == ".tsv"
+    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {}
 
     with reader_errors(path), open(path, encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, restval="", strict=True, dialect=dialect)
+        rows = csv.DictReader(file, restval="", strict=True, **style)
         for row in rows:
             place = f"{path}:{rows.line_num}"
             if None in row:
@@ -196,8 +185,7 @@ def text_fields(rows: Rows, fields: list[str]) -> TextRows:
                 known = ", ".join(row)
                 raise DataError(f"{place} has no field {field!r}; its fields are: {known}")
             if not isinstance(row[field], str):
-                value = json.dumps(row[field], default=str)
-                raise DataError(f"{place}: {field} is {value:.40}; expected text")
+                raise DataError(f"{place}: {field} is {row[field]!r:.40}; expected text")
             try:
                 row[field].encode()
             except UnicodeEncodeError as error:  # of half a character in JSON, such as \ud83d

@@ -1,18 +1,16 @@
 """Sources of text and of pairs, a source text and its target, always in the same order."""
 
 import ast
-import hashlib
 import os
 import textwrap
 import urllib.request
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import groupby, starmap, zip_longest
+from itertools import starmap, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from configs.cli import expand_user
 from configs.errors import DataError
@@ -25,7 +23,6 @@ from data.shuffle import hash_seed, random_words
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
-SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 class Document(NamedTuple):
@@ -70,25 +67,19 @@ class Text(Source):
     """Plain text: a file, a folder (recursively) or a glob."""
 
     path: str
-    split_on: Literal["file", "line", "paragraph"]
+    split_on: Literal["file", "line"]
     cache: str
 
     def files(self) -> list[Path]:
         return find_files(self.path, self.cache)
 
     def documents(self) -> Iterator[Document]:
-        """Each file, each line, or each paragraph: lines up to an empty one."""
         for path in self.files():
-            lines = enumerate(read_lines(path), 1)
             if self.split_on == "file":
                 yield Document(path)
-            elif self.split_on == "line":
-                yield from (Document(f"{path}:{number}", [line]) for number, line in lines)
             else:
-                for has_text, group in groupby(lines, key=lambda line: bool(line[1].strip())):
-                    if has_text:
-                        numbers, paragraph = zip(*group, strict=True)
-                        yield Document(f"{path}:{numbers[0]}", ["\n".join(paragraph)])
+                for number, line in enumerate(read_lines(path), 1):
+                    yield Document(f"{path}:{number}", [line])
 
 
 class Table(Source):
@@ -100,16 +91,7 @@ class Table(Source):
         self.cache = cache
 
     def files(self) -> list[Path]:
-        files = find_files(self.path, self.cache)
-        if not expand_user(self.path).is_dir():
-            return files
-        tables = [file for file in files if file.suffix.lower() in readers.TABLES]
-
-        if not tables:
-            known = ", ".join(readers.TABLES)
-            raise DataError(f"there is no table in the folder {self.path}; supported are {known}")
-
-        return tables
+        return find_files(self.path, self.cache)
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():
@@ -122,8 +104,6 @@ class PairTable(Table):
     input_kind = "pairs"
 
     def __init__(self, path: str, source: str, target: str, cache: str) -> None:
-        if source == target:
-            raise ValueError(f"source and target are both {source!r}; name two fields")
         super().__init__(path, source, cache)
         self.fields = [source, target]
 
@@ -145,7 +125,7 @@ class Hub(Source):
         self.folder = expand_user(self.id)
 
     def files(self) -> list[Path]:
-        return find_files(self.id) if self.folder.is_dir() else []
+        return find_files(self.id, self.cache) if self.folder.is_dir() else []
 
     def version(self) -> list[tuple[str, int, int]]:
         return super().version() if self.folder.is_dir() else [(self.commit, 0, 0)]
@@ -176,40 +156,20 @@ class Hub(Source):
         import datasets
 
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+        is_local = self.folder.is_dir()
 
         with readers.reader_errors(self.id):
-            table = self.load()
+            table = datasets.load_dataset(
+                self.folder.as_posix(),
+                self.name,
+                split=self.split,
+                revision=None if is_local else self.commit,
+                streaming=self.streaming or is_local,  # a cached copy of a folder could be stale
+            )
             if self.field in (table.column_names or ()):
                 table = table.select_columns([self.field])  # do not decode images and the like
             rows = readers.numbered(self.id, table)
             yield from starmap(Document, readers.text_fields(rows, [self.field]))
-
-    def load(self) -> Any:
-        import datasets
-
-        folder = str(self.folder)
-        options: dict[str, Any] = {"name": self.name, "split": self.split}
-
-        if not self.folder.is_dir():
-            options |= {"revision": self.commit, "streaming": self.streaming}
-            return datasets.load_dataset(self.id, **options)
-
-        if not {"dataset_dict.json", "state.json"} & set(os.listdir(folder)):
-            # a cached copy could be stale
-            return datasets.load_dataset(folder, **options, streaming=True)
-
-        if self.name or self.revision:
-            reason = "data.name and data.revision do not apply"
-            raise DataError(f"{folder} was saved to disk: {reason}")
-
-        splits = datasets.load_from_disk(folder)
-        if isinstance(splits, datasets.Dataset):
-            splits = {str(splits.split or "train"): splits}
-        if self.split not in splits:
-            known = ", ".join(splits)
-            raise DataError(f"{folder} has no split {self.split!r}; its splits are: {known}")
-
-        return splits[self.split]
 
 
 @dataclass
@@ -220,22 +180,17 @@ class Shakespeare(Source):
 
     def files(self) -> list[Path]:
         path = expand_user(self.cache) / "tinyshakespeare.txt"
-        if not path.exists():
-            download(SHAKESPEARE, path)
-        if hashlib.sha256(path.read_bytes()).hexdigest() != SHAKESPEARE_SHA256:
-            raise DataError(f"{path} is not the expected file; remove it and run again")
+        if path.exists():
+            return [path]
+
+        draft = path.with_suffix(f".{os.getpid()}")  # other processes may download it, too
+        try:
+            urllib.request.urlretrieve(SHAKESPEARE, draft)
+        except OSError as error:
+            sentence = f"cannot download {SHAKESPEARE} ({getattr(error, 'reason', error)})"
+            raise DataError(f"{sentence}; put a copy of that file at {path}") from None
+        draft.replace(path)
         return [path]
-
-
-def download(url: str, path: Path) -> None:
-    draft = path.with_suffix(f".{os.getpid()}")  # other processes may download it, too
-    try:
-        urllib.request.urlretrieve(url, draft)
-    except OSError as error:
-        sentence = f"cannot download {url} ({getattr(error, 'reason', error)})"
-        raise DataError(f"{sentence}; put a copy of that file at {path}") from None
-
-    draft.replace(path)
 
 
 @dataclass
@@ -255,9 +210,8 @@ class ParallelText(Source):
 
         for number, texts in enumerate(lines, 1):
             if None in texts:
-                n, m = (sum(1 for _ in read_lines(path)) for path in (source, target))
-                both = f"{source} has {n} lines and {target} has {m}"
-                raise DataError(f"{both}; they must have equally many")
+                reason = f"only one of them has a line {number}"
+                raise DataError(f"{source} and {target} need equally many lines; {reason}")
             yield Document(f"{source}:{number}", texts)
 
 
@@ -277,54 +231,29 @@ class Docstrings(Source):
 
 @cache  # they are read more than once, and parsing takes seconds
 def documented_functions(path: Path) -> list[Document]:
-    text = "".join(read_chunks(path))
+    text = path.read_text(encoding="utf-8")
     lines = text.split("\n")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the library's own code
-        tree = ast.parse(text)
-
     documents = []
 
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        summary = (ast.get_docstring(node) or "").split("\n")[0].strip()
-        begin = node.body[0].lineno
-        end = node.body[0].end_lineno
-
-        # a docstring alone, or one that shares a line with code, cannot be cut out
-        if summary and len(node.body) > 1 and begin != node.lineno and node.body[1].lineno != end:
-            rest = lines[node.lineno - 1 : begin - 1] + lines[end : node.end_lineno]
-            function = textwrap.dedent("\n".join(rest))
+        docstring, *rest = node.body
+        summary = (ast.get_docstring(node) or "").partition("\n")[0].strip()
+        if summary and rest:
+            kept = lines[node.lineno - 1 : docstring.lineno - 1]
+            kept += lines[docstring.end_lineno : node.end_lineno]
+            function = textwrap.dedent("\n".join(kept))
             documents.append(Document(f"{path}:{node.lineno}", (function, summary)))
 
     return documents
 
 
-def letters(words: list[int]) -> str:
-    return "".join(chr(ord("a") + word % 26) for word in words)
-
-
-def add(left: list[int], right: list[int]) -> tuple[str, str]:
-    a, b = (int("".join(str(word % 10) for word in words)) for words in (left, right))
-    return f"{a}+{b}", str(a + b)
-
-
-TASKS = {  # two lists of random integers -> source and target
-    "copy": lambda words, _: (letters(words), letters(words)),
-    "reverse": lambda words, _: (letters(words), letters(words)[::-1]),
-    "sort": lambda words, _: (letters(words), "".join(sorted(letters(words)))),
-    "add": add,
-}
-
-
 @dataclass
 class Synthetic(Source):
-    """Any number of small tasks with one right answer, for demonstrations and tests."""
+    """Any number of random strings and their reverse, for demonstrations and tests."""
 
     input_kind = "pairs"
-    task: Literal["copy", "reverse", "sort", "add"]
     size: Annotated[int, Bounds(least=2)]
     min_length: Count
     max_length: Annotated[int, Bounds(most=1000)]
@@ -335,15 +264,14 @@ class Synthetic(Source):
             raise ValueError(f"max_length is {self.max_length}; {expected}")
 
     def documents(self) -> Iterator[Document]:
-        seed = hash_seed("synthetic", self.task)
+        seed = hash_seed("synthetic", "reverse")
         n_lengths = self.max_length - self.min_length + 1
 
         for number in range(self.size):
-            [row] = random_words(seed, [number], 2 + 2 * self.max_length).tolist()
-            n, m = (self.min_length + word % n_lengths for word in row[:2])
-            left = row[2 : 2 + n]
-            right = row[2 + self.max_length :][:m]
-            yield Document(f"pair {number}", TASKS[self.task](left, right))
+            [row] = random_words(seed, [number], 2 + self.max_length).tolist()
+            length = self.min_length + row[0] % n_lengths
+            text = "".join(chr(ord("a") + word % 26) for word in row[2 : 2 + length])
+            yield Document(f"pair {number}", (text, text[::-1]))
 
 
 SOURCES = {

@@ -43,16 +43,13 @@ class TokenWriter:
 
 
 def write_index(folder: Path, options: str, tokenizer: Tokenizer, parts: list[TokenWriter]) -> None:
-    """Sync what was written, and add its sizes, the tokenizer, and a hash of it all."""
+    """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
-    files = {}
-
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
-        files[path.name] = path.stat().st_size
 
-    index = {"content": content.hexdigest(), "files": files, "tokenizer": state}
+    index = {"content": content.hexdigest(), "tokenizer": state}
     for part in parts:
         index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
     write_synced(folder / "index.json", json.dumps(index))
@@ -70,10 +67,12 @@ class TokenFile:
     n_items: int
 
     def __post_init__(self) -> None:
-        self.path = self.folder / f"{self.split}.tokens"
-        self.tokens = np.memmap(self.path, token_dtype(self.vocab_size), "r")
+        path = self.folder / f"{self.split}.tokens"
+        self.tokens = np.memmap(path, token_dtype(self.vocab_size), "r")
+        self.ends = np.memmap(path.with_suffix(".ends"), np.int64, "r")
         self.n_tokens = len(self.tokens)
-        self.ends = np.memmap(self.path.with_suffix(".ends"), np.int64, "r")
+        if self.ends[-1] != self.n_tokens:
+            raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
     def windows(self, starts: ndarray, length: int) -> ndarray:
         """(window, token): `length` tokens from each start."""
@@ -92,8 +91,8 @@ class TokenFile:
     def check_ids(self, ids: ndarray) -> ndarray:
         """Ids are checked when they are read, so that no forward pass needs to."""
         if ids.size and ids.max() >= self.vocab_size:
-            reason = f"holds the id {ids.max()}, beyond its vocab_size {self.vocab_size}"
-            raise corrupt_error(self.path, reason)
+            reason = f"{self.split} has the id {ids.max()}, beyond its vocab_size {self.vocab_size}"
+            raise damaged(self.folder, reason)
         return ids.astype(np.int64)
 
 
@@ -102,22 +101,16 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = folder / "index.json"
 
         try:
-            index = json.loads(path.read_text())
-            for name, size in index["files"].items():
-                path = folder / name
-                if path.stat().st_size != size:  # a power cut may leave a file short
-                    raise ValueError(f"it should have {size} bytes")
+            index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
+            shared = index["content"], self.tokenizer.vocab_size
+            self.train = TokenFile(folder, TRAIN, *shared, **index[TRAIN])
+            self.validation = TokenFile(folder, VALIDATION, *shared, **index[VALIDATION])
         except (OSError, ValueError, KeyError) as error:
-            raise corrupt_error(path, f"is damaged ({error})") from None
-
-        shared = index["content"], self.tokenizer.vocab_size
-        self.train = TokenFile(folder, TRAIN, *shared, **index[TRAIN])
-        self.validation = TokenFile(folder, VALIDATION, *shared, **index[VALIDATION])
+            raise damaged(folder, error) from None
 
 
-def corrupt_error(path: Path, what: str) -> DataError:
-    return DataError(f"{path} {what}; remove {path.parent} and run again to rebuild it")
+def damaged(folder: Path, reason: object) -> DataError:
+    return DataError(f"{folder} is damaged ({reason}); remove it and run again to rebuild it")

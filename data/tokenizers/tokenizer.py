@@ -9,7 +9,7 @@ import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import groupby
+from itertools import groupby, takewhile
 from threading import get_ident
 from typing import Any
 
@@ -24,7 +24,7 @@ Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-# a tokenizer in a Hugging Face folder, which export writes back
+# a tokenizer in a Hugging Face folder
 HF_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,15 +37,11 @@ Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
 
 @contextmanager
 def as_tokenizer_error(reason: str) -> Iterator[None]:
-    """Errors of the libraries become ours; panics of Rust, too, which are not an Exception."""
+    """Errors of the tokenizers library, of many types, become ours."""
     try:
         yield
-    except (TokenizerError, MemoryError):
-        raise
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise TokenizerError(f"{reason}: {error}") from None
-        raise
+    except Exception as error:
+        raise TokenizerError(f"{reason}: {error}") from None
 
 
 def assign_ids(names: Iterable[str], first: int) -> Ids:
@@ -59,7 +55,6 @@ class Tokenizer:
     kind: str
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
-        """`vocab_size` is that of a pretrained model, which may have more rows than ids."""
         self.n_ordinary = n_ordinary
         self.specials = specials
         self.names = {i: name for name, i in specials.items()}
@@ -108,11 +103,7 @@ class Tokenizer:
 
     def state(self) -> State:
         """Plain data, from which tokenizer_from_state() makes the same tokenizer."""
-        imported = {"template": self.template, "files": self.files}
-        options = {
-            name: value for name, value in imported.items() if value not in (NO_TEMPLATE, {})
-        }
-        return {"kind": self.kind, "specials": self.specials} | options
+        return {"kind": self.kind, "specials": self.specials}
 
 
 class ByteTokenizer(Tokenizer):
@@ -160,12 +151,9 @@ class BytePairTokenizer(Tokenizer):
     kind = "bpe"
 
     def __init__(
-        self,
-        pattern: str,
-        ranks: list[str],  # base64
-        specials: Ids,
-        vocab_size: Count | None = None,
+        self, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None
     ) -> None:
+        """`ranks` are in base64."""
         import tiktoken
 
         super().__init__(len(ranks), specials, vocab_size)
@@ -181,8 +169,7 @@ class BytePairTokenizer(Tokenizer):
         self.encoding_of = cache(lambda thread: tiktoken.Encoding("bpe", **settings))
 
     def encode(self, text: str) -> ndarray:
-        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
-            return self.encoding_of(get_ident()).encode_to_numpy(text, disallowed_special=())
+        return self.encoding_of(get_ident()).encode_to_numpy(text, disallowed_special=())
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(self.ranks[i] for i in ids)
@@ -197,15 +184,22 @@ def to_base64(tokens: Iterable[bytes]) -> list[str]:
 
 
 class HubTokenizer(Tokenizer):
-    """Any tokenizer of the `tokenizers` library, as its tokenizer.json: WordPiece, Unigram and so
-    on. Its special tokens can have any ids."""
+    """An imported tokenizer of any type, run by the `tokenizers` library. Its special tokens can
+    have any ids."""
 
     kind = "hub"
 
-    def __init__(self, text: str, specials: Ids, vocab_size: Count) -> None:
+    def __init__(
+        self, text: str, specials: Ids, vocab_size: Count, files: dict[str, str] | None = None
+    ) -> None:
+        """`vocab_size` is that of the model, which may have more rows than there are ids; `files`
+        are others of its folder, which export writes back."""
         super().__init__(vocab_size, specials, vocab_size)
         self.text = text
+        self.files = files or {}
         self.backend = load_hf_tokenizer(text)
+        with as_tokenizer_error("tokenizer.json cannot encode 'a'"):
+            self.template = template_of(self.backend)
         highest = max(self.backend.get_vocab().values(), default=0)
         if highest >= vocab_size:
             reason = f"the tokenizer has ids up to {highest}"
@@ -221,8 +215,7 @@ class HubTokenizer(Tokenizer):
         return self.decode(ids).encode()
 
     def decode(self, ids: Iterable[int]) -> str:
-        with as_tokenizer_error("tokenizer.json cannot decode"):
-            return self.backend.decode(list(ids))
+        return self.backend.decode(list(ids))
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """Tokens may join in any way, so new ids are decoded together with the last that became
@@ -246,7 +239,8 @@ class HubTokenizer(Tokenizer):
         return decode
 
     def state(self) -> State:
-        return super().state() | {"text": self.text, "vocab_size": self.vocab_size}
+        own = {"text": self.text, "vocab_size": self.vocab_size, "files": self.files}
+        return super().state() | own
 
 
 def load_hf_tokenizer(text: str) -> Any:
@@ -261,6 +255,15 @@ def load_hf_tokenizer(text: str) -> Any:
     return tokenizer
 
 
+def template_of(backend: Any) -> Template:
+    """The ids that it puts before and after a text."""
+    encoding = backend.encode("a")
+    marks = list(zip(encoding.special_tokens_mask, encoding.ids, strict=True))
+    before = [i for _, i in takewhile(lambda mark: mark[0], marks)]
+    after = [i for is_special, i in marks[len(before) :] if is_special]
+    return [before, after]
+
+
 KINDS = {
     "byte": ByteTokenizer,
     "char": CharTokenizer,
@@ -270,15 +273,4 @@ KINDS = {
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:
-    options = dict(state)
-    template = options.pop("template", NO_TEMPLATE)
-    files = options.pop("files", {})
-    return imported(build("tokenizer", KINDS, options, {}), template, files)
-
-
-def imported(tokenizer: Tokenizer, template: Template, files: dict[str, str]) -> Tokenizer:
-    """With what a Hugging Face folder has beside the tokenizer."""
-    tokenizer.template = template
-    tokenizer.files = files
-    tokenizer.text = files.get("tokenizer.json", tokenizer.text)
-    return tokenizer
+    return build("tokenizer", KINDS, state, {})

@@ -61,8 +61,9 @@ class BpeTrainer:
 
 
 def take_chars(texts: Iterable[str], n: int) -> Iterator[str]:
+    """Texts of at least n characters in all, if there are so many."""
     for text in texts:
-        yield text[:n]
+        yield text
         n -= len(text)
         if n <= 0:
             return

@@ -43,7 +43,7 @@ def import_run(place: str | Path, folder: Path) -> str:
     n = sum(parameter.numel() for parameter in model.parameters())
     report = f"{folder}: {name}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
     kept = "the tokenizer is kept in its own format and run by the tokenizers library"
-    return f"{report}\n{kept}" if tokenizer.kind == "hub" else report
+    return f"{report}\n{kept}"
 
 
 def export_run(

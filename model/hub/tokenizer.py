@@ -6,8 +6,14 @@ from typing import Any
 
 from configs.errors import HubError
 from configs.registry import Count, check_value
-from data.tokenizers.huggingface import from_hf, to_hf
-from data.tokenizers.tokenizer import HF_FILES, NO_TEMPLATE, Tokenizer, load_hf_tokenizer
+from data.tokenizers.huggingface import to_hf
+from data.tokenizers.tokenizer import (
+    HF_FILES,
+    NO_TEMPLATE,
+    HubTokenizer,
+    Tokenizer,
+    load_hf_tokenizer,
+)
 from model.hub.files import read_json
 
 # {special token: (names in config.json and tokenizer_config.json, other spellings)}
@@ -58,7 +64,7 @@ def read_tokenizer(
         text = obey_settings(files.pop("tokenizer.json"), settings, hf_config["model_type"])
         names = roles | settings
         specials = special_ids(hf_config, generation, names, load_hf_tokenizer(text), vocab_size)
-        return from_hf(text, specials, vocab_size, files)
+        return HubTokenizer(text, specials, vocab_size, files)
     except (ValueError, KeyError) as error:
         raise HubError(f"{folder / 'tokenizer.json'} cannot be used: {error}") from None
 
@@ -143,10 +149,7 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     roles = role_names(to_hf(tokenizer)[1])
     if tokenizer.text is not None:
-        text = json.dumps(json.loads(tokenizer.text) | {"post_processor": None})
-        tokenizer.text = text
-        if "tokenizer.json" in tokenizer.files:
-            tokenizer.files["tokenizer.json"] = text
+        tokenizer.text = json.dumps(json.loads(tokenizer.text) | {"post_processor": None})
     if SETTINGS in tokenizer.files:
         settings = roles | json.loads(tokenizer.files[SETTINGS])
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"

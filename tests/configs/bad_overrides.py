@@ -87,15 +87,16 @@ DATA = [
     ("data.path=none.txt", "there is no file or folder none.txt"),
     ("data.path=empty", "it holds no files"),
     ("data.path=zero.txt", "what was found is empty"),
-    ("data.path=nul.txt", "not text: there is a NUL byte"),
     ("data.path=latin.txt", "not UTF-8: byte 0xe9 at offset 3"),
     ("data.path=tiny.txt", "a window needs 33"),
     ("data.val_fraction=0.999", "a window needs 33"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
     (TABLE + "other.jsonl", "has no field 'text'; its fields are: other"),
     (TABLE + "number.jsonl", "number.jsonl:1: text is 3; expected text"),
-    (PARALLEL + "data.source=two.txt data.target=one.txt", "two.txt has 2 lines and one.txt has 1"),
-    (PARALLEL + "data.source=gap.txt data.target=three.txt", "gap.txt:2: the source is empty"),
-    (PARALLEL + "data.source=three.txt data.target=gap.txt", ":2: the target is empty"),
+    (PARALLEL + "data.source=two.txt data.target=one.txt", "only one of them has a line 2"),
+    (
+        PARALLEL + "data.source=gap.txt data.target=three.txt",
+        "gap.txt:2: the source or the target is empty",
+    ),
 ]
 BAD = [(typed, 2, part) for typed, part in CONFIG] + [(typed, 3, part) for typed, part in DATA]

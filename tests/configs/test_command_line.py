@@ -15,7 +15,6 @@ from tests.parts import ROOT, names
 
 TEXTS = {
     "zero.txt": b"",
-    "nul.txt": b"a\0b" * 999,
     "latin.txt": b"caf\xe9 " * 999,
     "tiny.txt": b"ab",
     "bad.jsonl": b'{"text": "a"}\nnot json\n',

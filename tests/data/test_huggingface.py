@@ -15,7 +15,7 @@ from tokenizers import (
 )
 
 from configs.errors import TokenizerError
-from data.tokenizers.huggingface import SAMPLE, from_hf, to_hf
+from data.tokenizers.huggingface import to_hf
 from data.tokenizers.tokenizer import (
     BytePairTokenizer,
     HubTokenizer,
@@ -27,6 +27,12 @@ from data.tokenizers.train import PATTERN, train_bpe
 from tests.data.test_tokenizer import library as python_text
 from tests.data.test_tokenizer import make
 
+SAMPLE = (
+    "It's  a naïve Straße, 東京 — don't 1234567890 3.14e-10!\n\n"
+    "\tdef f(x):\r\n        return x ** 2  # été\n"
+    '\'Tis "so" e\u0301 \u00a0 \u2028 \U0001f642\U0001f468\u200d\U0001f469 '
+    "Привет мир 你好 शब्द  end \n \n  "
+)
 TEXT = SAMPLE + " the cat's hat <|end|> <eos>"
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
@@ -77,7 +83,7 @@ def others():
     t5 = Tokenizer(models.Unigram(list(words.items()), unk_id=1))
     t5.pre_tokenizer, t5.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     t5.add_special_tokens(["</s>"])
-    return {"bert": bert, "t5": t5}
+    return {"bert": lambda: bert, "t5": lambda: t5}
 
 
 def known(tokenizer):
@@ -95,9 +101,8 @@ def test_exported_tokenizers_give_the_same_ids(name):
     assert theirs.encode(known(ours), add_special_tokens=False).ids == ids
     assert theirs.decode(ids) == known(ours)
     assert {name: theirs.token_to_id(there) for name, there in names.items()} == ours.specials
-    again = from_hf(text, ours.specials, ours.vocab_size)
+    again = HubTokenizer(text, ours.specials, ours.vocab_size)
     assert again.encode(known(ours)).tolist() == ids and again.vocab_size == ours.vocab_size
-    assert name != "bpe" or again.kind == "bpe"
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, CL100K])
@@ -115,56 +120,22 @@ def test_patterns_are_translated(pattern):
         assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text).tolist()
 
 
-@pytest.mark.parametrize("pattern", [None, NOT_POSSESSIVE])
-def test_byte_level_bpe_becomes_native(pattern):
-    theirs = train_hf_bpe(pattern)
-    ours = from_hf(theirs.to_str(), {"end": 400, "start": 400, "pad": 401}, 512)
-    assert ours.kind == "bpe" and ours.vocab_size == 512
-    assert ours.specials == {"end": 400, "start": 400, "pad": 401}, (
-        "as in GPT-2, names may share an id"
-    )
-    theirs.encode_special_tokens = True
-    assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
-    again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
-    assert again.vocab_size == 512 and again.state() == ours.state()
-    back, _ = to_hf(ours)
-    assert from_hf(back, ours.specials, 512).state() == ours.state()
-
-
-def with_other_merges(text):
-    """Merges in another order than that of the ids."""
-    whole = json.loads(text)
-    whole["model"]["merges"].reverse()
-    return json.dumps(whole)
-
-
-@pytest.mark.parametrize("ignore_merges", [False, True])
-def test_a_missing_merge_is_noticed(ignore_merges):
-    """tiktoken would make its token nevertheless."""
-    whole = json.loads(train_hf_bpe(vocab_size=330).to_str())
-    merges = whole["model"]["merges"]
-    for dropped in range(len(merges) + 1):
-        kept = merges[:dropped] + merges[dropped + 1 :]
-        whole["model"] |= {"merges": kept, "ignore_merges": ignore_merges}
-        ours = from_hf(json.dumps(whole), {"end": 330}, 512)
-        assert ours.kind == ("bpe" if kept == merges else "hub"), merges[dropped]
-
-
-KEPT = {
-    "special tokens first": lambda: train_hf_bpe(first=True).to_str(),
-    "a normalizer": lambda: train_hf_bpe(normalizer=normalizers.NFC()).to_str(),
-    "another order": lambda: with_other_merges(train_hf_bpe().to_str()),
-    "bert": lambda: others()["bert"].to_str(),
-    "t5": lambda: others()["t5"].to_str(),
+IMPORTED = {
+    "byte-level": lambda: train_hf_bpe(),
+    "with a pattern": lambda: train_hf_bpe(NOT_POSSESSIVE),
+    "special tokens first": lambda: train_hf_bpe(first=True),
+    "a normalizer": lambda: train_hf_bpe(normalizer=normalizers.NFC()),
+    **others(),
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_other_tokenizers_are_wrapped(name):
-    text = KEPT[name]()
-    ours, theirs = from_hf(text, {"end": 1, "start": 1}, 512), Tokenizer.from_str(text)
+@pytest.mark.parametrize("name", IMPORTED)
+def test_imported_tokenizers_are_kept(name):
+    text = IMPORTED[name]().to_str()
+    specials = {"end": 1, "start": 1}  # as in GPT-2, names may share an id
+    ours, theirs = HubTokenizer(text, specials, 512), Tokenizer.from_str(text)
     theirs.encode_special_tokens = True
-    assert ours.kind == "hub" and ours.specials == {"end": 1, "start": 1} and ours.n_ordinary == 512
+    assert ours.specials == specials and ours.vocab_size == ours.n_ordinary == 512
     ids = ours.encode(TEXT).tolist()
     assert ids == theirs.encode(TEXT, add_special_tokens=False).ids
     if name not in ("bert", "t5"):
@@ -190,7 +161,7 @@ def test_a_model_with_too_few_rows():
 
 def test_a_text_that_cannot_be_encoded():
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
-    ours = from_hf(words, {"end": 1}, 2)
+    ours = HubTokenizer(words, {"end": 1}, 2)
     assert ours.encode("a").tolist() == [0]
     with pytest.raises(TokenizerError, match="tokenizer.json cannot encode 'b': .*UNK"):
         ours.encode("b")
@@ -201,9 +172,8 @@ def test_padding_and_truncation_are_not_applied():
     ids = theirs.encode("the cat").ids
     theirs.enable_padding(length=10**6)
     theirs.enable_truncation(1)
-    for make_tokenizer in (from_hf, HubTokenizer):
-        ours = make_tokenizer(theirs.to_str(), {"end": 400}, 512)
-        assert ours.encode("the cat").tolist() == ids
+    ours = HubTokenizer(theirs.to_str(), {"end": 400}, 512)
+    assert ours.encode("the cat").tolist() == ids
 
 
 CLS, SEP = ("<eos>", 400), ("<pad>", 401)
@@ -227,29 +197,18 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_are_kept(name, first):
-    theirs = train_hf_bpe(first=first)
+def test_templates_are_kept(name):
+    theirs = train_hf_bpe()
     theirs.post_processor, (before, after) = TEMPLATES[name]
     plain, whole = (theirs.encode("the cat", add_special_tokens=add).ids for add in (False, True))
     assert whole == [*before, *plain, *after]
-    ours = from_hf(theirs.to_str(), {"end": 400}, 512)
-    assert ours.kind == ("hub" if first else "bpe") and ours.template == [before, after]
+    ours = HubTokenizer(theirs.to_str(), {"end": 400}, 512)
+    assert ours.template == [before, after]
     assert ours.encode("the cat").tolist() == plain, "batches have no template"
     assert tokenizer_from_state(json.loads(json.dumps(ours.state()))).template == ours.template
     back, _ = to_hf(ours)
     assert Tokenizer.from_str(back).encode("the cat").ids == whole
-    assert from_hf(back, ours.specials, 512).state() == ours.state()
-
-
-def test_a_template_of_two_texts():
-    theirs = train_hf_bpe()
-    theirs.post_processor = TEMPLATES["t5"][0]
-    whole = json.loads(theirs.to_str())
-    whole["post_processor"]["single"] = whole["post_processor"]["pair"]
-    with pytest.raises(ValueError, match="post-processor does not put special tokens around one"):
-        from_hf(json.dumps(whole), {"end": 400}, 512)
 
 
 def test_incremental_decoding_continues_a_prompt():
@@ -263,7 +222,7 @@ def test_incremental_decoding_continues_a_prompt():
     theirs.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
     theirs.add_special_tokens(["</s>"])
 
-    ours = from_hf(theirs.to_str(), {"end": 1}, 300)
+    ours = HubTokenizer(theirs.to_str(), {"end": 1}, 300)
     text = "the cats \u2603\U0001f642\u2603\U0001f642 the cat the"
     ids = [*ours.encode(text).tolist(), *[1] * 9, *ours.encode("the cat").tolist()]
     for cut in range(len(ids)):
@@ -280,5 +239,5 @@ def test_a_file_of_an_old_version():
     whole = json.loads(train_hf_bpe().to_str())
     del whole["pre_tokenizer"]["use_regex"], whole["normalizer"], whole["model"]["ignore_merges"]
     whole["model"]["merges"] = [" ".join(pair) for pair in whole["model"]["merges"]]
-    ours = from_hf(json.dumps(whole), {"end": 400}, 512)
-    assert ours.kind == "bpe" and ours.decode(ours.encode(TEXT).tolist()) == TEXT
+    ours = HubTokenizer(json.dumps(whole), {"end": 400}, 512)
+    assert ours.decode(ours.encode(TEXT).tolist()) == TEXT

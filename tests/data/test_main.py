@@ -95,14 +95,18 @@ def test_every_objective(run, overrides, seen):
         (
             [*TEXTS, "model=bert", "objective=next_token"],
             2,
-            "whose kind is decoder, not encoder; use",
+            "a model whose kind is decoder; data=text gives text, and this model is of the kind encoder",
         ),
         (
             [*TEXTS, "objective=pairs"],
             2,
-            "needs pairs, and data=text gives text; use objective=auto",
+            "objective=pairs needs pairs and .*; data=text gives text, .*; for text, objective=auto",
         ),
-        ([*PAIR_TABLE, "model=bert"], 2, "not encoder; use plain text"),
+        (
+            [*PAIR_TABLE, "model=bert"],
+            2,
+            "data=pairs gives pairs, and this model is of the kind encoder; for text, ",
+        ),
         ([*TEXTS, "objective.mask_prob=0.2"], 2, "is a setting of objective=masked"),
     ],
 )
@@ -120,5 +124,4 @@ def test_a_large_text_is_announced(run, capsys, tmp_path, monkeypatch):
         lambda: main(["size=tiny", *TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=300"])
     )
     lines = capsys.readouterr().err.splitlines()
-    assert code == 0 and lines[0] == f"tokenizing {decimal(len(TEXT))} ..." and len(lines) == 2
-    assert lines[1].startswith(f"tokenized {decimal(len(TEXT))}")
+    assert code == 0 and lines == [f"tokenizing {decimal(len(TEXT))} ..."]

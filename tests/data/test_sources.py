@@ -42,27 +42,13 @@ def test_a_file_a_folder_a_glob(tmp_path):
     )
 
 
-def test_lines_and_paragraphs(tmp_path):
+def test_lines(tmp_path):
     path = tmp_path / "t.txt"
-    path.write_bytes(b"one\r\ntwo\n\n\nthree\nfour\n  \nfive")
-    assert read(text(path, split_on="line")) == [
-        "one",
-        "two",
-        "",
-        "",
-        "three",
-        "four",
-        "  ",
-        "five",
-    ]
-    paragraphs = text(path, split_on="paragraph")
-    assert read(paragraphs) == ["one\ntwo", "three\nfour", "five"]
-    assert [document.name for document in paragraphs.documents()] == [
-        f"{path}:{n}" for n in (1, 5, 8)
-    ]
-    with pytest.raises(
-        ValueError, match="split_on is 'word'; expected one of: file, line, paragraph"
-    ):
+    path.write_bytes(b"one\r\ntwo\n\n  \nfive")
+    lines = text(path, split_on="line")
+    assert read(lines) == ["one", "two", "", "  ", "five"]
+    assert [document.name for document in lines.documents()][-1] == f"{path}:5"
+    with pytest.raises(ValueError, match="split_on is 'word'; expected one of: file, line"):
         text(path, split_on="word")
 
 
@@ -103,7 +89,6 @@ def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
         (b"good\xffbad", "not UTF-8: byte 0xff at offset 4; convert it"),
         ("é".encode() * 600_000 + b"\xe6\x9d", "not UTF-8: byte 0xe6 at offset 1200000"),
         ("ü".encode("latin-1"), "not UTF-8: byte 0xfc at offset 0"),
-        (b"text\0more", "not text: there is a NUL byte; convert it, use data=table for a table"),
     ],
 )
 def test_not_text(tmp_path, content, sentence):
@@ -180,7 +165,7 @@ def test_tables_of_all_formats(table):
             r"rows\.jsonl:2 has no field 'text'; its fields are: body",
         ),
         ('{"text": "a"}\nnull\n', r"rows\.jsonl:2: expected an object"),
-        ('{"text": null}\n', r"rows\.jsonl:1: text is null; expected text"),
+        ('{"text": null}\n', r"rows\.jsonl:1: text is None; expected text"),
         ('{"text": "a"}\n{"text": 5}\n', r"rows\.jsonl:2: text is 5; expected text"),
         ('{"text": "a\\ud83d"}\n', r"rows\.jsonl:1: text is not text: .* surrogates"),
         ('[{"text": "a"}, {}]', r"rows\.jsonl, row 2 has no field 'text'"),
@@ -221,7 +206,7 @@ def test_not_a_table(tmp_path):
     (tmp_path / "t.txt").write_text("x")
     with pytest.raises(DataError, match="is not a table; expected a name that ends in .jsonl"):
         read(source("table", path=str(tmp_path / "t.txt")))
-    with pytest.raises(DataError, match="there is no table in the folder"):
+    with pytest.raises(DataError, match="t.txt is not a table"):
         read(source("table", path=str(tmp_path)))
     (tmp_path / "t.parquet").write_text("x")
     with pytest.raises(DataError, match="cannot read .*t.parquet: "):
@@ -241,25 +226,12 @@ def test_a_dataset_in_a_folder(tmp_path, streaming, monkeypatch):
         read(source("hub", id=str(folder), streaming=streaming, split="middle"))
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_dataset_saved_to_disk(tmp_path, streaming):
+def test_a_dataset_saved_to_disk(tmp_path):
     import datasets
 
-    def saved(folder, **options):
-        return read(source("hub", id=str(tmp_path / folder), streaming=streaming, **options))
-
-    rows = datasets.Dataset.from_list(ROWS)
-    rows.save_to_disk(tmp_path / "one")
-    parts = datasets.DatasetDict({"train": rows, "test": rows.select([1])})
-    parts.save_to_disk(tmp_path / "parts")
-    assert saved("one") == TEXTS and saved("parts", split="test") == ["007"]
-
-    with pytest.raises(DataError, match="has no split 'test'; its splits are: train"):
-        saved("one", split="test")
-    with pytest.raises(DataError, match="has no split 'dev'; its splits are: train, test"):
-        saved("parts", split="dev")
-    with pytest.raises(DataError, match="data.name and data.revision do not apply"):
-        saved("one", name="en")
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DataError, match="cannot read .*saved using `save_to_disk`"):
+        read(source("hub", id=str(tmp_path / "saved")))
 
 
 def test_the_hub_offline(tmp_path):
@@ -282,6 +254,5 @@ def test_shakespeare_offline(tmp_path, monkeypatch):
     ):
         found.files()
 
-    (tmp_path / "tinyshakespeare.txt").write_bytes(b"x" * 999)
-    with pytest.raises(DataError, match="is not the expected file; remove it"):
-        found.files()
+    (tmp_path / "tinyshakespeare.txt").write_text("To be")
+    assert read(found) == ["To be"]

@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
-from configs.errors import DataError, TokenizerError
+from configs.errors import DataError
 from data.readers import stdlib_files
-from data.tokenizers.tokenizer import as_tokenizer_error, tokenizer_from_state
+from data.tokenizers.tokenizer import tokenizer_from_state
 from data.tokenizers.train import MAX_WORD_CHARS, train_bpe
 from tests.data.corpora import trainer
 
@@ -135,19 +135,3 @@ def test_pretrained_ranks_offline(tmp_path, monkeypatch):
     for name in ("gpt2", "cl100k", "o200k"):
         with pytest.raises(DataError, match=f"the ranks of tokenizer={name} .*TIKTOKEN_CACHE_DIR"):
             make(name)
-
-
-def test_a_text_that_cannot_be_encoded():
-    """tiktoken gives up at this pattern; it panics at one that matches the empty string."""
-    state = make("bpe", "abc").state()
-    for pattern in (r"(?s:(?:a|a(?=))*b|.)", "(?=a)"):
-        slow = tokenizer_from_state(state | {"pattern": pattern})
-        with pytest.raises(TokenizerError, match="^tokenizer.json cannot encode 'aaa") as raised:
-            slow.encode("a" * 100)
-        assert raised.value.exit_code == 4
-
-
-def test_interrupts_are_not_errors_of_a_tokenizer():
-    for interrupt in (KeyboardInterrupt, SystemExit, MemoryError):
-        with pytest.raises(interrupt), as_tokenizer_error("not valid"):
-            raise interrupt
