@@ -35,8 +35,6 @@ class MLP(nn.Module):
         else:
             given = f"expansion ({expansion}) or d_ff ({d_ff})"
             raise ValueError(f"set either {given}, and the other to null")
-        if self.d_ff % multiple_of:
-            raise ValueError(f"d_ff ({d_ff}) must be a multiple of multiple_of ({multiple_of})")
 
         self.activation = activation
         self.up = nn.Linear(d_model, self.d_ff, bias=bias)

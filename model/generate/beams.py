@@ -19,11 +19,7 @@ class Hypothesis(NamedTuple):
     ids: list[int]
     logprobs: list[float]  # of each id
 
-    def score(
-        self,
-        length: int,
-        length_penalty: float,
-    ) -> float:
+    def score(self, length: int, length_penalty: float) -> float:
         """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
         return sum(self.logprobs) / length**length_penalty
 
@@ -74,9 +70,7 @@ def beam_search(
                 longer.append(hypothesis)
         # at best each further token has probability 1
         lengths = (length + 1, max_new_tokens)
-        bounds = []
-        for hypothesis in longer:
-            bounds += [hypothesis.score(n, length_penalty) for n in lengths]
+        bounds = [h.score(n, length_penalty) for h in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             break
         state.select_rows(rows)

@@ -16,10 +16,7 @@ NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
 Rows = list[list[int]]  # of token ids
 
 
-def left_pad(
-    rows: Rows,
-    model: Any,
-) -> tuple[Tensor, Tensor | None]:
+def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
     """(tokens, visible); visible is None where nothing is padded. Token ids are checked here, where
     they enter, so that no forward pass needs to."""
     table = model.embedding.table
@@ -50,11 +47,7 @@ class DecodingState:
     memory: Tensor | None = None
 
     def __init__(
-        self,
-        model: Any,
-        prompts: Rows,
-        sources: Rows | None,
-        max_new_tokens: int,
+        self, model: Any, prompts: Rows, sources: Rows | None, max_new_tokens: int
     ) -> None:
         if model.training:
             raise ValueError("the model is in training mode: call model.eval() first")
@@ -77,12 +70,7 @@ class DecodingState:
         self.tokens, self.visible = left_pad(self.rows, self.model)
         self.caches = self.model.new_caches(self.size)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        rows: Any = slice(None),
-        **options: Any,
-    ) -> Tensor:
+    def hidden(self, tokens: Tensor, rows: Any = slice(None), **options: Any) -> Tensor:
         if self.memory is None:
             return self.model.hidden(tokens, **options)
         if self.memory_visible is not None:
@@ -91,11 +79,7 @@ class DecodingState:
 
     def next_logits(self) -> Tensor:
         """The logits of the next token of each row."""
-        hidden = self.hidden(
-            self.tokens,
-            visible=self.visible,
-            caches=self.caches,
-        )
+        hidden = self.hidden(self.tokens, visible=self.visible, caches=self.caches)
         return self.model.head(hidden[:, -1])
 
     def append(self, ids: list[int]) -> None:
@@ -193,10 +177,6 @@ def decode(
             return
 
 
-def generate(
-    model: nn.Module,
-    prompts: Rows,
-    **options: Any,
-) -> Iterator[list[int | None]]:
+def generate(model: nn.Module, prompts: Rows, **options: Any) -> Iterator[list[int | None]]:
     """The ids of decode(), with the same options: a list with one id per row for each step."""
     return (step.ids for step in decode(model, prompts, **options))

@@ -34,21 +34,14 @@ def at_least_float32(logits_BV: Tensor) -> Tensor:
     return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
 
 
-def apply_repetition_penalty(
-    logits_BV: Tensor,
-    seen_BV: Tensor,
-    penalty: float,
-) -> Tensor:
+def apply_repetition_penalty(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
     """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
     logits_BV = at_least_float32(logits_BV)
     lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(seen_BV, lower_BV, logits_BV)
 
 
-def filter_logits(
-    logits_BV: Tensor,
-    sampling: Sampling,
-) -> Tensor:
+def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped
     together."""
     vocab_size = logits_BV.shape[-1]
@@ -68,20 +61,13 @@ def filter_logits(
     return logits_BV
 
 
-def uniform(
-    seed: int,
-    row_id: int,
-    step: int,
-) -> float:
+def uniform(seed: int, row_id: int, step: int) -> float:
     """A number in [0, 1) that depends on nothing else."""
     return random.Random(f"{seed} {row_id} {step}").random()
 
 
 def sample_next(
-    logits_BV: Tensor,
-    seen_BV: Tensor | None,
-    uniforms: Sequence[float],
-    sampling: Sampling,
+    logits_BV: Tensor, seen_BV: Tensor | None, uniforms: Sequence[float], sampling: Sampling
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row has already, None without a
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""

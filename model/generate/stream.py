@@ -9,10 +9,7 @@ class TextStream:
     a character or of a stop string."""
 
     def __init__(
-        self,
-        tokenizer: Any,
-        stops: Sequence[str] = (),
-        prefix: Sequence[int] = (),
+        self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()
     ) -> None:
         self.decode = tokenizer.incremental_decoder(prefix)
         self.end_ids = tokenizer.end_ids
@@ -27,11 +24,7 @@ class TextStream:
         self.logprobs: list[float] = []
         self.finish_reason: str | None = None  # eos, stop or length
 
-    def push(
-        self,
-        i: int | None,
-        logprob: float = 0.0,
-    ) -> str:
+    def push(self, i: int | None, logprob: float = 0.0) -> str:
         """The text that is certain with the next id. A finished stream ignores it."""
         if self.finish_reason or i is None:
             return ""
