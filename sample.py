@@ -46,7 +46,8 @@ class Sampler:
         precision = choose_precision(device, options.precision)
         run.model.to(device, precision.dtype)
         pack_linears(run.model)
-        where = f"{precision.dtype} on {device}, {precision.reason}"
+        dtype = str(precision.dtype).removeprefix("torch.")
+        where = f"{dtype} on {device}, {precision.reason}"
         print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
 
         self.options = options
@@ -94,13 +95,11 @@ class Sampler:
         limit = self.model.context_length
         template = (self.before, self.after)
         ids = encode_prompt(prompt, self.tokenizer, limit, self.options.slide, template)
-        echo = ""
-        prefix: list[int] = []
-        if self.continues:
-            echo = prompt
-            prefix = ids = ids or self.before or [self.specials["end"]]
-        stream = TextStream(self.tokenizer, self.options.stop, prefix)
-        return Row(prompt, ids, sample_id, echo, stream)
+        if not self.continues:
+            return Row(prompt, ids, sample_id, "", TextStream(self.tokenizer, self.options.stop))
+        ids = ids or self.before or [self.specials["end"]]
+        stream = TextStream(self.tokenizer, self.options.stop, ids)
+        return Row(prompt, ids, sample_id, prompt, stream)
 
     def generate(self, rows: list[Row]) -> Iterator[str]:
         """Complete each row. Yields the text as it grows, which is that of one row if shown."""

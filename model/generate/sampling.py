@@ -75,12 +75,14 @@ def sample_next(
         logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
+
     logits_BV = at_least_float32(logits_BV)
     # the largest becomes 0, which no temperature can overflow
     logits_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
     tiny = torch.finfo(logits_BV.dtype).tiny
     logits_BV = logits_BV / max(sampling.temperature, tiny)
     probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
+
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
     device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
     cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)

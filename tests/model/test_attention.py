@@ -1,4 +1,5 @@
-"""Multi-head attention: against torch.nn.MultiheadAttention, a worked example, and each option."""
+"""Multi-head attention: against torch.nn.MultiheadAttention, and each option. (A worked example is
+in model/README.md.)"""
 
 import pytest
 import torch
@@ -53,25 +54,6 @@ def test_padding_equals_torch():
     padded = attention(x, mask=make_mask(POS, POS, causal=False, visible=visible))
     expected, _ = reference(x, x, x, key_padding_mask=~visible)
     assert_same(padded[visible], expected[visible])
-
-
-def test_worked_example():
-    """Two tokens of width four, by hand: 4 = [1,2].[2,1], 11 = [1,2].[3,4], and so on."""
-    x = torch.tensor([[[1.0, 2, 3, 4], [4, 3, 2, 1]]])
-    one = MultiHeadAttention(4, 1, head_dim=2)
-    one.query.weight.data = one.value.weight.data = torch.eye(2, 4)
-    one.key.weight.data = torch.eye(2, 4).flip(0)
-    one.out.weight.data = torch.eye(4, 2)
-    q = one.query(x)
-    k = one.key(x)
-    assert q.tolist() == [[[1, 2], [4, 3]]]
-    assert k.tolist() == [[[2, 1], [3, 4]]]
-    assert (q @ k.mT).tolist() == [[[4, 11], [11, 24]]]
-    weights = attention_weights(q[:, None], k[:, None], Mask())
-    expected = torch.tensor([[0.00704, 0.99296], [0.00010, 0.99990]])
-    torch.testing.assert_close(weights[0, 0], expected, rtol=0, atol=5e-6)
-    expected = torch.tensor([[3.97889, 2.99296], [3.99969, 2.99990]])
-    torch.testing.assert_close(one(x, mask=Mask())[0, :, :2], expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("group", [2, 4, None])

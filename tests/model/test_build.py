@@ -1,7 +1,6 @@
 """Building models: invalid configs are rejected; stacks and embeddings are wired as configured."""
 
 import pytest
-import torch
 
 from configs.schema import EncoderSizes
 from model.transformer import build_model
@@ -136,9 +135,3 @@ def test_cross_attention_projects_its_memory_once():
 def test_tokens_must_be_two_dimensional():
     with pytest.raises(ValueError, match=r"tokens must be a tensor of \(B, T\), not \(7,\)"):
         alive(tiny())(tokens(7))
-
-
-@pytest.mark.parametrize("visible", [torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 7)])
-def test_visible_must_have_the_right_shape_and_dtype(visible):
-    with pytest.raises(RuntimeError):
-        alive(tiny())(tokens(1, 7), visible=visible)
