@@ -104,9 +104,6 @@ class Stack(nn.Module):
             k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
         return k_pos[:, start:], k_pos
 
-    def new_caches(self, size: int) -> Caches:
-        return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in self.blocks]
-
 
 class Transformer(nn.Module):
     """Base of the architectures: hidden() gives the last hidden states, forward() their logits.
@@ -120,6 +117,7 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
+        self.n_layers = config.n_layers
         self.embedding: Embedding = construct("model.embedding", Embedding, config.embedding, sizes)
         self.make_stacks(config, sizes)
         self.head: Head = construct("model.head", Head, config.head, sizes)
@@ -127,6 +125,11 @@ class Transformer(nn.Module):
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
         return logits_BTV
+
+    def new_caches(self, size: int) -> Caches:
+        """For decoding up to `size` tokens."""
+        layers = range(self.n_layers)
+        return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in layers]
 
 
 class Decoder(Transformer):
@@ -142,9 +145,6 @@ class Decoder(Transformer):
         self, tokens: Tensor, *, visible: Tensor | None = None, caches: Caches | None = None
     ) -> Tensor:
         return self.stack(self.embedding(tokens), visible=visible, caches=caches)
-
-    def new_caches(self, size: int) -> Caches:
-        return self.stack.new_caches(size)
 
 
 class Encoder(Transformer):
@@ -192,9 +192,6 @@ class EncoderDecoder(Transformer):
     ) -> Tensor:
         memory_BSC = self.encode(source, visible=source_visible)
         return self.decode(tokens, memory_BSC, memory_visible=source_visible)
-
-    def new_caches(self, size: int) -> Caches:
-        return self.decoder.new_caches(size)
 
 
 ARCHITECTURES: dict[str, type[Transformer]] = {
