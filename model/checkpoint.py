@@ -182,15 +182,14 @@ def newest_whole(run: Path) -> Path | None:
 
 def find(run: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
-    if which == "latest":
-        newest = newest_whole(run)
-        if newest:
-            return newest
+    newest = newest_whole(run) if which == "latest" else None
+    if newest:
+        return newest
     names = {path.name: path for path in list_checkpoints(run)}
-    name = read_best(run) if which == "best" else f"step-{which:0>8}"
+    name = read_best(run) if which == "best" else f"step-{which.removeprefix('step-'):0>8}"
     if name not in names:
-        choices = ", ".join(["latest", "best", *names]) if names else "there is none"
-        raise CheckpointError(f"{run} has no checkpoint {which!r}; choose one of: {choices}")
+        known = ", ".join(["latest", *names]) if names else "none"
+        raise CheckpointError(f"{run} has no checkpoint {which!r}; it has {known}")
     verify(names[name])
     return names[name]
 

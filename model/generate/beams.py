@@ -43,6 +43,7 @@ def beam_search(
     check_value("length_penalty", length_penalty, LengthPenalty)
 
     state = DecodingState(model, prompts, sources, max_new_tokens)
+
     active = [Hypothesis([], [])]
     best = active[0]
     best_score = -math.inf
@@ -51,6 +52,7 @@ def beam_search(
         logprobs_BV = at_least_float32(state.next_logits()).log_softmax(-1)
         sums_B1 = logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
         totals = (logprobs_BV + sums_B1).flatten()
+
         # twice as many as beams, so that enough remain where each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()

@@ -91,9 +91,11 @@ class DecodingState:
 
         new_B1 = torch.tensor(ids)[:, None]
         self.tokens = new_B1.to(self.tokens.device, non_blocking=True)
+
         if self.visible is not None:
             is_new_B1 = torch.ones_like(self.visible[:, :1])
             self.visible = torch.cat([self.visible, is_new_B1], 1)
+
         if full:
             self.slide(full)
 
@@ -103,6 +105,7 @@ class DecodingState:
         half = self.model.context_length // 2 or 1
         for number in full:
             self.rows[number] = self.rows[number][-half:]
+
         if self.visible is None:  # then all rows are full
             return self.prefill()
 
@@ -152,6 +155,7 @@ def decode(
     """
     state = DecodingState(model, prompts, sources, max_new_tokens)
     row_ids = range(len(prompts)) if row_ids is None else row_ids
+
     ended = [False] * len(prompts)
     seen_BV = None
 
@@ -176,6 +180,7 @@ def decode(
 
         ids = new_B1[:, 0].tolist()
         state.append(ids)
+
         new = [None if done else i for done, i in zip(ended, ids, strict=True)]
         yield DecodeStep(new, logprobs)
         ended = [i is None or i in stop for i in new]

@@ -73,6 +73,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         if near:
             hint = f"did you mean --{near[0]}?".replace("_", "-")
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
+
     if "" in options.stop:
         raise ValueError("--stop is empty")
     check_value("--n", options.n, Count)
@@ -85,6 +86,7 @@ def choose_sampling(options: Namespace, temperature: float) -> Sampling:
     for name in vars(Sampling()):
         if vars(options)[name] is not None:
             values[name] = vars(options)[name]
+
     sampling = from_dict(Sampling, values)
     is_greedy = sampling.temperature == 0
     if is_greedy and (options.n > 1 or values.keys() & {"top_k", "top_p", "min_p"}):
@@ -92,6 +94,7 @@ def choose_sampling(options: Namespace, temperature: float) -> Sampling:
             "greedy decoding (temperature 0) has one result: "
             "set --temperature, or remove --n, --top-k, --top-p and --min-p"
         )
+
     if options.beams is not None and not is_greedy:
         raise ValueError("--beams does not sample: remove --temperature")
     return sampling
@@ -104,6 +107,7 @@ def read_texts(options: Namespace) -> list[str]:
         return options.prompt or options.source
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
+
     try:
         data = file.read_bytes() if file else sys.stdin.buffer.read()
         text = data.decode("utf-8-sig")

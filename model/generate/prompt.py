@@ -33,6 +33,7 @@ def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[
         for mark, piece in zip(cycle(marks), rest, strict=False):
             first += library.id_to_token(mark) + piece
         return library.encode(first, add_special_tokens=False).ids
+
     ids = tokenizer.encode(first).tolist()
     for mark, piece in zip(cycle(marks), rest, strict=False):
         ids += [mark, *tokenizer.encode(piece).tolist()]
@@ -46,6 +47,7 @@ def encode_prompt(
     token, the sentinels of span corruption in turn, or, for other models, ordinary text."""
     count = text.count(MASK)
     sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
+
     if "mask" in tokenizer.specials:
         marks = [tokenizer.specials["mask"]]
     elif count > len(sentinels) > 0:
@@ -53,6 +55,7 @@ def encode_prompt(
         raise ValueError(f"the prompt has {count} {MASK}; {known}")
     else:
         marks = sentinels[:count]
+
     ids = encode_marks(text, tokenizer, marks)
     before, after = template
     room = context_length - len(before) - len(after)
@@ -74,7 +77,9 @@ def fill_masks(model: nn.Module, rows: Rows, specials: dict[str, int]) -> Iterat
     tokens, visible = left_pad(rows, model)
     logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
     logprobs_BTV[..., list(specials.values())] = -math.inf
+
     top = logprobs_BTV.topk(min(TOP_K, logprobs_BTV.shape[-1]))
+
     for number, row in enumerate(rows):
         ids = list(row)
         predictions = []

@@ -48,6 +48,7 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     top_k = min(sampling.top_k or vocab_size, vocab_size)
     # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
     top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p
+
     if top_k < vocab_size or top_p < 1:
         ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
@@ -55,6 +56,7 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
         kept = (before < top_p).sum(-1, keepdim=True).clamp(min=1)
         least_B1 = ordered.gather(-1, kept - 1)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
+
     if sampling.min_p is not None:
         least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
@@ -88,6 +90,7 @@ def sample_next(
     cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
     uniforms_B1 = torch.tensor(uniforms, dtype=torch.float64)[:, None]
     targets_B1 = uniforms_B1.to(device, non_blocking=True) * cdf_BV[:, -1:]
+
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
     last = cdf_BV.shape[-1] - 1  # which NaN is beyond
     return drawn_B1[:, 0].clamp(max=last).to(logits_BV.device)

@@ -17,6 +17,7 @@ class TextStream:
         self.sentinels = {
             i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")
         }
+
         self.stops = stops
         self.text = ""
         self.pending = ""  # perhaps the beginning of a stop string
@@ -32,14 +33,17 @@ class TextStream:
         self.logprobs.append(logprob)
         if i in self.end_ids:
             return self.finish("eos")
+
         if i in self.sentinels:
             self.pending += self.decode([], final=True) + self.sentinels[i]
         else:
             self.pending += self.decode([i])
+
         places = [self.pending.find(stop) for stop in self.stops if stop in self.pending]
         if places:
             self.finish_reason = "stop"
             return self.emit(min(places))
+
         # wait for as much as may begin a stop string
         for start in range(len(self.pending)):
             if any(stop.startswith(self.pending[start:]) for stop in self.stops):
