@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -67,48 +67,42 @@ class Sampler:
     def answer(self, texts: list[str]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
-        rows = []
-        for text in texts:
-            rows += [self.encode(text, number) for number in range(options.n)]
-        whole = options.json or options.no_stream or len(rows) > 1
-        live = sys.stdout.isatty() and not whole
+        rows = [self.encode(text, number) for text in texts for number in range(options.n)]
+        whole = options.json or options.no_stream or len(rows) > 1 or not rows[0].ids
+        live = sys.stdout.isatty() and not whole and self.model.kind != "encoder"
         size = MAX_BATCH if options.beams is None else 1
+
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             todo = [row for row in batch if row.ids]
             if todo and self.model.kind == "encoder":
                 self.fill(todo)
             elif todo:
-                self.generate(todo, live)
+                for piece in self.generate(todo):
+                    if live:
+                        show(piece)
             for row in batch:
                 if options.json:
-                    print_json(row)
+                    show(as_json(row))
                 elif not live:
-                    is_next = self.continues and row is not rows[0]
-                    show("---\n" if is_next else "")
-                    show(f"{row.echo}{row.stream.text}\n{row.notes}")
+                    rule = "---\n" if self.continues and row is not rows[0] else ""
+                    show(f"{rule}{row.echo}{row.stream.text}\n{row.notes}")
         if options.attention_map:
             self.save_attention_maps(rows[0])
 
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
-        ids = encode_prompt(
-            prompt,
-            self.tokenizer,
-            self.model.context_length,
-            self.options.slide,
-            (self.before, self.after),
-        )
-        stops = self.options.stop
+        limit = self.model.context_length
+        template = (self.before, self.after)
+        ids = encode_prompt(prompt, self.tokenizer, limit, self.options.slide, template)
         if not self.continues:
-            stream = TextStream(self.tokenizer, stops)
-            return Row(prompt, ids, sample_id, "", stream)
+            return Row(prompt, ids, sample_id, "", TextStream(self.tokenizer, self.options.stop))
         ids = ids or self.before or [self.specials["end"]]
-        stream = TextStream(self.tokenizer, stops, ids)
+        stream = TextStream(self.tokenizer, self.options.stop, ids)
         return Row(prompt, ids, sample_id, prompt, stream)
 
-    def generate(self, rows: list[Row], live: bool) -> None:
-        """The new text of each row, printed as it grows if `live`."""
+    def generate(self, rows: list[Row]) -> Iterator[str]:
+        """Complete each row. Yields the text as it grows, which is that of one row if shown."""
         options = self.options
         inputs: dict[str, Any] = {
             "prompts": [row.ids for row in rows],
@@ -125,16 +119,16 @@ class Sampler:
         else:
             inputs["length_penalty"] = options.length_penalty
             steps = beam_search(self.model, beams=options.beams, **inputs)
-        emit: Callable[[str], object] = show if live else len
-        emit(rows[0].echo)
+
+        yield rows[0].echo
         for step in steps:
-            for number, row in enumerate(rows):
-                emit(row.stream.push(step.ids[number], step.logprobs[number]))
+            for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
+                yield row.stream.push(i, logprob)
             if all(row.stream.finish_reason for row in rows):
                 break
         for row in rows:
-            emit(row.stream.finish("length"))
-        emit("\n")
+            yield row.stream.finish("length")
+        yield "\n"
 
     def fill(self, rows: list[Row]) -> None:
         """Each text with its masks filled in, and the top predictions for each mask."""
@@ -172,7 +166,7 @@ def show(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_json(row: Row) -> None:
+def as_json(row: Row) -> str:
     stream = row.stream
     fields = {
         "prompt": row.prompt,
@@ -181,19 +175,16 @@ def print_json(row: Row) -> None:
         "logprobs": stream.logprobs,
         "finish_reason": stream.finish_reason,
     }
-    line = json.dumps(fields, ensure_ascii=sys.stdout.isatty())
-    show(f"{line}\n")
+    return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
 
 
 def interact(sampler: Sampler) -> None:
     """One prompt after another; an error or an interrupt ends only its own."""
     with suppress(ImportError):  # not on every system
         import readline  # noqa: F401  line editing and history
-    stdin: Any = sys.stdin
-    stdin.reconfigure(errors="surrogateescape")  # only a line that is not UTF-8 is refused
     with suppress(EOFError):
         while True:
-            prompt = input("> " if stdin.isatty() else "")
+            prompt = input("> " if sys.stdin.isatty() else "")
             try:
                 sampler.answer([prompt])
             except ValueError as error:
@@ -204,12 +195,11 @@ def interact(sampler: Sampler) -> None:
 
 def main(args: list[str] | None = None) -> None:
     options = parse_options(args)
-    texts = [] if options.interactive else read_texts(options)
-    sampler = Sampler(options)
     if options.interactive:
-        interact(sampler)
+        interact(Sampler(options))
     else:
-        sampler.answer(texts)
+        texts = read_texts(options)  # before a model is loaded in vain
+        Sampler(options).answer(texts)
 
 
 if __name__ == "__main__":

@@ -32,25 +32,6 @@ def default_head_dim(d_model: int, n_heads: int) -> int:
     return d_model // n_heads
 
 
-class FullHeadNorm(nn.Module):
-    """One norm over all heads of a position together."""
-
-    def __init__(self, norm: nn.Module, n_heads: int):
-        super().__init__()
-        self.norm = norm
-        self.n_heads = n_heads
-
-    def forward(self, heads: Tensor) -> Tensor:
-        return split(self.norm(merge(heads)), self.n_heads)
-
-
-def make_qk_norm(kind: str, norm: MakeNorm, n_heads: int, head_dim: int) -> nn.Module:
-    """Normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)."""
-    if kind == "full":
-        return FullHeadNorm(norm(n_heads * head_dim), n_heads)
-    return norm(head_dim) if kind == "head" else nn.Identity()
-
-
 class Attention(nn.Module):
     """Base of all kinds, which set these sizes."""
 
@@ -90,7 +71,7 @@ class MultiHeadAttention(Attention):
         v_head_dim: Count | None = None,
         bias: bool = False,
         o_bias: bool = False,
-        qk_norm: Literal["none", "head", "full"] = "none",
+        qk_norm: Literal["none", "head"] = "none",
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
         scale: Positive | None = None,
@@ -121,8 +102,10 @@ class MultiHeadAttention(Attention):
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
         self.key = nn.Linear(key_width, self.n_groups * self.head_dim, bias=bias)
         self.value = nn.Linear(value_width, self.n_groups * self.v_head_dim, bias=bias)
-        self.query_norm = make_qk_norm(qk_norm, norm, n_heads, self.head_dim)
-        self.key_norm = make_qk_norm(qk_norm, norm, self.n_groups, self.head_dim)
+        # normalized, they keep the softmax from saturating (arxiv.org/abs/2302.05442)
+        head_norm: MakeNorm = norm if qk_norm == "head" else nn.Identity
+        self.query_norm = head_norm(self.head_dim)
+        self.key_norm = head_norm(self.head_dim)
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=o_bias)
 
     def forward(

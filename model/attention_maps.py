@@ -10,12 +10,13 @@ from torch import Tensor
 
 from model import attention
 from model.attend import attend, attention_weights
+from model.attention import Attention
 
 MAX_TICKS = 48  # labels that fit on an axis; with more tokens, only every second, third ... has one
 
 
 class AttentionMap(NamedTuple):
-    name: str
+    name: str  # of the module
     queries: list[int]  # token ids along the vertical axis
     keys: list[int]  # token ids along the horizontal axis
     weights_HTS: Tensor
@@ -39,19 +40,18 @@ def attention_maps(model: Any, inputs: dict[str, list[int]]) -> list[AttentionMa
     finally:
         attention.attend = attend
 
-    tokens = inputs["tokens"]
-    source = inputs.get("source")
-    if source is None:
-        layers = [(f"layer {i + 1}", tokens, tokens) for i in range(len(model.stack.blocks))]
-    else:
-        layers = [(f"encoder {i + 1}", source, source) for i in range(len(model.encoder.blocks))]
-        for i in range(len(model.decoder.blocks)):
-            layers.append((f"decoder {i + 1}", tokens, tokens))
-            layers.append((f"decoder {i + 1} to source", tokens, source))
-
-    if len(layers) != len(weights):
+    names = [name for name, module in model.named_modules() if isinstance(module, Attention)]
+    names.sort(key=lambda name: not name.startswith("encoder"))  # as in the forward pass
+    if len(names) != len(weights):
         raise ValueError("this model's attention computes its weights itself: none can be shown")
-    return [AttentionMap(*layer, own) for layer, own in zip(layers, weights, strict=True)]
+
+    maps = []
+    source = inputs.get("source", [])
+    for name, weights_HTS in zip(names, weights, strict=True):
+        queries = source if name.startswith("encoder") else inputs["tokens"]
+        keys = source if name.endswith("cross") else queries
+        maps.append(AttentionMap(name, queries, keys, weights_HTS))
+    return maps
 
 
 def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path: Path) -> None:

@@ -40,19 +40,21 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
-
-        self.attention_norm = norm()
-        self.ffn_norm = norm()
-        self.cross_norm = nn.Identity() if cross is None else norm()
+        self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
 
+    def make_norms(self, norm: MakeNorm) -> None:
+        self.attention_norm = norm()
+        self.ffn_norm = norm()
+        self.cross_norm = nn.Identity() if self.cross is None else norm()
+
     def self_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
-        self_cache = None if cache is None else cache.self_attn
-        return self.attention(x, mask=context.mask, rotate=context.rotate, cache=self_cache)
+        own = cache and cache.self_attn
+        return self.attention(x, mask=context.mask, rotate=context.rotate, cache=own)
 
     def cross_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
-        cross_cache = None if cache is None else cache.cross_attn
-        return self.cross(x, context.memory, mask=context.memory_mask, cache=cross_cache)
+        own = cache and cache.cross_attn
+        return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
@@ -86,18 +88,11 @@ class PostNormBlock(Block):
 class SandwichBlock(Block):
     """Pre-norm, with another norm on each sub-layer's output (arxiv.org/abs/2105.13290)."""
 
-    def __init__(
-        self,
-        attention: Attention,
-        ffn: nn.Module,
-        norm: MakeNorm,
-        cross: Attention | None = None,
-        dropout: float = 0.0,
-    ):
-        super().__init__(attention, ffn, norm, cross, dropout)
+    def make_norms(self, norm: MakeNorm) -> None:
+        super().make_norms(norm)
         self.attention_added_norm = norm()
         self.ffn_added_norm = norm()
-        self.cross_added_norm = nn.Identity() if cross is None else norm()
+        self.cross_added_norm = nn.Identity() if self.cross is None else norm()
 
     def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
         added = self.self_attend(self.attention_norm(x), context, cache)

@@ -8,8 +8,8 @@ from torch import Tensor
 class KVCache:
     """Buffers of keys and values, or of MLA's latents. The first append allocates them."""
 
-    def __init__(self, size: int | None = None):  # None: as long as the first append
-        self.size = size or 0
+    def __init__(self, size: int = 0):  # 0: as long as the first append
+        self.size = size
         self.length = 0
         self.buffers: list[Tensor] = []
 
@@ -20,12 +20,8 @@ class KVCache:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
 
-        n_rows = len(self.buffers[0])
-        if len(new[0]) != n_rows:
-            raise ValueError(f"the cache has {n_rows} rows and cannot take {len(new[0])}")
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
-
         for buffer, n in zip(self.buffers, new, strict=True):
             buffer[..., self.length : end, :] = n
         self.length = end

@@ -4,9 +4,9 @@ renamed into place once it is complete and on the disk. Reading one runs no code
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,7 +27,7 @@ from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.transformer import build_model
 
 RUNS = Path("runs")
-STEP = re.compile(r"step-\d{8}")
+STEP = "step-????????"  # a pattern for glob
 FORMAT = 3
 
 Tensors = dict[str, Tensor]
@@ -43,8 +43,7 @@ def step_of(checkpoint: Path) -> int:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Newest first."""
-    found = (run / "checkpoints").glob("step-*")
-    return sorted((path for path in found if STEP.fullmatch(path.name)), reverse=True)
+    return sorted((run / "checkpoints").glob(STEP), reverse=True)
 
 
 # ---- write
@@ -79,9 +78,7 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
         save_file(tensors, path, {"format": "pt"})
         path.chmod(path.parent.stat().st_mode & 0o666)  # it would be its owner's alone
     except SafetensorError as error:  # how it reports a full disk
-        code = re.search(r"os error (\d+)", str(error))
-        number = int(code[1]) if code else 5
-        raise OSError(number, os.strerror(number), str(path)) from None
+        raise OSError(f"{path}: {error}") from None
 
 
 def remove(checkpoint: Path) -> None:
@@ -122,11 +119,7 @@ def mark_best(run: Path, step: int) -> None:
 
 
 def write_metadata(
-    run: Path,
-    config: Config,
-    origin: dict[str, Any],
-    tokenizer: Tokenizer,
-    environment: str,
+    run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
 ) -> None:
     """What a run needs besides its weights. origin: the choices, an option of each config group,
     and the overrides that the config was composed from."""
@@ -143,9 +136,9 @@ def write_metadata(
 
 def list_runs() -> list[Path]:
     """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
-    found = [*RUNS.glob("*/checkpoints/step-*"), *RUNS.glob("*/*/checkpoints/step-*")]
-    complete = [path for path in found if STEP.fullmatch(path.name)]
-    return list(dict.fromkeys(p.parents[1] for p in sorted(complete, key=os.path.getmtime)))
+    found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
+    oldest_first = sorted(found, key=os.path.getmtime)
+    return list(dict.fromkeys(path.parents[1] for path in oldest_first))
 
 
 def name_of(run: Path) -> str:
@@ -156,18 +149,13 @@ def name_of(run: Path) -> str:
 def newest_run() -> Path:
     runs = list_runs()
     if not runs:
-        raise CheckpointError(
-            f"{RUNS}/ has no run with a checkpoint; train one first: python train.py"
-        )
+        raise CheckpointError(f"{RUNS}/ has no run with a checkpoint; train one: python train.py")
     return runs[-1]
 
 
 def did_you_mean_run(place: str | Path) -> str:
     """A hint at the run whose name is nearest to a name or folder, or nothing."""
-    names = {}
-    for run in list_runs():
-        names[run.name] = run
-        names[run.relative_to(RUNS).as_posix()] = run
+    names = {name_of(run): run for run in list_runs()}
     near = get_close_matches(Path(place).as_posix().removeprefix(f"{RUNS}/"), names, 1)
     return f" (did you mean {names[near[0]]}?)" if near else ""
 
@@ -198,14 +186,10 @@ def find(run: Path, which: str) -> Path:
     if newest:
         return newest
     names = {path.name: path for path in list_checkpoints(run)}
-    if which not in ("latest", "best") and not which.isdecimal():
-        raise ValueError(f"the checkpoint is {which!r:.60}; choose latest, best or a step")
-    name = (
-        read_best(run) if which == "best" else step_name(int(which)) if which.isdecimal() else None
-    )
+    name = read_best(run) if which == "best" else f"step-{which.removeprefix('step-'):0>8}"
     if name not in names:
-        known = ", ".join(names) or "none"
-        raise CheckpointError(f"{run} has no checkpoint {name or which!r}; it has {known}")
+        known = ", ".join(["latest", *names]) if names else "none"
+        raise CheckpointError(f"{run} has no checkpoint {which!r}; it has {known}")
     verify(names[name])
     return names[name]
 
@@ -213,17 +197,12 @@ def find(run: Path, which: str) -> Path:
 def verify(checkpoint: Path) -> None:
     """Compare the hash of every file with the one in manifest.json."""
     for name, expected in read_json(checkpoint / "manifest.json").items():
-        try:
-            with (checkpoint / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise CheckpointError(
-                f"{checkpoint / name} cannot be read ({error.strerror})"
-            ) from None
+        found = None
+        with suppress(OSError), (checkpoint / name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != expected:
-            raise CheckpointError(
-                f"{checkpoint / name} is damaged: it is not the file that was saved"
-            )
+            problem = "is damaged: it is not the file that was saved"
+            raise CheckpointError(f"{checkpoint / name} {problem}")
 
 
 # ---- read
@@ -232,22 +211,16 @@ def verify(checkpoint: Path) -> None:
 def read_config(run: Path) -> dict[str, Any]:
     """The settings of a run, and its choices and overrides."""
     path = run / "config.yaml"
-    if not run.exists():
-        raise CheckpointError(f"no such run: {run}{did_you_mean_run(run)}")
     if not path.exists():
-        command = f"python -m model.hub import --from {run} --to runs/..."
-        hint = f"; import it first: {command}" if (run / "config.json").exists() else ""
+        hint = did_you_mean_run(run)
+        if (run / "config.json").exists():
+            hint = f"; import it first: python -m model.hub import --from {run} --to runs/..."
         raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
-    try:
+    with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        parts = config | {"model": dict(config["model"]), "tokenizer": dict(config["tokenizer"])}
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        reason = type(error).__name__
-        raise CheckpointError(f"{path} is not the config of a run ({reason})") from None
-    if not {"choices", "overrides"} <= config.keys():
-        hint = "use this run with the version that wrote it"
-        raise CheckpointError(f"{path} is incomplete, or of an older format; {hint}")
-    return parts
+        if {"choices", "overrides"} <= config.keys():
+            return config
+    raise CheckpointError(f"{path} is damaged, or was written by another version")
 
 
 def model_config(node: dict[str, Any]) -> ModelConfig:
@@ -255,11 +228,7 @@ def model_config(node: dict[str, Any]) -> ModelConfig:
 
 
 def read_tokenizer(run: Path) -> Tokenizer:
-    path = run / "tokenizer.json"
-    try:
-        return tokenizer_from_state(read_json(path))
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    return tokenizer_from_state(read_json(run / "tokenizer.json"))
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -280,22 +249,15 @@ def read_json(path: Path) -> Any:
 def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) one by one, for all may be too large; names and shapes are the expected
     ones."""
-    try:
-        with safe_open(path, "pt") as file:
-            names = set(file.keys())
-            if differing := names ^ set(expected):
-                name = min(differing)
-                owner = "the file" if name in names else "config.yaml"
-                raise CheckpointError(f"{path} does not fit config.yaml: only {owner} has {name}")
-            for name in sorted(names):
-                tensor = file.get_tensor(name).clone()  # the file is mapped, and may be deleted
-                if tensor.shape != expected[name].shape:
-                    wanted = tuple(expected[name].shape)
-                    shapes = f"is {tuple(tensor.shape)}, and config.yaml asks for {wanted}"
-                    raise CheckpointError(f"{path}: {name} {shapes}")
-                yield name, tensor
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from None
+    wanted = {name: list(tensor.shape) for name, tensor in expected.items()}
+    with safe_open(path, "pt") as file:
+        stored = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
+        for name in sorted({*stored, *wanted}):
+            if stored.get(name) != wanted.get(name):
+                shapes = f"{name} has shape {stored.get(name)}, expected {wanted.get(name)}"
+                raise CheckpointError(f"{path} does not fit config.yaml: {shapes}")
+        for name in stored:
+            yield name, file.get_tensor(name).clone()  # the file is mapped, and may be deleted
 
 
 def model_tensors(model: nn.Module) -> Tensors:
@@ -316,23 +278,11 @@ def load_run(place: str | Path, which: str = "latest") -> LoadedRun:
     run = expand_user(place)
     config = read_config(run)
     tokenizer = read_tokenizer(run)
-    before = list_checkpoints(run)
-    try:
-        checkpoint = find(run, which)
-        model = load_model(config, tokenizer.vocab_size, checkpoint)
-    except CheckpointError:
-        if list_checkpoints(run) == before:
-            raise
-        return load_run(place, which)  # the run is training, and has deleted an old checkpoint
-    return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
-
-
-def load_model(config: dict[str, Any], vocab_size: int, checkpoint: Path) -> nn.Module:
-    """Built without memory for its weights, which come from the file."""
-    with torch.device("meta"):
-        model = build_model(model_config(config["model"]), vocab_size)
+    checkpoint = find(run, which)
+    with torch.device("meta"):  # no memory for its weights, which come from the file
+        model = build_model(model_config(config["model"]), tokenizer.vocab_size)
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
-    return assign_weights(model, tensors)
+    return LoadedRun(assign_weights(model, tensors).eval(), tokenizer, config, step_of(checkpoint))
 
 
 def assign_weights(model: Any, tensors: Tensors) -> nn.Module:

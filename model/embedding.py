@@ -10,8 +10,6 @@ from model.attend import soft_cap
 from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm, MakeNorm
 
-TypeVocabSize = Annotated[int, Bounds(least=0)]
-
 
 class Embedding(nn.Module):
     """Token embeddings, optionally scaled as in the original Transformer, or with segments as in
@@ -22,7 +20,7 @@ class Embedding(nn.Module):
         vocab_size: int,
         d_model: int,
         scale_by_sqrt_d: bool = False,
-        type_vocab_size: TypeVocabSize = 0,
+        type_vocab_size: Annotated[int, Bounds(least=0)] = 0,
     ):
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model)
@@ -33,9 +31,7 @@ class Embedding(nn.Module):
         if tokens_BT.ndim != 2:
             raise ValueError(f"tokens must be a tensor of (B, T), not {tuple(tokens_BT.shape)}")
         if self.types is None and types_BT is not None:
-            raise ValueError(
-                "types need segment embeddings, but model.embedding.type_vocab_size is 0"
-            )
+            raise ValueError("types need model.embedding.type_vocab_size above 0")
 
         x = self.table(tokens_BT)
         if self.scale is not None:

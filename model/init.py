@@ -59,7 +59,6 @@ def initialize_weights(model: Any, scheme: str) -> None:
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
-
         std = std_rule(name, matrix, model, stds)
         if isinstance(std, str):
             std = RULES[std](matrix.weight.shape, n_residual_writes[name.split(".")[0]])

@@ -114,8 +114,7 @@ def loss(
     """The summed loss over all targets, and how many there are. Pass `count` where it is known, to
     avoid a synchronization on a GPU; it must be exact, because only that many targets are read."""
     if targets.shape != hidden.shape[:-1]:
-        shapes = f"targets are {tuple(targets.shape)} and hidden is {tuple(hidden.shape)}"
-        raise ValueError(f"{shapes}; all but its last axis must be the same")
+        raise ValueError(f"targets are {tuple(targets.shape)}, but hidden {tuple(hidden.shape)}")
 
     hidden = hidden.flatten(0, -2)
     targets = targets.flatten()

@@ -59,5 +59,4 @@ def norm_factory(config: ModelConfig) -> MakeNorm:
     def norm(width: int = config.d_model) -> nn.Module:
         return build("model.norm", NORMS, config.norm, {"width": width})
 
-    norm()  # an invalid config fails here, under its own name and not that of a part with norms
     return norm

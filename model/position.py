@@ -94,9 +94,7 @@ class Llama3Scaling:
 
     def __post_init__(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
-            raise ValueError(
-                f"low_freq_factor must be below high_freq_factor ({self.high_freq_factor})"
-            )
+            raise ValueError("low_freq_factor must be below high_freq_factor")
 
     def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
         turns = self.original_max_position * inv_freq / (2 * math.pi)
@@ -118,9 +116,7 @@ class YarnScaling:
 
     def __post_init__(self) -> None:
         if self.beta_fast <= self.beta_slow:
-            raise ValueError(
-                f"beta_slow ({self.beta_slow}) must be below beta_fast ({self.beta_fast})"
-            )
+            raise ValueError("beta_slow must be below beta_fast")
 
     def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
         pairs = len(inv_freq)

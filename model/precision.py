@@ -10,7 +10,6 @@ import torch
 from model import cpu
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-DEVICES = ("auto", "cpu", "cuda", "mps")
 
 # dense 16-bit FLOP/s of GPUs by words of their name, as published by the vendor
 PEAKS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
@@ -42,22 +41,21 @@ class Precision(NamedTuple):
 
 
 def choose_device(name: str) -> torch.device:
-    gpu = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
-    if name not in DEVICES and not gpu:
-        choices = ", ".join(DEVICES)
-        raise ValueError(f"device is {name!r}; choose one of: {choices}, or a GPU such as cuda:1")
-
     if name == "auto":
-        device = torch.accelerator.current_accelerator(check_available=True)
-        return device if device and device.type in DEVICES else torch.device("cpu")
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return found if found and found.type in ("cuda", "mps") else torch.device("cpu")
+    if not re.fullmatch(r"cpu|mps|cuda(:(0|[1-9]\d*))?", name):
+        choices = "auto, cpu, cuda, mps, or a GPU such as cuda:1"
+        raise ValueError(f"device is {name!r}; choose one of: {choices}")
+
     device = torch.device(name)
     if device.type != "cpu" and not torch.get_device_module(device).is_available():
         raise ValueError(f"device={name}, but torch finds none; choose device=auto or cpu")
 
-    n_gpus = torch.cuda.device_count()
-    if gpu and int(gpu[1]) >= n_gpus:
-        raise ValueError(f"device={name}, but there are {n_gpus} GPUs; the first is cuda:0")
-    if gpu:
+    if device.index is not None:
+        n_gpus = torch.cuda.device_count()
+        if device.index >= n_gpus:
+            raise ValueError(f"device={name}, but there are {n_gpus} GPUs; the first is cuda:0")
         torch.cuda.set_device(device)  # of which memory is asked, too
     return device
 

@@ -148,11 +148,11 @@ def draw_mask(record: TensorRecord) -> list[str]:
 
 def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
-    settings = "config overrides, as for train.py"
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=settings)
-    parser.add_argument("--mask", action="store_true", help="draw which keys each query attends to")
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
+    add("--mask", action="store_true", help="draw which keys each query attends to")
     padded = "padding tokens of the second sequence"
-    parser.add_argument("--padding", type=int, choices=range(6), default=0, help=padded)
+    add("--padding", type=int, choices=range(6), default=0, help=padded)
     options = parser.parse_intermixed_args(args)
 
     config = compose(["size=tiny", *options.overrides]).model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from configs.registry import Count, Natural, build, check_value, construct, from_dict
+from configs.registry import build, construct
 from configs.schema import EncoderSizes, ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
@@ -25,16 +25,14 @@ Caches = list[LayerCache]
 
 
 def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
-    attention = build("model.attention", ATTENTIONS, config.attention, shared | {"memory": None})
-    ffn = build("model.ffn", FFNS, config.ffn, shared)
-    cross = None
+    parts = dict(shared)
+    parts["attention"] = build("model.attention", ATTENTIONS, config.attention, shared)
+    parts["ffn"] = build("model.ffn", FFNS, config.ffn, shared)
     if memory_width is not None:
         widths = shared | {"memory": (memory_width, memory_width)}
-        options = config.cross_attention
-        cross = build("model.cross_attention", ATTENTIONS, options, widths, needs="memory")
-
-    parts = {"attention": attention, "ffn": ffn, "cross": cross}
-    return build("model.block", BLOCKS, config.block, shared | parts)
+        node = config.cross_attention
+        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
+    return build("model.block", BLOCKS, config.block, parts)
 
 
 class Stack(nn.Module):
@@ -44,12 +42,12 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         norm = norm_factory(config)
-        names = ("d_model", "n_heads", "context_length", "dropout")
-        shared = {name: getattr(config, name) for name in names} | {"causal": causal, "norm": norm}
+        shared: dict[str, Any] = {"causal": causal, "norm": norm, "memory": None, "cross": None}
+        for name in ("d_model", "n_heads", "context_length", "dropout"):
+            shared[name] = getattr(config, name)
         blocks = [make_block(config, shared, memory_width) for _ in range(config.n_layers)]
 
         self.causal = causal
-        self.has_memory = memory_width is not None
         self.blocks = nn.ModuleList(blocks)
         self.sliding_window = blocks[0].attention.sliding_window
         shared["rotary_dim"] = blocks[0].attention.rotary_dim
@@ -70,14 +68,16 @@ class Stack(nn.Module):
     ) -> Tensor:
         """visible: (B, S), false at padding, with a column for each cached token; once given, it
         must be given at every later step. memory_visible: the same for the memory."""
-        if (memory is not None) != self.has_memory:
-            raise ValueError("pass a memory if, and only if, the stack has cross-attention")
-
         q_pos, k_pos = self.positions(x, visible, caches)
-        bias = self.position.bias(q_pos, k_pos)
-        options: Any = {"causal": self.causal, "sliding_window": self.sliding_window}
         context = AttentionContext(
-            mask=make_mask(q_pos, k_pos, visible=visible, bias=bias, **options),
+            mask=make_mask(
+                q_pos,
+                k_pos,
+                causal=self.causal,
+                sliding_window=self.sliding_window,
+                visible=visible,
+                bias=self.position.bias(q_pos, k_pos),
+            ),
             rotate=self.position.rotary(x, q_pos),
             memory=memory,
             memory_mask=make_cross_mask(memory_visible),
@@ -96,17 +96,13 @@ class Stack(nn.Module):
         end = start + x.shape[1]
         limit = self.position.max_positions
         if limit is not None and end > limit:
-            learned = f"learned positions end at model.context_length ({limit})"
-            raise ValueError(f"{end} positions, but {learned}")
+            raise ValueError(f"{end} positions, but model.context_length is {limit}")
 
         k_pos = torch.arange(end, device=x.device)[None]
         if visible is not None:
             # count from the first visible token, so that left padding changes nothing
             k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
         return k_pos[:, start:], k_pos
-
-    def new_caches(self, size: int | None) -> Caches:
-        return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in self.blocks]
 
 
 class Transformer(nn.Module):
@@ -121,6 +117,7 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
+        self.n_layers = config.n_layers
         self.embedding: Embedding = construct(
             "model.embedding: ", Embedding, config.embedding, sizes
         )
@@ -130,6 +127,11 @@ class Transformer(nn.Module):
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
         return logits_BTV
+
+    def new_caches(self, size: int) -> Caches:
+        """For decoding up to `size` tokens."""
+        layers = range(self.n_layers)
+        return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in layers]
 
 
 class Decoder(Transformer):
@@ -145,9 +147,6 @@ class Decoder(Transformer):
         self, tokens: Tensor, *, visible: Tensor | None = None, caches: Caches | None = None
     ) -> Tensor:
         return self.stack(self.embedding(tokens), visible=visible, caches=caches)
-
-    def new_caches(self, size: int | None) -> Caches:
-        return self.stack.new_caches(size)
 
 
 class Encoder(Transformer):
@@ -174,12 +173,7 @@ class EncoderDecoder(Transformer):
         encoder = replace(config, **own_sizes)
 
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
-        try:
-            self.encoder = Stack(encoder, causal=False)
-        except (
-            ValueError
-        ) as error:  # the decoder took the same parts: the encoder's sizes are wrong
-            raise ValueError(f"model.encoder: {error}") from None
+        self.encoder = Stack(encoder, causal=False)
 
         # source and target share an embedding if they have the same width
         self.source_embedding: Embedding | None = None
@@ -203,9 +197,6 @@ class EncoderDecoder(Transformer):
         memory_BSC = self.encode(source, visible=source_visible)
         return self.decode(tokens, memory_BSC, memory_visible=source_visible)
 
-    def new_caches(self, size: int | None) -> Caches:
-        return self.decoder.new_caches(size)
-
 
 ARCHITECTURES: dict[str, type[Transformer]] = {
     "decoder": Decoder,
@@ -217,9 +208,6 @@ ARCHITECTURES: dict[str, type[Transformer]] = {
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """A new model. Its weights depend on the seed alone, not on the global random state."""
     check_config(config)
-    check_value("vocab_size", vocab_size, Count)
-    check_value("seed", seed, Natural)
-
     drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
     with torch.random.fork_rng(devices=[]), drawing:
         torch.default_generator.manual_seed(seed)
@@ -245,26 +233,14 @@ def check_config(config: ModelConfig) -> None:
     kind = config.kind
     if kind not in ARCHITECTURES:
         raise ValueError(f"model.kind is {kind!r}; choose one of: {', '.join(ARCHITECTURES)}")
-    from_dict(ModelConfig, asdict(config), "model.")
+    if kind == "encoder_decoder" and config.cross_attention is None:
+        raise ValueError(f"an {kind} needs attention@model.cross_attention, such as mha")
 
-    if kind == "encoder_decoder":
-        if config.cross_attention is None:
-            raise ValueError(
-                f"an {kind} needs cross-attention; add attention@model.cross_attention=mha"
-            )
-    elif config.cross_attention is not None:
-        raise ValueError(f"model.cross_attention is for an encoder_decoder; model.kind is {kind}")
-    elif config.encoder != EncoderSizes(None, None, None):
-        raise ValueError(
-            f"model.encoder sets the encoder of an encoder_decoder; model.kind is {kind}"
-        )
-
-    has_types = bool(config.embedding.get("type_vocab_size"))
-    if kind != "encoder" and has_types:
-        raise ValueError(f"model.embedding.type_vocab_size is for encoders; model.kind is {kind}")
-    scaled = config.embedding.get("scale_by_sqrt_d")
-    added = has_types or config.position.get("kind") in ("learned", "sinusoidal")
-    if config.embedding_norm and scaled and not added:
-        raise ValueError(
-            "model.embedding_norm undoes model.embedding.scale_by_sqrt_d: set one to false"
-        )
+    only_for = {
+        "cross_attention": ("encoder_decoder", config.cross_attention is not None),
+        "encoder": ("encoder_decoder", config.encoder != EncoderSizes(None, None, None)),
+        "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
+    }
+    for key, (owner, is_set) in only_for.items():
+        if is_set and kind != owner:
+            raise ValueError(f"model.{key} is for an {owner}; model.kind is {kind}")

@@ -19,11 +19,7 @@ class Hypothesis(NamedTuple):
     ids: list[int]
     logprobs: list[float]  # of each id
 
-    def score(
-        self,
-        length: int,
-        length_penalty: float,
-    ) -> float:
+    def score(self, length: int, length_penalty: float) -> float:
         """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
         return sum(self.logprobs) / length**length_penalty
 
@@ -45,19 +41,24 @@ def beam_search(
         raise ValueError(f"beam search needs an encoder_decoder; this model is a {model.kind}")
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, LengthPenalty)
+
     state = DecodingState(model, prompts, sources, max_new_tokens)
+
     active = [Hypothesis([], [])]
     best = active[0]
     best_score = -math.inf
+
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = at_least_float32(state.next_logits()).log_softmax(-1)
         sums_B1 = logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
         totals = (logprobs_BV + sums_B1).flatten()
+
         # twice as many as beams, so that enough remain where each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
             raise FloatingPointError(NOT_FINITE)
+
         rows = []
         longer: list[Hypothesis] = []
         for rank, index in enumerate(top.tolist()):
@@ -72,13 +73,13 @@ def beam_search(
             elif len(longer) < beams:
                 rows.append(row)
                 longer.append(hypothesis)
+
         # at best each further token has probability 1
         lengths = (length + 1, max_new_tokens)
-        bounds = []
-        for hypothesis in longer:
-            bounds += [hypothesis.score(n, length_penalty) for n in lengths]
+        bounds = [h.score(n, length_penalty) for h in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             break
+
         state.select_rows(rows)
         state.append([h.ids[-1] for h in longer])
         active = longer

@@ -16,14 +16,10 @@ NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
 Rows = list[list[int]]  # of token ids
 
 
-def left_pad(
-    rows: Rows,
-    model: Any,
-) -> tuple[Tensor, Tensor | None]:
+def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
     """(tokens, visible); visible is None where nothing is padded. Token ids are checked here, where
     they enter, so that no forward pass needs to."""
     table = model.embedding.table
-    longest = max(map(len, rows))
     for row in rows:
         if not 1 <= len(row) <= model.context_length:
             limit = f"the context length is {model.context_length}"
@@ -31,15 +27,13 @@ def left_pad(
         if min(row) < 0 or max(row) >= table.num_embeddings:
             ids = f"{min(row)} to {max(row)}"
             raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
-    padding = [longest - len(row) for row in rows]
-    padded = [[0] * n + row for n, row in zip(padding, rows, strict=True)]
-    device = table.weight.device
-    tokens = torch.tensor(padded, device=device)
-    if not any(padding):
+
+    longest = max(map(len, rows))
+    padded = [[-1] * (longest - len(row)) + row for row in rows]
+    tokens = torch.tensor(padded, device=table.weight.device)
+    if min(map(len, rows)) == longest:
         return tokens, None
-    first_B = torch.tensor(padding, device=device)
-    slots = torch.arange(longest, device=device)
-    return tokens, slots >= first_B[:, None]
+    return tokens.clamp(min=0), tokens >= 0
 
 
 class DecodingState:
@@ -50,11 +44,7 @@ class DecodingState:
     memory: Tensor | None = None
 
     def __init__(
-        self,
-        model: Any,
-        prompts: Rows,
-        sources: Rows | None,
-        max_new_tokens: int,
+        self, model: Any, prompts: Rows, sources: Rows | None, max_new_tokens: int
     ) -> None:
         if model.training:
             raise ValueError("the model is in training mode: call model.eval() first")
@@ -64,11 +54,13 @@ class DecodingState:
         if len(sources or []) != expected:
             raise ValueError(f"a {model.kind} needs {expected} sources for these prompts")
         check_value("max_new_tokens", max_new_tokens, Count)
+
         self.model = model
         self.rows = [list(row) for row in prompts]
         longest = max(map(len, prompts)) + max_new_tokens
         self.size = min(model.context_length, longest)
         self.prefill()
+
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
             self.memory = model.encode(tokens, visible=self.memory_visible)
@@ -77,12 +69,7 @@ class DecodingState:
         self.tokens, self.visible = left_pad(self.rows, self.model)
         self.caches = self.model.new_caches(self.size)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        rows: Any = slice(None),
-        **options: Any,
-    ) -> Tensor:
+    def hidden(self, tokens: Tensor, rows: Any = slice(None), **options: Any) -> Tensor:
         if self.memory is None:
             return self.model.hidden(tokens, **options)
         if self.memory_visible is not None:
@@ -91,11 +78,7 @@ class DecodingState:
 
     def next_logits(self) -> Tensor:
         """The logits of the next token of each row."""
-        hidden = self.hidden(
-            self.tokens,
-            visible=self.visible,
-            caches=self.caches,
-        )
+        hidden = self.hidden(self.tokens, visible=self.visible, caches=self.caches)
         return self.model.head(hidden[:, -1])
 
     def append(self, ids: list[int]) -> None:
@@ -105,11 +88,14 @@ class DecodingState:
             row.append(ids[number])
             if len(row) > self.model.context_length:
                 full.append(number)
+
         new_B1 = torch.tensor(ids)[:, None]
         self.tokens = new_B1.to(self.tokens.device, non_blocking=True)
+
         if self.visible is not None:
             is_new_B1 = torch.ones_like(self.visible[:, :1])
             self.visible = torch.cat([self.visible, is_new_B1], 1)
+
         if full:
             self.slide(full)
 
@@ -119,13 +105,16 @@ class DecodingState:
         half = self.model.context_length // 2 or 1
         for number in full:
             self.rows[number] = self.rows[number][-half:]
+
         if self.visible is None:  # then all rows are full
             return self.prefill()
+
         slots = max(map(len, self.rows)) - 1
         self.visible = self.visible[:, -slots - 1 :]
         self.visible[full, : slots + 1 - half] = False
         for layer in self.caches:
             layer.self_attn.keep_last(slots)
+
         if half > 1:
             newer = [self.rows[number][:-1] for number in full]
             tokens, _ = left_pad(newer, self.model)
@@ -166,26 +155,32 @@ def decode(
     """
     state = DecodingState(model, prompts, sources, max_new_tokens)
     row_ids = range(len(prompts)) if row_ids is None else row_ids
+
     ended = [False] * len(prompts)
     seen_BV = None
+
     for step in range(max_new_tokens):
         logits_BV = state.next_logits()
         if step == 0 and sampling.repetition_penalty != 1:
             seen_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
             for row, seen_V in zip(prompts, seen_BV, strict=True):
                 seen_V[row] = True
+
         uniforms = []
         if sampling.temperature > 0:
             uniforms = [uniform(sampling.seed, n, step) for n in row_ids]
         new_B1 = sample_next(logits_BV, seen_BV, uniforms, sampling)[:, None]
         if seen_BV is not None:
             seen_BV.scatter_(1, new_B1, True)
+
         logprobs_BV = at_least_float32(logits_BV).log_softmax(-1)
         logprobs = logprobs_BV.gather(1, new_B1)[:, 0].tolist()
         if any(map(math.isnan, logprobs)):
             raise FloatingPointError(NOT_FINITE)
+
         ids = new_B1[:, 0].tolist()
         state.append(ids)
+
         new = [None if done else i for done, i in zip(ended, ids, strict=True)]
         yield DecodeStep(new, logprobs)
         ended = [i is None or i in stop for i in new]
@@ -193,10 +188,6 @@ def decode(
             return
 
 
-def generate(
-    model: nn.Module,
-    prompts: Rows,
-    **options: Any,
-) -> Iterator[list[int | None]]:
+def generate(model: nn.Module, prompts: Rows, **options: Any) -> Iterator[list[int | None]]:
     """The ids of decode(), with the same options: a list with one id per row for each step."""
     return (step.ids for step in decode(model, prompts, **options))

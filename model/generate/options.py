@@ -4,7 +4,6 @@ import re
 import sys
 from argparse import Namespace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
@@ -43,7 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true"},
     "TEXT": {"action": "append", "metavar": "TEXT"},
     "NAME": {"default": "auto", "metavar": "NAME"},
-    "PATH": {"type": Path, "metavar": "PATH"},
+    "PATH": {"type": expand_user, "metavar": "PATH"},
     "N": {"type": int, "metavar": "N"},
     "X": {"type": float, "metavar": "X"},
 }
@@ -61,13 +60,7 @@ def make_parser() -> ArgumentParser:
     for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", OPTIONS):
         group = inputs if flag in INPUTS else parser
         group.add_argument(flag, help=text, **SETTINGS[metavar])
-    parser.set_defaults(
-        checkpoint="latest",
-        max_new_tokens=200,
-        stop=[],
-        n=1,
-        length_penalty=1.0,
-    )
+    parser.set_defaults(checkpoint="latest", max_new_tokens=200, stop=[], n=1, length_penalty=1.0)
     return parser
 
 
@@ -80,25 +73,20 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         if near:
             hint = f"did you mean --{near[0]}?".replace("_", "-")
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
-    for name, value in vars(options).items():
-        if isinstance(value, Path):
-            setattr(options, name, expand_user(value))
+
     if "" in options.stop:
         raise ValueError("--stop is empty")
     check_value("--n", options.n, Count)
-    check_value("--max-new-tokens", options.max_new_tokens, Count)
     return options
 
 
-def choose_sampling(
-    options: Namespace,
-    temperature: float,
-) -> Sampling:
+def choose_sampling(options: Namespace, temperature: float) -> Sampling:
     """The options of sampling, with this default temperature."""
     values = {"temperature": temperature}
     for name in vars(Sampling()):
         if vars(options)[name] is not None:
             values[name] = vars(options)[name]
+
     sampling = from_dict(Sampling, values)
     is_greedy = sampling.temperature == 0
     if is_greedy and (options.n > 1 or values.keys() & {"top_k", "top_p", "min_p"}):
@@ -106,6 +94,7 @@ def choose_sampling(
             "greedy decoding (temperature 0) has one result: "
             "set --temperature, or remove --n, --top-k, --top-p and --min-p"
         )
+
     if options.beams is not None and not is_greedy:
         raise ValueError("--beams does not sample: remove --temperature")
     return sampling
@@ -118,6 +107,7 @@ def read_texts(options: Namespace) -> list[str]:
         return options.prompt or options.source
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
+
     try:
         data = file.read_bytes() if file else sys.stdin.buffer.read()
         text = data.decode("utf-8-sig")

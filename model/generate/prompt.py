@@ -24,11 +24,7 @@ def with_specials(text: str) -> Any:
     return library
 
 
-def encode_marks(
-    text: str,
-    tokenizer: Tokenizer,
-    marks: Sequence[int],
-) -> list[int]:
+def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[int]:
     """The ids of a text with these marks, in turn, in place of [MASK]. An imported tokenizer
     decides which white space belongs to a mark, and how the text behind it begins."""
     first, *rest = text.split(MASK) if marks else [text]
@@ -37,6 +33,7 @@ def encode_marks(
         for mark, piece in zip(cycle(marks), rest, strict=False):
             first += library.id_to_token(mark) + piece
         return library.encode(first, add_special_tokens=False).ids
+
     ids = tokenizer.encode(first).tolist()
     for mark, piece in zip(cycle(marks), rest, strict=False):
         ids += [mark, *tokenizer.encode(piece).tolist()]
@@ -44,20 +41,13 @@ def encode_marks(
 
 
 def encode_prompt(
-    text: str,
-    tokenizer: Tokenizer,
-    context_length: int,
-    slide: bool,
-    template: Sequence[list[int]],
+    text: str, tokenizer: Tokenizer, context_length: int, slide: bool, template: Sequence[list[int]]
 ) -> list[int]:
     """The ids of a text in its template, none for a text without any. [MASK] becomes the mask
     token, the sentinels of span corruption in turn, or, for other models, ordinary text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a byte of the command line that is not text
-        raise ValueError("the prompt is not UTF-8") from None
     count = text.count(MASK)
     sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
+
     if "mask" in tokenizer.specials:
         marks = [tokenizer.specials["mask"]]
     elif count > len(sentinels) > 0:
@@ -65,6 +55,7 @@ def encode_prompt(
         raise ValueError(f"the prompt has {count} {MASK}; {known}")
     else:
         marks = sentinels[:count]
+
     ids = encode_marks(text, tokenizer, marks)
     before, after = template
     room = context_length - len(before) - len(after)
@@ -81,16 +72,14 @@ class Filled(NamedTuple):
 
 
 @torch.inference_mode()
-def fill_masks(
-    model: nn.Module,
-    rows: Rows,
-    specials: dict[str, int],
-) -> Iterator[Filled]:
+def fill_masks(model: nn.Module, rows: Rows, specials: dict[str, int]) -> Iterator[Filled]:
     """Masks stand for text: no special token fills one in."""
     tokens, visible = left_pad(rows, model)
     logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
     logprobs_BTV[..., list(specials.values())] = -math.inf
+
     top = logprobs_BTV.topk(min(TOP_K, logprobs_BTV.shape[-1]))
+
     for number, row in enumerate(rows):
         ids = list(row)
         predictions = []

@@ -34,27 +34,21 @@ def at_least_float32(logits_BV: Tensor) -> Tensor:
     return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
 
 
-def apply_repetition_penalty(
-    logits_BV: Tensor,
-    seen_BV: Tensor,
-    penalty: float,
-) -> Tensor:
+def apply_repetition_penalty(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
     """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
     logits_BV = at_least_float32(logits_BV)
     lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(seen_BV, lower_BV, logits_BV)
 
 
-def filter_logits(
-    logits_BV: Tensor,
-    sampling: Sampling,
-) -> Tensor:
+def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped
     together."""
     vocab_size = logits_BV.shape[-1]
     top_k = min(sampling.top_k or vocab_size, vocab_size)
     # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
     top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p
+
     if top_k < vocab_size or top_p < 1:
         ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
@@ -62,26 +56,20 @@ def filter_logits(
         kept = (before < top_p).sum(-1, keepdim=True).clamp(min=1)
         least_B1 = ordered.gather(-1, kept - 1)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
+
     if sampling.min_p is not None:
         least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
     return logits_BV
 
 
-def uniform(
-    seed: int,
-    row_id: int,
-    step: int,
-) -> float:
+def uniform(seed: int, row_id: int, step: int) -> float:
     """A number in [0, 1) that depends on nothing else."""
     return random.Random(f"{seed} {row_id} {step}").random()
 
 
 def sample_next(
-    logits_BV: Tensor,
-    seen_BV: Tensor | None,
-    uniforms: Sequence[float],
-    sampling: Sampling,
+    logits_BV: Tensor, seen_BV: Tensor | None, uniforms: Sequence[float], sampling: Sampling
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row has already, None without a
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
@@ -89,17 +77,20 @@ def sample_next(
         logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
+
     logits_BV = at_least_float32(logits_BV)
     # the largest becomes 0, which no temperature can overflow
     logits_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
     tiny = torch.finfo(logits_BV.dtype).tiny
     logits_BV = logits_BV / max(sampling.temperature, tiny)
     probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
+
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
     device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
     cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
     uniforms_B1 = torch.tensor(uniforms, dtype=torch.float64)[:, None]
     targets_B1 = uniforms_B1.to(device, non_blocking=True) * cdf_BV[:, -1:]
+
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
     last = cdf_BV.shape[-1] - 1  # which NaN is beyond
     return drawn_B1[:, 0].clamp(max=last).to(logits_BV.device)

@@ -9,10 +9,7 @@ class TextStream:
     a character or of a stop string."""
 
     def __init__(
-        self,
-        tokenizer: Any,
-        stops: Sequence[str] = (),
-        prefix: Sequence[int] = (),
+        self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()
     ) -> None:
         self.decode = tokenizer.incremental_decoder(prefix)
         self.end_ids = tokenizer.end_ids
@@ -20,6 +17,7 @@ class TextStream:
         self.sentinels = {
             i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")
         }
+
         self.stops = stops
         self.text = ""
         self.pending = ""  # perhaps the beginning of a stop string
@@ -27,11 +25,7 @@ class TextStream:
         self.logprobs: list[float] = []
         self.finish_reason: str | None = None  # eos, stop or length
 
-    def push(
-        self,
-        i: int | None,
-        logprob: float = 0.0,
-    ) -> str:
+    def push(self, i: int | None, logprob: float = 0.0) -> str:
         """The text that is certain with the next id. A finished stream ignores it."""
         if self.finish_reason or i is None:
             return ""
@@ -39,14 +33,17 @@ class TextStream:
         self.logprobs.append(logprob)
         if i in self.end_ids:
             return self.finish("eos")
+
         if i in self.sentinels:
             self.pending += self.decode([], final=True) + self.sentinels[i]
         else:
             self.pending += self.decode([i])
+
         places = [self.pending.find(stop) for stop in self.stops if stop in self.pending]
         if places:
             self.finish_reason = "stop"
             return self.emit(min(places))
+
         # wait for as much as may begin a stop string
         for start in range(len(self.pending)):
             if any(stop.startswith(self.pending[start:]) for stop in self.stops):

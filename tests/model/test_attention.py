@@ -1,4 +1,5 @@
-"""Multi-head attention: against torch.nn.MultiheadAttention, a worked example, and each option."""
+"""Multi-head attention: against torch.nn.MultiheadAttention, and each option. (A worked example is
+in model/README.md.)"""
 
 import pytest
 import torch
@@ -55,25 +56,6 @@ def test_padding_equals_torch():
     assert_same(padded[visible], expected[visible])
 
 
-def test_worked_example():
-    """Two tokens of width four, by hand: 4 = [1,2].[2,1], 11 = [1,2].[3,4], and so on."""
-    x = torch.tensor([[[1.0, 2, 3, 4], [4, 3, 2, 1]]])
-    one = MultiHeadAttention(4, 1, head_dim=2)
-    one.query.weight.data = one.value.weight.data = torch.eye(2, 4)
-    one.key.weight.data = torch.eye(2, 4).flip(0)
-    one.out.weight.data = torch.eye(4, 2)
-    q = one.query(x)
-    k = one.key(x)
-    assert q.tolist() == [[[1, 2], [4, 3]]]
-    assert k.tolist() == [[[2, 1], [3, 4]]]
-    assert (q @ k.mT).tolist() == [[[4, 11], [11, 24]]]
-    weights = attention_weights(q[:, None], k[:, None], Mask())
-    expected = torch.tensor([[0.00704, 0.99296], [0.00010, 0.99990]])
-    torch.testing.assert_close(weights[0, 0], expected, rtol=0, atol=5e-6)
-    expected = torch.tensor([[3.97889, 2.99296], [3.99969, 2.99990]])
-    torch.testing.assert_close(one(x, mask=Mask())[0, :, :2], expected, rtol=0, atol=5e-6)
-
-
 @pytest.mark.parametrize("group", [2, 4, None])
 def test_grouped_heads_equal_repeated_heads(group):
     grouped = MultiHeadAttention(24, 4, queries_per_kv=group).double()
@@ -107,12 +89,11 @@ def test_all_widths_are_independent():
     assert_same(attention(x, keys, values, mask=Mask()), expected)
 
 
-@pytest.mark.parametrize(("kind", "axes"), [("head", (-1,)), ("full", (1, -1))])
-def test_qk_norm_per_head_and_over_all_heads(kind, axes):
-    attention = MultiHeadAttention(24, 4, qk_norm=kind, norm=LayerNorm).double()
+def test_qk_norm_is_per_head():
+    attention = MultiHeadAttention(24, 4, qk_norm="head", norm=LayerNorm).double()
     q = attention.query(randn(B, T, 24)).unflatten(-1, (4, 6)).transpose(1, 2)
-    centered = q - q.mean(axes, keepdim=True)
-    variance = centered.square().mean(axes, keepdim=True)
+    centered = q - q.mean(-1, keepdim=True)
+    variance = centered.square().mean(-1, keepdim=True)
     assert_same(attention.query_norm(q), centered / (variance + 1e-5).sqrt())
 
 

@@ -32,7 +32,7 @@ def test_decoder(attention, position, monkeypatch):
     net.register_forward_hook(lambda module, inputs, logits: outputs.append(logits))
     maps = attention_maps(net, {"tokens": text[0].tolist()})
     assert torch.equal(outputs[0], expected), "maps changed the logits"
-    assert [layer.name for layer in maps] == ["layer 1", "layer 2"]
+    assert [layer.name for layer in maps] == [f"stack.blocks.{i}.attention" for i in (0, 1)]
     check_weights(maps)
     assert all((layer.weights_HTS.triu(1) == 0).all() for layer in maps)
 
@@ -43,13 +43,13 @@ def test_encoder_decoder():
     target = [3, 2, 1, 4, 5]
     maps = attention_maps(alive(tiny("encoder_decoder")), {"source": source, "tokens": target})
     assert [(layer.name, layer.queries, layer.keys) for layer in maps] == [
-        ("encoder 1", source, source),
-        ("encoder 2", source, source),
-        ("encoder 3", source, source),
-        ("decoder 1", target, target),
-        ("decoder 1 to source", target, source),
-        ("decoder 2", target, target),
-        ("decoder 2 to source", target, source),
+        ("encoder.blocks.0.attention", source, source),
+        ("encoder.blocks.1.attention", source, source),
+        ("encoder.blocks.2.attention", source, source),
+        ("decoder.blocks.0.attention", target, target),
+        ("decoder.blocks.0.cross", target, source),
+        ("decoder.blocks.1.attention", target, target),
+        ("decoder.blocks.1.cross", target, source),
     ]
     check_weights(maps)
 

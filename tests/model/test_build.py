@@ -1,7 +1,6 @@
 """Building models: invalid configs are rejected; stacks and embeddings are wired as configured."""
 
 import pytest
-import torch
 
 from configs.schema import EncoderSizes
 from model.transformer import build_model
@@ -38,25 +37,21 @@ def encoder(d_model=None, n_layers=None, n_heads=None):
 
 
 CROSS = {"kind": "encoder_decoder", "cross_attention": None}
-SCALED = {"embedding": {"scale_by_sqrt_d": True}, "embedding_norm": True}
 MHA = part("attention", "mha")
 
 # the model as a whole
 WHOLE = [
     ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_"),
-    ({"n_layers": 0}, "model.n_layers is 0; expected an integer at least 1"),
     ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
     ({"cross_attention": MHA}, "cross_attention is for an encoder_decoder; model.kind is decoder"),
-    (encoder(n_layers=3) | {"kind": "decoder"}, "model.encoder sets the encoder of an encoder_dec"),
-    ({"embedding": {"type_vocab_size": 2}}, "type_vocab_size is for encoders; model.kind is dec"),
-    (SCALED | rope(), "model.embedding_norm undoes model.embedding.scale_by_sqrt_d"),
-    (CROSS, "an encoder_decoder needs cross-attention"),
+    (encoder(n_layers=3) | {"kind": "decoder"}, "model.encoder is for an encoder_decoder; model.k"),
+    ({"embedding": {"type_vocab_size": 2}}, "type_vocab_size is for an encoder; model.kind is dec"),
+    (CROSS, "an encoder_decoder needs attention@model.cross_attention, such as mha"),
     (
         CROSS | {"cross_attention": part("attention", "mla")},
         "cross_attention.*'mla'.*mha, gqa, mqa",
     ),
     (CROSS | {"cross_attention": MHA | {"sliding_window": 4}}, "sliding_window does not apply"),
-    (encoder(50, 1, 3), r"model.encoder: .* d_model \(50\) must be a multiple of"),
 ]
 
 # one part
@@ -67,21 +62,13 @@ PARTS = [
         r"unknown setting model.attention \(mla\): sliding_window;",
     ),
     (attention(queries_per_kv=3), r"model.attention \(gqa\): n_heads \(4\) must be a multiple of"),
-    (attention(qk_norm="heads"), "qk_norm is 'heads'; expected none or head or full"),
+    (attention(qk_norm="heads"), "qk_norm is 'heads'; expected none or head"),
     ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
-    # not under the name of the attention, which uses the norm, too
-    (swap("norm", "rmsnorm", eps=0.0) | attention("mha_qknorm"), r"^model.norm \(rmsnorm\): eps"),
-    (
-        swap("block", "pre", final=True),
-        "unknown setting model.block .pre.: final; the known ones are: none",
-    ),
-    (ffn(d_ff=64), r"set either expansion \(2.6667\) or d_ff \(64\), and the other to null"),
-    (ffn(expansion=None, d_ff=7), r"d_ff \(7\) must be a multiple of multiple_of \(32\)"),
-    (
-        {"head": {"shared": True}},
-        "unknown setting model.head: shared; the known ones are: tie_weights",
-    ),
+    (swap("norm", "rmsnorm", eps=0.0), r"model.norm \(rmsnorm\): eps is 0.0"),
+    (swap("block", "pre", final=True), "unknown setting model.block .pre.: final; the known ones"),
+    (ffn(d_ff=64), r"set expansion \(2.6667\) or d_ff \(64\), the other to null"),
+    ({"head": {"shared": True}}, "unknown setting model.head: shared; the known ones are: tie"),
     (rope(rotary_fraction=0.4), r"rotary_fraction \(0.4\) of 8 is 3 channels; rope needs an even"),
     (rope(rope_theta=1.0), "rope_theta is 1.0; expected a number above 1"),
     (rope(scaling={"kind": "linear"}), r"scaling \(linear\): factor is missing"),
@@ -89,11 +76,10 @@ PARTS = [
         scaled_rope("linear", kind="ntk"),
         "scaling.kind is 'ntk'; choose one of: none, linear, llama",
     ),
-    (scaled_rope("yarn", beta_slow=32.0), r"beta_slow \(32.0\) must be below beta_fast \(32.0\)"),
-    (scaled_rope("llama3", low_freq_factor=4.0), r"low_freq_factor must be below high_freq_factor"),
+    (scaled_rope("yarn", beta_slow=32.0), "beta_slow must be below beta_fast"),
+    (scaled_rope("llama3", low_freq_factor=4.0), "low_freq_factor must be below high_freq_factor"),
     (swap("position", "sinusoidal") | {"d_model": 7, "n_heads": 1}, "an even d_model, not 7"),
     (relative(num_buckets=5), r"num_buckets \(5\) must be even and < max_distance"),
-    (relative(max_distance=32), r"must be even and < max_distance \(32\)"),
 ]
 
 
@@ -103,17 +89,7 @@ def test_errors(changes, message):
         build_model(tiny(**changes), 23)
 
 
-def test_errors_of_the_arguments():
-    with pytest.raises(ValueError, match="vocab_size is 0; expected an integer at least 1"):
-        build_model(tiny(), 0)
-    with pytest.raises(ValueError, match="seed is -1; expected an integer at least 0"):
-        build_model(tiny(), 23, -1)
-
-
-def test_valid_configs_that_resemble_invalid_ones():
-    # learned positions are added to the scaled embeddings, before the norm
-    build_model(tiny(**SCALED), 23)
-    # an integer is a number
+def test_an_integer_is_a_number():
     build_model(tiny(**attention(logit_softcap=30)), 23)
 
 
@@ -160,19 +136,3 @@ def test_cross_attention_projects_its_memory_once():
 def test_tokens_must_be_two_dimensional():
     with pytest.raises(ValueError, match=r"tokens must be a tensor of \(B, T\), not \(7,\)"):
         alive(tiny())(tokens(7))
-
-
-def test_a_memory_is_required_exactly_with_cross_attention():
-    net = alive(tiny("encoder_decoder"))
-    memory = net.encode(tokens(1, 6))
-    message = "pass a memory if, and only if, the stack has cross-attention"
-    with pytest.raises(ValueError, match=message):
-        net.decode(tokens(1, 4), None)
-    with pytest.raises(ValueError, match=message):
-        net.encoder(memory, memory=memory)
-
-
-@pytest.mark.parametrize("visible", [torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 7)])
-def test_visible_must_have_the_right_shape_and_dtype(visible):
-    with pytest.raises(RuntimeError):
-        alive(tiny())(tokens(1, 7), visible=visible)

@@ -18,7 +18,7 @@ VARIANTS = [
     {"sliding_window": 3},
     {"logit_softcap": 2.0},
     {"head_dim": 6, "v_head_dim": 10},
-    {"qk_norm": "full"},
+    {"qk_norm": "head"},
     {"scale": 1.0},
 ]
 OTHER_FILES = [

@@ -71,24 +71,6 @@ def test_encoder_decoder(position, sampling):
     assert len({tuple(target) for target in targets}) == 3, "the source matters"
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("attention", names("attention"))
-def test_chunked_prefill(attention):
-    """Whether the prompt is read at once or in chunks of any size, the continuation is the same."""
-    net = lively(attention=part("attention", attention))
-    prompt = tokens(1, 12, seed=4)
-    [expected] = collect(generate(net, prompt.tolist(), max_new_tokens=4))
-    for sizes in ([12], [5, 7], [1] * 12, [3, 1, 8]):
-        caches = net.new_caches(16)
-        for chunk in prompt.split(sizes, 1):
-            logits = net(chunk, caches=caches)
-        row = []
-        for _ in range(4):
-            row.append(logits[0, -1].argmax().item())
-            logits = net(torch.tensor([row[-1:]]), caches=caches)
-        assert row == expected
-
-
 def test_around_the_context_length():
     """A row may fill the context, whatever the others do; with one more token its newer half
     continues."""

@@ -133,17 +133,6 @@ def test_uniform_depends_on_seed_row_and_step():
     assert uniform(1, 2, 3) == 0.531301946682319, "pinned: a seed keeps its text"
 
 
-def test_seeds_and_rows_make_the_difference():
-    net = lively()
-
-    def texts(seed):
-        steps = generate(net, [[1]] * 4, max_new_tokens=8, sampling=Sampling(1.0, seed=seed))
-        return [tuple(row) for row in collect(steps)]
-
-    assert texts(0) == texts(0)
-    assert len({*texts(0), *texts(1)}) == 8
-
-
 STRICT = [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-6}]
 
 
