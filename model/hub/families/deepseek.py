@@ -80,9 +80,7 @@ def row_order(
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
-        raise HubError(
-            f"config.json: first_k_dense_replace is {n_dense}; MoE layers are not supported"
-        )
+        raise HubError(f"first_k_dense_replace is {n_dense}; MoE layers are not supported")
     return read_rope(hf_config)
 
 

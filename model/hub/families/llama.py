@@ -24,9 +24,7 @@ def read(hf_config: HFConfig, spec: Spec) -> Spec:
     n_heads = spec["n_heads"]
     n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
-        raise HubError(
-            f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}"
-        )
+        raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
     return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
 
 
@@ -39,7 +37,7 @@ def write(spec: Spec, ids: HFConfig) -> HFConfig:
 
 def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
     if spec["d_model"] % spec["n_heads"]:  # the others do not mind
-        raise HubError("LlamaForCausalLM needs a model.d_model that is a multiple of model.n_heads")
+        raise HubError("model.d_model must be a multiple of model.n_heads")
     return write(spec, ids)
 
 
@@ -64,7 +62,6 @@ model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
 LLAMA = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    init="gpt2",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
     keys={
         **LLAMA_KEYS,
@@ -78,7 +75,7 @@ LLAMA = Family(
     tensors=lambda spec, hf_config: columns(NAMES),
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
-    optional=(r".*\.rotary_emb\.inv_freq",),
+    optional=r".*\.rotary_emb\.inv_freq",
 )
 MISTRAL = LLAMA._replace(
     model_type="mistral",
@@ -100,9 +97,7 @@ def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
         used = {"full_attention": n_full > 0, "sliding_attention": n_full < spec["n_layers"]}
         layer_types = set(hf_config.get("layer_types") or filter(used.get, used))
     if layer_types not in ({"full_attention"}, {"sliding_attention"}):
-        raise HubError(
-            "config.json: layer_types is a mixture; only one type for all layers is supported"
-        )
+        raise HubError("layer_types is a mixture; only one type for all layers is supported")
     window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
     return {"attention.sliding_window": window, **read(hf_config, spec)}
 
@@ -135,10 +130,11 @@ QWEN3 = LLAMA._replace(
 def read_nanochat(hf_config: HFConfig, spec: Spec) -> Spec:
     """NanoChat normalizes queries and keys after rope, not before it."""
     options = read(hf_config, spec)
-    if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
-        raise HubError(
-            "NanoChatForCausalLM needs attention_factor=1 in yarn: its norm cancels any other"
-        )
+    if (
+        options["position.scaling.kind"] == "yarn"
+        and options.get("position.scaling.attention_factor") != 1.0
+    ):
+        raise HubError("yarn needs attention_factor=1: the norm after rope cancels any other")
     return options
 
 
@@ -158,7 +154,6 @@ def nanochat_tensors(spec: Spec, hf_config: HFConfig) -> Table:
 NANOCHAT = LLAMA._replace(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
-    init="modern",
     spec={
         **LLAMA.spec,
         "attention.qk_norm": "head",
