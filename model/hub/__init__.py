@@ -5,6 +5,7 @@ table per class."""
 from pathlib import Path
 
 from configs.errors import HubError
+from configs.registry import Count, check_value
 from model.checkpoint import read_json
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
@@ -29,13 +30,12 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
         name = hf_config.get("model_type")
         if name not in FAMILIES:
             raise HubError(f"model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
+        check_value("vocab_size", hf_config.get("vocab_size"), Count)
         return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
 
 
 def best_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
     """That of the first family, or of the one with this name, which takes such a model."""
-    if name not in (None, *FAMILIES):
-        raise ValueError(f"unknown family {name!r}; expected one of: {', '.join(FAMILIES)}")
     families = ALL if name is None else [FAMILIES[name]]
     matches = [match(family, spec, ids) for family in families]
     best = min(matches, key=lambda found: (found.n_kinds, len(found.mismatches)))

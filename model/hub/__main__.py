@@ -44,8 +44,7 @@ def export_run(run: str | Path, which: str, folder: Path, family_name: str | Non
     loaded = load_run(run, which)
     config = model_config(loaded.config["model"])
     family = export(loaded.model, loaded.tokenizer, config, folder, family_name)
-    load = f"transformers.{family.auto}.from_pretrained({str(folder)!r})"
-    return f"{folder}: {family.architecture}, for {load}"
+    return f"{folder}: for transformers.{family.architecture}.from_pretrained({str(folder)!r})"
 
 
 def main(args: list[str] | None = None) -> None:
@@ -58,7 +57,7 @@ def main(args: list[str] | None = None) -> None:
     add("--run", required=True, help="run folder, such as runs/name")
     add("--to", required=True, help="new folder")
     add("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
-    add("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
+    add("--family", choices=FAMILIES, help="default: the first that fits")
     options = parser.parse_args(args)
     folder = expand_user(options.to)
     if folder.exists():

@@ -13,7 +13,6 @@ from model.hub.tensors import Table
 HFConfig = dict[str, Any]  # config.json
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
-AUTO_CLASSES = {"decoder": "CausalLM", "encoder": "MaskedLM", "encoder_decoder": "Seq2SeqLM"}
 
 
 class Key(NamedTuple):
@@ -82,16 +81,6 @@ class Family(NamedTuple):
     fallback: Mapping[str, str | None] = EMPTY  # to read for a missing tensor; None: zeros
     optional: str = ""  # a pattern of tensors that no logit depends on
 
-    @property
-    def auto(self) -> str:
-        return f"AutoModelFor{AUTO_CLASSES[self.spec['kind']]}"
-
-
-def refuse_other(hf_config: HFConfig, expected: Mapping[str, Any]) -> None:
-    for key, value in expected.items():
-        if hf_config.get(key, value) != value:
-            raise HubError(f"{key} is {hf_config[key]!r}; only {value!r} is supported")
-
 
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     """The value of the spec that this key of config.json sets."""
@@ -108,7 +97,6 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
 
 def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     """The spec of a config.json. What matters and is not understood is refused by name."""
-    refuse_other(hf_config, {**IGNORED_IF, **family.required})
     values: Spec = {}
     for name, key in family.keys.items():
         value = read_key(hf_config, name, key)
@@ -121,11 +109,11 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
         if value is None and option.endswith("head_dim"):
             spec[option] = spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
-    implied = family.implied(spec)
-    refuse_other(hf_config, implied)
-    understood = {*IGNORED_KEYS, *IGNORED_IF, *family.ignored.split()}
-    understood |= {*family.required, *family.keys, *implied}
+    expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
+    understood = {*IGNORED_KEYS, *expected, *family.keys, *family.ignored.split()}
     for name, value in hf_config.items():
+        if name in expected and value != expected[name]:
+            raise HubError(f"{name} is {value!r}; only {expected[name]!r} is supported")
         if value is not None and name not in understood:
             raise HubError(f"{name} is {value!r}; this key is not supported")
     return spec
@@ -136,7 +124,7 @@ def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
     tokens."""
     hf_config = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
     for name, key in family.keys.items():
-        values = [spec[option] for option in key.options.split()]
+        values = [spec.get(option) for option in key.options.split()]
         value = any(values) if isinstance(values[0], bool) else values[0]
         if isinstance(key.type, dict):
             names = [n for n, other in key.type.items() if other == value]

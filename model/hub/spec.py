@@ -29,17 +29,20 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-BIASES = (
+GAINED = (
+    "norm.weight",
+    "norm.bias",
     "attention.bias",
     "attention.o_bias",
     "cross_attention.bias",
     "cross_attention.o_bias",
     "ffn.bias",
+    "head.bias",
 )
 # (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a
 # copy of the embedding in an untied head, and 0 elsewhere
 LOSSLESS_UPGRADES = {
-    **dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True)),
+    **dict.fromkeys(GAINED, (False, True)),
     "head.tie_weights": (True, False),
     "embedding.type_vocab_size": (0, 1),
 }
@@ -55,14 +58,11 @@ def attention_spec(node: str, **options: Any) -> Spec:
         "bias": True,
         "o_bias": True,
         "qk_norm": "none",
-        "logit_softcap": None,
-        "sliding_window": None,
-        "scale": None,
     }
     return {f"{node}.{option}": value for option, value in (values | options).items()}
 
 
-# of which each family states the differences
+# of which each family states the differences; an option that is missing is null
 BASE = {
     "embedding.scale_by_sqrt_d": False,
     "embedding.type_vocab_size": 0,
@@ -75,8 +75,6 @@ BASE = {
     "ffn.bias": True,
     "head.bias": False,
     "head.scale_by_inv_sqrt_d": False,
-    "head.logit_softcap": None,
-    "head.mlm_transform": None,
 }
 POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
 RMSNORM_NO_BIAS = {

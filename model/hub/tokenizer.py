@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import HubError
-from configs.registry import Count, check_value
 from data.tokenizers.huggingface import from_hf, to_hf
 from data.tokenizers.tokenizer import HF_FILES, NO_TEMPLATE, Tokenizer, load_hf_tokenizer
 from model.hub.files import naming
@@ -36,27 +35,22 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
         generation = json.loads(files.pop("generation_config.json", "{}"))
         names = json.loads(files.get("special_tokens_map.json", "{}"))
         names |= json.loads(files.get(SETTINGS, "{}"))
-        vocab_size = check_value("vocab_size", hf_config.get("vocab_size"), Count)
-        library = load_hf_tokenizer(text)
-        specials = special_ids([hf_config, generation], names, library, vocab_size)
-        return from_hf(text, specials, vocab_size, files)
+        specials = special_ids([hf_config, generation], names, load_hf_tokenizer(text))
+        return from_hf(text, specials, hf_config["vocab_size"], files)
 
 
 def special_ids(
-    configs: list[dict[str, Any]],
-    names: dict[str, Any],
-    library: Any,
-    vocab_size: int,
+    configs: list[dict[str, Any]], names: dict[str, Any], library: Any
 ) -> dict[str, int]:
     """{special token: id}, from the first config that has it, else by its name, else by the usual
-    spelling."""
+    spelling. An id of -1 stands for none."""
 
     def ids_of(role: str) -> list[int]:
         ids: list[Any] = []
         for config in configs:
             value = config.get(f"{role}_token_id")
             ids += value if isinstance(value, list) else [value]
-        return [i for i in ids if i is not None and 0 <= i < vocab_size]  # -1 stands for none
+        return [i for i in ids if i is not None and 0 <= i < configs[0]["vocab_size"]]
 
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}

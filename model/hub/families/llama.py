@@ -9,8 +9,13 @@ from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 from model.hub.tensors import Table, columns, elementwise
 
-GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
-GATED |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu_tanh")
+GATED = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu_tanh",
+    "gelu_new": "geglu_tanh",
+}
 LLAMA_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),
@@ -103,7 +108,7 @@ def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
-    window = spec["attention.sliding_window"]
+    window = spec.get("attention.sliding_window")
     keys = {
         "use_sliding_window": window is not None,
         "sliding_window": window,

@@ -18,10 +18,8 @@ def rope_parameters(hf_config: HFConfig) -> HFConfig:
     older = hf_config.get("rope_scaling") or {}
     rope = dict(hf_config.get("rope_parameters") or older)
     theta = hf_config.get("rope_theta") or rope.get("rope_theta", 10000.0)
-    if older and rope != older:
-        raise HubError("rope_scaling conflicts with rope_parameters; remove one")
-    if rope.setdefault("rope_theta", theta) != theta:
-        raise HubError("rope_theta conflicts with rope_parameters; remove one")
+    if older not in ({}, rope) or rope.setdefault("rope_theta", theta) != theta:
+        raise HubError("rope_scaling or rope_theta contradicts rope_parameters; remove one")
     defaults = {
         "rope_type": rope.pop("type", "default"),
         "partial_rotary_factor": hf_config.get("partial_rotary_factor") or 1.0,

@@ -20,6 +20,7 @@ from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
 from tests.model.hub.hub_models import (
+    AUTO,
     END,
     MODELS,
     PAD,
@@ -79,8 +80,7 @@ def test_import_and_export_keep_logits(name, saved, tmp_path):
     assert run.tokenizer.vocab_size == ROWS and run.step == 0
     assert_equal_logits(run.model, hf_model, tolerance)
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
-    auto_class = getattr(hf, FAMILIES[hf_model.config.model_type].auto)
-    back = auto_class.from_pretrained(tmp_path / "back").eval()
+    back = AUTO[run.model.kind].from_pretrained(tmp_path / "back").eval()
     assert type(back) is type(hf_model)
     assert_equal_logits(back, hf_model, tolerance)
     import_run(tmp_path / "back", tmp_path / "again")
@@ -304,11 +304,11 @@ BAD_KEYS = [
     (LLAMA, dict(hidden_size="wide"), "hidden_size is 'wide'; expected an integer at least 1"),
     (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'swish'"),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
-    (LLAMA, dict(vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
+    (LLAMA, dict(vocab_size=-1), "config.json: vocab_size is -1; expected an integer"),
     (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
     (LLAMA, dict(quantization_config={}), "quantization_config is {}; this key is not supported"),
-    (LLAMA, dict(rope_theta=500), "rope_theta conflicts with rope_parameters"),
-    (LLAMA, dict(rope_scaling={"type": "linear"}), "rope_scaling conflicts with rope_parameters"),
+    (LLAMA, dict(rope_theta=500), "rope_theta contradicts rope_parameters"),
+    (LLAMA, dict(rope_scaling={"type": "linear"}), "rope_scaling or .* contradicts"),
     (
         LLAMA,
         dict(rope_parameters={"rope_theta": "a"}),
@@ -406,6 +406,7 @@ BAD_COMMANDS = [
     ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~nosuchuser in ~nosuchuser/x"),
     ("import --from nowhere --to .", 2, "already exists; choose another folder"),
     ("export --run nowhere --to out", 4, "nowhere"),
+    ("export --run nowhere --to out --family gpt3", 2, "invalid choice: 'gpt3' .*gpt2.*llama"),
 ]
 
 
