@@ -93,7 +93,7 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
         if weight.shape != shape or not weight.is_floating_point():
             got = f"{name} is {weight.dtype} of {tuple(weight.shape)}"
             raise HubError(f"{got}; config.json implies floats of {tuple(shape)}")
-        for model_name, part in zip(model_names, rule.to_ours(weight), strict=True):
-            # a copy: the file is mapped, and may be deleted
-            tensors[model_name] = torch.empty(part.shape).copy_(part)
+        own = weight.to(torch.float32, copy=True)  # the file is mapped, and may be deleted
+        parts = [part.contiguous() for part in rule.to_ours(own)]
+        tensors |= zip(model_names, parts, strict=True)
     return tensors

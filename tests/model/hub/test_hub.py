@@ -478,9 +478,11 @@ def test_older_formats(saved, copy):
     assert_equal_logits(load(folder), saved("llama3")[0])
 
 
-def test_half_precision_becomes_float32(tmp_path):
-    folder = save(build_hf("mistral").to(torch.bfloat16), tmp_path / "half")
-    hf_model = hf.MistralForCausalLM.from_pretrained(folder, dtype=torch.float32)
+@pytest.mark.parametrize("name", ["mistral", "deepseek, yarn"])
+def test_half_precision_becomes_float32(name, tmp_path):
+    """Before a family's table changes any value."""
+    folder = save(build_hf(name).to(torch.bfloat16), tmp_path / "half")
+    hf_model = MODELS[name][0].from_pretrained(folder, dtype=torch.float32)
     assert_equal_logits(load(folder), hf_model.eval())
 
 
