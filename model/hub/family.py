@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from configs.errors import HubError
@@ -11,8 +10,6 @@ from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table
 
 HFConfig = dict[str, Any]  # config.json
-
-EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Key(NamedTuple):
@@ -70,15 +67,15 @@ class Family(NamedTuple):
     spec: Spec  # what all models of the family share
     keys: dict[str, Key]  # of config.json
     tensors: Callable[[Spec, HFConfig], Table]
-    required: Mapping[str, Any] = EMPTY  # the only values supported
+    required: Mapping[str, Any] = {}  # the only values supported
     ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
     implied: Callable[[Spec], HFConfig] = lambda spec: {}  # keys whose values follow from others
     # options of the spec that no single key sets, and the keys of config.json for them
     read: Callable[[HFConfig, Spec], Spec] = lambda hf_config, spec: {}
     write: Callable[[Spec, HFConfig], HFConfig] = lambda spec, ids: {}
     prefix: str = ""  # of all tensors but the head's; a file of the model without head lacks it
-    aliases: Mapping[str, str] = EMPTY  # tensors that a file may hold a second time
-    fallback: Mapping[str, str | None] = EMPTY  # to read for a missing tensor; None: zeros
+    aliases: Mapping[str, str] = {}  # tensors that a file may hold a second time
+    fallback: Mapping[str, str | None] = {}  # to read for a missing tensor; None: zeros
     optional: str = ""  # a pattern of tensors that no logit depends on
 
 
