@@ -5,7 +5,8 @@ table per class."""
 from pathlib import Path
 
 from configs.errors import HubError
-from configs.schema import ModelConfig
+from configs.registry import Count, check_value
+from model.checkpoint import read_json
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
 from model.hub.families.deepseek import DEEPSEEK
@@ -13,49 +14,32 @@ from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
 from model.hub.families.t5 import T5
 from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
-from model.hub.files import read_json, refuse_invalid
-from model.hub.spec import Spec, config_from_spec
+from model.hub.files import naming
+from model.hub.spec import Spec
 
-ALL = (
-    GPT2,
-    LLAMA,
-    MISTRAL,
-    NANOCHAT,
-    QWEN3,
-    DEEPSEEK,
-    ROBERTA,
-    BERT,
-    T5,
-    BART,
-)
+# export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
+ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
 FAMILIES = {family.model_type: family for family in ALL}
 
 
-def read_hf_config(folder: Path) -> tuple[Family, ModelConfig, HFConfig]:
-    """(family, config, config.json) of a folder."""
-    hf_config = read_json(folder / "config.json")
-    name = str(hf_config.get("model_type"))
-    if name not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise HubError(f"config.json: model_type is {name!r}; expected one of: {known}")
-    family = FAMILIES[name]
-    with refuse_invalid(folder):
-        spec = spec_from_hf(family, hf_config)
-        return family, config_from_spec(spec, family.init), hf_config
+def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
+    """(family, spec, config.json) of a folder."""
+    path = folder / "config.json"
+    hf_config = read_json(path)
+    with naming(path):
+        name = hf_config.get("model_type")
+        if name not in FAMILIES:
+            raise HubError(f"model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
+        check_value("vocab_size", hf_config.get("vocab_size"), Count)
+        return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
 
 
-def best_match(
-    spec: Spec,
-    ids: HFConfig,
-    name: str | None = None,
-) -> FamilyMatch:
+def best_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
     """That of the first family, or of the one with this name, which takes such a model."""
-    if name not in (None, *FAMILIES):
-        raise ValueError(f"unknown family {name!r}; expected one of: {', '.join(FAMILIES)}")
     families = ALL if name is None else [FAMILIES[name]]
     matches = [match(family, spec, ids) for family in families]
-    best = min(matches, key=lambda candidate: candidate.distance)
-    for mismatch in best.mismatches:
-        nearest = f"{mismatch} ({len(best.mismatches)} mismatches)"
+    best = min(matches, key=lambda found: (found.n_kinds, len(found.mismatches)))
+    if best.mismatches:
+        nearest = "; ".join(best.mismatches)
         raise HubError(f"no class of transformers fits this model; the nearest: {nearest}")
     return best

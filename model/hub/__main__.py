@@ -20,11 +20,7 @@ from model.hub.convert import atomic_folder, export, load_hf
 
 
 def write_run(
-    folder: Path,
-    config: Config,
-    model: nn.Module,
-    tokenizer: Tokenizer,
-    origin: str,
+    folder: Path, config: Config, model: nn.Module, tokenizer: Tokenizer, origin: str
 ) -> None:
     """A run at step 0, which can be sampled from and fine-tuned, but not resumed."""
     with atomic_folder(folder) as draft:
@@ -36,54 +32,38 @@ def import_run(place: str | Path, folder: Path) -> str:
     """Write the run, and return what has become of the model."""
     model, tokenizer, config, family = load_hf(place)
     defaults = compose([f"model.kind={config.kind}"])
-    name = family.model_type
-    origin = f"imported from {place}, a {name} model"
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
-    write_run(folder, run_config, model, tokenizer, origin)
+    name = family.model_type
+    write_run(folder, run_config, model, tokenizer, f"imported from {place}, a {name} model")
     n = sum(parameter.numel() for parameter in model.parameters())
-    report = f"{folder}: {name}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
-    kept = "the tokenizer is kept in its own format and run by the tokenizers library"
-    return f"{report}\n{kept}"
+    return f"{folder}: {name}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
 
 
-def export_run(
-    run: str | Path,
-    which: str,
-    folder: Path,
-    family_name: str | None,
-) -> str:
+def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
     """Write the folder, and return how to load it."""
     loaded = load_run(run, which)
     config = model_config(loaded.config["model"])
     family = export(loaded.model, loaded.tokenizer, config, folder, family_name)
-    load = f"transformers.{family.auto}.from_pretrained({str(folder)!r})"
-    return f"{folder}: {family.architecture}, for {load}"
+    return f"{folder}: for transformers.{family.architecture}.from_pretrained({str(folder)!r})"
 
 
 def main(args: list[str] | None = None) -> None:
-    parser = ArgumentParser(
-        prog="python -m model.hub",
-        description="Convert a folder in a Hugging Face format to a run, or back.",
-    )
+    parser = ArgumentParser(prog="python -m model.hub", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser(
-        "import", help="a folder in a Hugging Face format to a run"
-    ).add_argument
-    add("--from", required=True, metavar="FOLDER", help="or owner/name of a hub model")
-    add("--to", required=True, metavar="runs/name", help="new run folder")
-    add = commands.add_parser(
-        "export", help="a run to a folder in a Hugging Face format"
-    ).add_argument
-    add("--run", required=True, metavar="runs/name", help="run folder")
-    add("--to", required=True, metavar="FOLDER", help="new folder")
+    add = commands.add_parser("import", help="Hugging Face folder to run").add_argument
+    add("--from", dest="place", required=True, help="folder, or owner/name of a hub model")
+    add("--to", required=True, help="new run folder, such as runs/name")
+    add = commands.add_parser("export", help="run to Hugging Face folder").add_argument
+    add("--run", required=True, help="run folder, such as runs/name")
+    add("--to", required=True, help="new folder")
     add("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
-    add("--family", help=f"{', '.join(FAMILIES)} (default: the first that fits)")
+    add("--family", choices=FAMILIES, help="default: the first that fits")
     options = parser.parse_args(args)
     folder = expand_user(options.to)
     if folder.exists():
         raise ValueError(f"{folder} already exists; choose another folder")
     if options.command == "import":
-        print(import_run(vars(options)["from"], folder))
+        print(import_run(options.place, folder))
     else:
         print(export_run(options.run, options.checkpoint, folder, options.family))
 

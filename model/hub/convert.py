@@ -21,14 +21,13 @@ from model.checkpoint import (
     assign_weights,
     did_you_mean_run,
     load_run,
-    model_config,
     model_tensors,
     read_config,
     write_tensors,
 )
 from model.hub import HubError, best_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
-from model.hub.files import is_hf_folder, refuse_invalid, resolve_folder
+from model.hub.files import is_hf_folder, naming, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
 from model.hub.tokenizer import drop_template, read_tokenizer, write_tokenizer
@@ -47,32 +46,27 @@ class Loaded(NamedTuple):
 def load_hf(place: str | Path) -> Loaded:
     """A folder, or the model of that name on the hub."""
     folder = resolve_folder(str(place))
-    family, config, hf_config = read_hf_config(folder)
-    with refuse_invalid(folder):
-        tokenizer = read_tokenizer(folder, hf_config)
-        config = model_config(asdict(config))
+    family, spec, hf_config = read_hf_config(folder)
+    tokenizer = read_tokenizer(folder, hf_config)
+    with naming(folder):
+        config = config_from_spec(spec)
         with torch.device("meta"):
-            model: Any = build_model(config, tokenizer.vocab_size)
-        table = family.tensors(spec_from_config(config, model), hf_config)
+            model = build_model(config, tokenizer.vocab_size)
+        table = family.tensors(spec, hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
     return Loaded(assign_weights(model, tensors), tokenizer, config, family)
 
 
 def init_config(place: str) -> dict[str, Any]:
-    """The model and tokenizer settings that init_from loads, from a run or a Hugging Face
-    folder."""
+    """The settings, among them model and tokenizer, of a run or a Hugging Face folder."""
     if is_hf_folder(place):
-        _, config, _ = read_hf_config(resolve_folder(place))
-        return {"model": asdict(config), "tokenizer": {"kind": "hub"}}
-    if place == "resume":  # as nanoGPT has it
-        raise ValueError("init_from= starts a new run; to continue one, use name=... resume=true")
+        _, spec, _ = read_hf_config(resolve_folder(place))
+        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
-    if not run.exists() and not did_you_mean_run(run):
-        command = f"python -m model.hub import --from {place} --to runs/{run.name}"
-        hint = f"for a model of the Hub, import it first: {command}"
-        raise CheckpointError(f"no such run: {place}; {hint}")
-    stored = read_config(run)
-    return {"model": stored["model"], "tokenizer": stored["tokenizer"]}
+    if not run.exists():
+        hint = "a model of the Hub is owner/name; a run is continued by name=... resume=true"
+        raise CheckpointError(f"no such run: {place}{did_you_mean_run(run)}; {hint}")
+    return read_config(run)
 
 
 def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
@@ -102,32 +96,14 @@ def export(
     family: str | None = None,
 ) -> Family:
     """Write a folder and compare its logits. Return the family that the model was written as."""
-    specials = tokenizer.specials
-    ends = tokenizer.end_ids
-    start = specials.get("start")
-    pad = specials.get("pad")
-    ids = {
-        "eos_token_id": ends if len(ends) > 1 else ends[0],
-        "bos_token_id": ends[0] if start is None and tokenizer.text is None else start,
-        "pad_token_id": pad,
-    }
-    if config.kind == "encoder_decoder":
-        ids |= {
-            "decoder_start_token_id": start,
-            "forced_eos_token_id": None,
-            "is_encoder_decoder": True,
-        }
+    ids = token_ids(tokenizer, config.kind)
     match = best_match(spec_from_config(config, model), ids, family)
 
     # random ids over the whole context; padding has no position in RoBERTa
-    texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != pad])
-    n_inputs = 2 if model.kind == "encoder_decoder" else 1
-    places = torch.randint(
-        len(texts),
-        (n_inputs, 1, model.context_length),
-        generator=torch.Generator().manual_seed(0),
-    )
-    inputs = texts[places]
+    texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]])
+    n_inputs = 2 if config.kind == "encoder_decoder" else 1
+    shape = (n_inputs, 1, model.context_length)
+    inputs = texts[torch.randint(len(texts), shape, generator=torch.Generator().manual_seed(0))]
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, match, model, tokenizer)
         expected = model.float()(*inputs)
@@ -140,11 +116,25 @@ def export(
     return match.family
 
 
-def read_logits(
-    folder: Path,
-    family: Family,
-    inputs: Tensor,
-) -> Iterator[tuple[str, Tensor]]:
+def token_ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
+    """The special tokens, as config.json has them."""
+    ends = tokenizer.end_ids
+    start = tokenizer.specials.get("start")
+    ids = {
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+        "bos_token_id": ends[0] if start is None and tokenizer.text is None else start,
+        "pad_token_id": tokenizer.specials.get("pad"),
+    }
+    if kind != "encoder_decoder":
+        return ids
+    return ids | {
+        "decoder_start_token_id": start,
+        "forced_eos_token_id": None,
+        "is_encoder_decoder": True,
+    }
+
+
+def read_logits(folder: Path, family: Family, inputs: Tensor) -> Iterator[tuple[str, Tensor]]:
     """(what reads the folder, logits): import, which uses the same tables as export, so that their
     mistakes cancel out; and transformers, if it is installed and knows the class."""
     yield "import", load_hf(folder).model.eval()(*inputs)
@@ -157,41 +147,35 @@ def read_logits(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
-    try:
+    with naming("transformers cannot load it"):
         logits = model_class.from_pretrained(folder, local_files_only=True)(**named).logits
-    except Exception as error:  # of many types
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise HubError(f"transformers cannot load it: {reason}") from None
     yield "transformers", logits
 
 
-def write_folder(
-    draft: Path,
-    match: FamilyMatch,
-    model: Any,
-    tokenizer: Tokenizer,
-) -> None:
+def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokenizer) -> None:
     family, spec = match.family, match.spec
     vocab_size = model.embedding.table.num_embeddings
     hf_config = {**match.hf_config, "vocab_size": vocab_size, "dtype": "float32"}
-    with torch.device("meta"):
-        upgraded = build_model(config_from_spec(spec, family.init), vocab_size)
-    tensors = model_tensors(model)
-    for name, new in model_tensors(upgraded).items():
-        if name == "head.map.weight" and name not in tensors:
-            tensors[name] = tensors["embedding.table.weight"].clone()
-        elif name not in tensors:  # such that no logit changes
-            is_gain = name.endswith(("norm.weight", "query.1.weight"))
-            tensors[name] = torch.full(new.shape, float(is_gain))
+    tensors = upgraded_tensors(model, config_from_spec(spec))
     hf_tensors = {}
-    resolved = resolve(family.tensors(spec, hf_config), tensors)
-    for hf_name, (rule, names, _) in resolved.items():
-        weight = rule.to_hf([tensors[name] for name in names])
-        hf_tensors[hf_name] = weight.contiguous()
-    weights = draft / "model.safetensors"
-    write_tensors(weights, hf_tensors)
+    for hf_name, (rule, names) in resolve(family.tensors(spec, hf_config), tensors).items():
+        hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
+    write_tensors(draft / "model.safetensors", hf_tensors)
     write_tokenizer(draft, tokenizer, spec["context_length"])
     ids = {key: hf_config[key] for key in hf_config if key.endswith("_token_id")}
     for name, content in (("config.json", hf_config), ("generation_config.json", ids)):
-        text = json.dumps(content, indent=2)
-        (draft / name).write_text(text, encoding="utf-8")
+        (draft / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def upgraded_tensors(model: Any, config: ModelConfig) -> dict[str, Tensor]:
+    """Those of a model of this config, with the same logits: new weights are 1 in a norm, a copy of
+    the embedding in an untied head, and 0 elsewhere."""
+    with torch.device("meta"):
+        upgraded = build_model(config, model.embedding.table.num_embeddings)
+    known = model.state_dict()
+    known["head.map.weight"] = known["head.map.weight"].clone()  # it may be the embedding's
+    tensors = {}
+    for name, new in model_tensors(upgraded).items():
+        is_gain = new.ndim == 1 and name.endswith("weight")
+        tensors[name] = known[name] if name in known else torch.full(new.shape, float(is_gain))
+    return tensors

@@ -1,8 +1,7 @@
 """Family: a class of transformers, mostly as data. One table serves both directions."""
 
 import json
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from configs.errors import HubError
@@ -11,9 +10,6 @@ from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table
 
 HFConfig = dict[str, Any]  # config.json
-
-EMPTY: Mapping[str, Any] = MappingProxyType({})
-AUTO_CLASSES = {"decoder": "CausalLM", "encoder": "MaskedLM", "encoder_decoder": "Seq2SeqLM"}
 
 
 class Key(NamedTuple):
@@ -68,103 +64,64 @@ IGNORED_IF = {
 class Family(NamedTuple):
     model_type: str
     architecture: str
-    init: str  # the init scheme of new models
     spec: Spec  # what all models of the family share
     keys: dict[str, Key]  # of config.json
     tensors: Callable[[Spec, HFConfig], Table]
-    required: Mapping[str, Any] = EMPTY  # the only values supported
+    required: Mapping[str, Any] = {}  # the only values supported
     ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
     implied: Callable[[Spec], HFConfig] = lambda spec: {}  # keys whose values follow from others
     # options of the spec that no single key sets, and the keys of config.json for them
     read: Callable[[HFConfig, Spec], Spec] = lambda hf_config, spec: {}
     write: Callable[[Spec, HFConfig], HFConfig] = lambda spec, ids: {}
     prefix: str = ""  # of all tensors but the head's; a file of the model without head lacks it
-    aliases: Mapping[str, str] = EMPTY  # tensors that a file may hold a second time
-    fallback: Mapping[str, str | None] = EMPTY  # to read for a missing tensor; None: zeros
-    optional: tuple[str, ...] = ()  # patterns of tensors that no logit depends on
-
-    @property
-    def kinds(self) -> list[str]:
-        return [name for name in self.spec if name.endswith("kind")]
-
-    @property
-    def auto(self) -> str:
-        return f"AutoModelFor{AUTO_CLASSES[self.spec['kind']]}"
+    aliases: Mapping[str, str] = {}  # tensors that a file may hold a second time
+    fallback: Mapping[str, str | None] = {}  # to read for a missing tensor; None: zeros
+    optional: str = ""  # a pattern of tensors that no logit depends on
 
 
-def refuse_other(
-    hf_config: HFConfig,
-    expected: Mapping[str, Any],
-) -> None:
-    for key, value in expected.items():
-        if hf_config.get(key, value) != value:
-            raise HubError(f"config.json: {key} is {hf_config[key]!r}; only {value!r} is supported")
-
-
-def read_key(
-    hf_config: HFConfig,
-    name: str,
-    key: Key,
-) -> Any:
+def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     """The value of the spec that this key of config.json sets."""
     value = hf_config.get(name, key.default)
     if value is ...:
-        raise HubError(f"config.json has no {name}, which this model needs")
+        raise HubError(f"no {name}, which this model needs")
     if not isinstance(key.type, dict):
         return check_value(name, value, key.type)
     if value not in list(key.type):
         expected = ", ".join(map(repr, key.type))
-        raise HubError(f"config.json: {name} is {value!r}; expected one of: {expected}")
+        raise HubError(f"{name} is {value!r}; expected one of: {expected}")
     return key.type[value]
 
 
-def spec_from_hf(
-    family: Family,
-    hf_config: HFConfig,
-) -> Spec:
+def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     """The spec of a config.json. What matters and is not understood is refused by name."""
-    given = {key for key, value in hf_config.items() if value is not None}
-    ignored = {key: IGNORED_IF[key] for key in IGNORED_IF.keys() & given}
-    refuse_other(hf_config, {**ignored, **family.required})
     values: Spec = {}
-    source: dict[str, str] = {}
     for name, key in family.keys.items():
         value = read_key(hf_config, name, key)
         for option in key.options.split():
-            if values.setdefault(option, value) != value and option != "dropout":
-                both = f"{source[option]} is {values[option]!r} and {name} is {value!r}"
-                raise HubError(f"config.json: {both}; only equal values are supported")
-            source.setdefault(option, name)
+            if values.setdefault(option, value) != value:
+                both = f"{name} is {value!r}, and another key sets {option} to {values[option]!r}"
+                raise HubError(f"{both}; only equal values are supported")
     spec = family.spec | values
-    for node in ("attention", "cross_attention"):
-        if spec.get(f"{node}.kind") == "gqa":
-            for dim in (f"{node}.head_dim", f"{node}.v_head_dim"):
-                spec[dim] = spec.get(dim) or spec["d_model"] // spec["n_heads"]
+    for option, value in spec.items():
+        if value is None and option.endswith("head_dim"):
+            spec[option] = spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
-    implied = family.implied(spec)
-    refuse_other(hf_config, implied)
-    understood = {*IGNORED_KEYS, *IGNORED_IF, *family.ignored.split()}
-    understood |= {*family.required, *family.keys, *implied}
-    for unknown in sorted(given - understood):
-        value = hf_config[unknown]
-        raise HubError(f"config.json: {unknown} is {value!r}; this key is not supported")
+    expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
+    understood = {*IGNORED_KEYS, *expected, *family.keys, *family.ignored.split()}
+    for name, value in hf_config.items():
+        if name in expected and value != expected[name]:
+            raise HubError(f"{name} is {value!r}; only {expected[name]!r} is supported")
+        if value is not None and name not in understood:
+            raise HubError(f"{name} is {value!r}; this key is not supported")
     return spec
 
 
-def to_hf_config(
-    family: Family,
-    spec: Spec,
-    ids: HFConfig,
-) -> HFConfig:
+def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
     """config.json for this spec; a value without a name there is left out. `ids` are the special
     tokens."""
-    hf_config = {
-        "model_type": family.model_type,
-        "architectures": [family.architecture],
-        **ids,
-    }
+    hf_config = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
     for name, key in family.keys.items():
-        values = [spec[option] for option in key.options.split()]
+        values = [spec.get(option) for option in key.options.split()]
         value = any(values) if isinstance(values[0], bool) else values[0]
         if isinstance(key.type, dict):
             names = [n for n, other in key.type.items() if other == value]
@@ -181,49 +138,32 @@ class FamilyMatch(NamedTuple):
     hf_config: HFConfig
     spec: Spec  # with lossless upgrades
     mismatches: list[str]
-    distance: tuple[int, ...]  # the nearest is of the same kind, and of the same position
+    n_kinds: int  # those among them of a part of another kind
 
 
-def match(
-    family: Family,
-    spec: Spec,
-    ids: HFConfig,
-) -> FamilyMatch:
-    """Write config.json and read it back. An option that comes back changed is upgraded or a
-    mismatch."""
-    changes = diff(spec, family.spec)
-    changes = {name: change for name, change in changes.items() if name in family.kinds}
-    far = "kind" in changes, "position.kind" in changes, len(changes)
+def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
+    """Write config.json and read it back: an option that comes back changed is a mismatch."""
+    kinds = [name for name in family.spec if name.endswith("kind")]
+    mismatches = diff(family, spec, family.spec, kinds)
+    n_kinds = len(mismatches)
     hf_config: HFConfig = {}
-    refusals = []
-    if not changes:
+    upgraded = spec
+    if not mismatches:
         try:
-            changes = diff(spec, spec_from_hf(family, to_hf_config(family, spec, ids)))
-            spec = dict(spec)
-            for name, change in changes.items():
-                if LOSSLESS_UPGRADES.get(name) == change:
-                    spec[name] = change[1]
             hf_config = to_hf_config(family, spec, ids)
-            changes = diff(spec, spec_from_hf(family, hf_config))
+            upgraded = spec_from_hf(family, hf_config)
+            mismatches = diff(family, spec, upgraded, spec | upgraded)
         except ValueError as error:
-            changes = {}
-            refusals = [str(error)]
-    mismatches = [
-        f"model.{name} is {json.dumps(value)} and {family.architecture} has {json.dumps(other)}"
-        for name, (value, other) in changes.items()
-    ]
-    distance = *far, len(refusals + mismatches), len(refusals)
-    return FamilyMatch(family, hf_config, spec, refusals + mismatches, distance)
+            mismatches = [f"{family.architecture}: {error}"]
+    return FamilyMatch(family, hf_config, upgraded, mismatches, n_kinds)
 
 
-def diff(
-    spec: Spec,
-    other: Spec,
-) -> dict[str, tuple[Any, Any]]:
-    """{name: (value, other value)}; no logit depends on dropout."""
-    changes = {}
-    for name in {**spec, **other}:
-        pair = spec.get(name), other.get(name)
-        if pair[0] != pair[1] and name != "dropout":
-            changes[name] = pair
-    return changes
+def diff(family: Family, spec: Spec, other: Spec, names: Iterable[str]) -> list[str]:
+    """What changes logits; dropout does not."""
+    mismatches = []
+    for name in names:
+        change = spec.get(name), other.get(name)
+        if change[0] != change[1] and LOSSLESS_UPGRADES.get(name) != change and name != "dropout":
+            ours, theirs = map(json.dumps, change)
+            mismatches.append(f"model.{name} is {ours} and {family.architecture} has {theirs}")
+    return mismatches

@@ -12,7 +12,8 @@ from typing import Any
 from torch import nn
 
 from configs.errors import HubError
-from configs.schema import EncoderSizes, ModelConfig
+from configs.registry import flatten, from_dict
+from configs.schema import ModelConfig
 from model.attention import MultiHeadAttention, MultiHeadLatentAttention
 from model.feedforward import MLP
 
@@ -20,7 +21,6 @@ Spec = dict[str, Any]
 
 OURS = ("model.", "torch.")
 KNOWN = {MultiHeadAttention, MultiHeadLatentAttention, MLP, NoneType}
-SIZES = ("d_model", "n_layers", "n_heads")
 # {name in transformers: kind of feed-forward layer}
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -29,17 +29,20 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-BIASES = (
+GAINED = (
+    "norm.weight",
+    "norm.bias",
     "attention.bias",
     "attention.o_bias",
     "cross_attention.bias",
     "cross_attention.o_bias",
     "ffn.bias",
+    "head.bias",
 )
 # (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a
 # copy of the embedding in an untied head, and 0 elsewhere
 LOSSLESS_UPGRADES = {
-    **dict.fromkeys(("norm.weight", "norm.bias", "head.bias", *BIASES), (False, True)),
+    **dict.fromkeys(GAINED, (False, True)),
     "head.tie_weights": (True, False),
     "embedding.type_vocab_size": (0, 1),
 }
@@ -50,17 +53,16 @@ def attention_spec(node: str, **options: Any) -> Spec:
     values = {
         "kind": "gqa",
         "queries_per_kv": 1,
+        "head_dim": None,
+        "v_head_dim": None,
         "bias": True,
         "o_bias": True,
         "qk_norm": "none",
-        "logit_softcap": None,
-        "sliding_window": None,
-        "scale": None,
     }
     return {f"{node}.{option}": value for option, value in (values | options).items()}
 
 
-# of which each family states the differences
+# of which each family states the differences; an option that is missing is null
 BASE = {
     "embedding.scale_by_sqrt_d": False,
     "embedding.type_vocab_size": 0,
@@ -73,8 +75,6 @@ BASE = {
     "ffn.bias": True,
     "head.bias": False,
     "head.scale_by_inv_sqrt_d": False,
-    "head.logit_softcap": None,
-    "head.mlm_transform": None,
 }
 POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
 RMSNORM_NO_BIAS = {
@@ -86,32 +86,21 @@ RMSNORM_NO_BIAS = {
 }
 
 
-def spec_from_config(
-    config: ModelConfig,
-    model: Any,
-) -> Spec:
+def spec_from_config(config: ModelConfig, model: Any) -> Spec:
     """The spec of a config; `model` is any model built from it."""
     block = (model.stack if config.cross_attention is None else model.decoder).blocks[0]
     refuse_own_parts(model, block)
     nodes = asdict(config)
-    del nodes["init"]
     sizes = nodes.pop("encoder")
-    nodes["ffn"] = {
-        "kind": config.ffn["kind"],
-        "bias": config.ffn["bias"],
-        "d_ff": block.ffn.d_ff,
-    }
+    del nodes["init"]
+    nodes["ffn"] |= {"d_ff": block.ffn.d_ff, "expansion": None, "multiple_of": None}
     nodes["attention"] |= closed_options(block.attention)
-    if nodes["cross_attention"] is None:
+    if config.cross_attention is None:
         del nodes["cross_attention"]
     else:
         nodes["cross_attention"] |= closed_options(block.cross)
-        nodes["encoder"] = {size: sizes[size] or nodes[size] for size in SIZES}
-    spec: Spec = {}
-    for node, value in nodes.items():
-        options = value.items() if isinstance(value, dict) else [("", value)]
-        spec |= {f"{node}.{option}".rstrip("."): entry for option, entry in options}
-    return spec
+        nodes["encoder"] = {size: n or nodes[size] for size, n in sizes.items()}
+    return flatten(nodes)
 
 
 def refuse_own_parts(model: nn.Module, block: Any) -> None:
@@ -125,10 +114,13 @@ def refuse_own_parts(model: nn.Module, block: Any) -> None:
 
 def closed_options(attention: Any) -> dict[str, Any]:
     """What the config of an attention may leave open."""
-    if type(attention) is MultiHeadLatentAttention:
-        names = ["kv_lora_rank", "qk_nope_head_dim", "v_head_dim"]
-        options = {name: getattr(attention, name) for name in names}
-        return options | {"qk_rope_head_dim": attention.rotary_dim}
+    if isinstance(attention, MultiHeadLatentAttention):
+        return {
+            "kv_lora_rank": attention.kv_lora_rank,
+            "qk_nope_head_dim": attention.qk_nope_head_dim,
+            "qk_rope_head_dim": attention.rotary_dim,
+            "v_head_dim": attention.v_head_dim,
+        }
     is_default = attention.scale == attention.head_dim**-0.5
     return {
         "kind": "gqa",
@@ -139,21 +131,15 @@ def closed_options(attention: Any) -> dict[str, Any]:
     }
 
 
-def config_from_spec(spec: Spec, init: str) -> ModelConfig:
-    nodes: dict[str, Any] = {"dropout": 0.0, "cross_attention": None, "encoder": {}}
+def config_from_spec(spec: Spec) -> ModelConfig:
+    """The weights come from files, so that any init will do."""
+    nodes: dict[str, Any] = {"dropout": 0.0, "cross_attention": None, "encoder": {}, "init": "gpt2"}
     for name, value in spec.items():
-        node, _, option = name.partition(".")
-        if option:
-            nodes[node] = (nodes.get(node) or {}) | {option: value}
-        else:
-            nodes[node] = value
-    for node in (nodes["attention"], nodes["cross_attention"]):
-        if node and node.get("queries_per_kv") == 1:
-            node["kind"] = "mha"
-            del node["queries_per_kv"]
-    nodes["ffn"] |= {"expansion": None, "multiple_of": 1}
-    sizes = dict.fromkeys(SIZES)
-    for size, n in nodes["encoder"].items():
-        sizes[size] = None if n == nodes[size] else n
-    nodes["encoder"] = EncoderSizes(**sizes)
-    return ModelConfig(**nodes, init=init)
+        *path, option = name.split(".")
+        node = nodes
+        for part in path:
+            node[part] = node.get(part) or {}
+            node = node[part]
+        node[option] = value
+    nodes["encoder"] = {"d_model": None, "n_layers": None, "n_heads": None} | nodes["encoder"]
+    return from_dict(ModelConfig, nodes, "model.")

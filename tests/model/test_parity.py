@@ -42,7 +42,7 @@ PRESETS = [  # overrides, the family, and the tolerance
 
 def copy_weights(model, hf_model, rules):
     weights = hf_model.state_dict()
-    for hf_name, (rule, names, _) in resolve(rules, dict(model.named_parameters())).items():
+    for hf_name, (rule, names) in resolve(rules, dict(model.named_parameters())).items():
         for name, tensor in zip(names, rule.to_ours(weights[hf_name]), strict=True):
             model.get_parameter(name).data = tensor.clone()
 
@@ -60,7 +60,7 @@ def test_logits(overrides, name, tolerance):
     options._attn_implementation = "eager"
     hf_model = randomize(architecture(options), 0.1).double()
     assert family.model_type == name and hf_model.config.model_type == name
-    model = build_model(config_from_spec(spec, family.init), VOCABULARY).double().eval()
+    model = build_model(config_from_spec(spec), VOCABULARY).double().eval()
     copy_weights(model, hf_model, family.tensors(spec, hf_config))
     text = tokens(3, 21)
     visible = torch.arange(21) < torch.tensor([[21], [15], [9]])

@@ -76,7 +76,7 @@ def test_places_that_are_no_runs(start):
         ("none", 4, "no such run: none"),
         ("book.txt", 4, "is not the folder of a run: it has no config.yaml"),
         ("runs/mine", 4, "is not the folder of a run: it has no config.yaml"),
-        ("resume", 2, "to continue one, use name=... resume=true"),
+        ("resume", 4, "a run is continued by name=... resume=true"),
     ):
         found, _, errors = start.plainly(f"init_from={place}")
         assert found == code and sentence in errors, errors

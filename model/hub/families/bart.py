@@ -42,7 +42,6 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 BART = Family(
     model_type="bart",
     architecture="BartForConditionalGeneration",
-    init="bert",
     spec={**BASE, **attention_spec("cross_attention"), **POST_NORM}
     | {"kind": "encoder_decoder", "position.kind": "learned", "norm.eps": 1e-5},
     keys={

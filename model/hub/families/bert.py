@@ -35,7 +35,6 @@ lm_head.bias                                       head.map.bias
 BERT = Family(
     model_type="bert",
     architecture="BertForMaskedLM",
-    init="bert",
     spec=BASE | {"kind": "encoder", "position.kind": "learned", **POST_NORM},
     keys={
         **SIZES,
@@ -55,7 +54,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    optional=(r"bert\.pooler\..*", r"cls\.seq_relationship\..*", r".*\.position_ids"),
+    optional=r"bert\.pooler\..*|cls\.seq_relationship\..*|.*\.position_ids",
 )
 
 
@@ -70,15 +69,13 @@ def read_roberta(hf_config: HFConfig, spec: Spec) -> Spec:
     """Positions begin after pad_token_id."""
     rows, pad = spec["context_length"], hf_config.get("pad_token_id", 1)
     if type(pad) is not int or not 0 <= pad < rows - 1:
-        raise HubError(f"config.json: none of {rows} positions is left after pad_token_id ({pad})")
+        raise HubError(f"none of {rows} positions is left after pad_token_id ({pad})")
     return {"context_length": rows - pad - 1}
 
 
 def write_roberta(spec: Spec, ids: HFConfig) -> HFConfig:
     if ids.get("pad_token_id") is None:
-        raise HubError(
-            "RobertaForMaskedLM counts positions from pad_token_id; this tokenizer has no padding"
-        )
+        raise HubError("positions are counted from pad_token_id; this tokenizer has no padding")
     rows = spec["context_length"] + ids["pad_token_id"] + 1
     return {"max_position_embeddings": rows, **BERT.write(spec, ids)}
 
@@ -100,5 +97,5 @@ ROBERTA = BERT._replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    optional=(r"roberta\.pooler\..*", r".*\.position_ids"),
+    optional=r"roberta\.pooler\..*|.*\.position_ids",
 )

@@ -40,8 +40,7 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 
     attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
     table = columns(NAMES)
-    for part in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
-        del table[f"{layer}.{part}"]
+    del table[f"{layer}.k_proj"], table[f"{layer}.v_proj"]
     return table | {
         f"{layer}.q_a_proj": f"{attention}.query.0",
         f"{layer}.q_a_layernorm": f"{attention}.query.1",
@@ -62,12 +61,7 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     }
 
 
-def row_order(
-    n_heads: int,
-    n_fixed: int,
-    n_rotary: int,
-    interleaved: bool,
-) -> Tensor:
+def row_order(n_heads: int, n_fixed: int, n_rotary: int, interleaved: bool) -> Tensor:
     """Rows of n_heads such that the even rotary channels of a head come before its odd ones."""
     rotary = torch.arange(n_rotary)
     if interleaved:
@@ -80,9 +74,7 @@ def row_order(
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
     n_dense = hf_config.get("first_k_dense_replace", 3)
     if n_dense < spec["n_layers"]:
-        raise HubError(
-            f"config.json: first_k_dense_replace is {n_dense}; MoE layers are not supported"
-        )
+        raise HubError(f"first_k_dense_replace is {n_dense}; MoE layers are not supported")
     return read_rope(hf_config)
 
 

@@ -37,7 +37,6 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 GPT2 = Family(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
-    init="gpt2",
     spec=BASE | {"kind": "decoder", "position.kind": "learned"},
     keys={
         "n_embd": Key("d_model"),
@@ -49,8 +48,6 @@ GPT2 = Family(
         "layer_norm_epsilon": Key("norm.eps", Positive, 1e-5),
         "tie_word_embeddings": Key("head.tie_weights", bool, True),
         "resid_pdrop": Key("dropout", Decay, 0.1),
-        "embd_pdrop": Key("dropout", Decay, 0.1),
-        "attn_pdrop": Key("dropout", Decay, 0.1),
     },
     required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     ignored="n_ctx reorder_and_upcast_attn",
@@ -58,5 +55,5 @@ GPT2 = Family(
     tensors=tensors,
     prefix="transformer.",
     aliases={"lm_head.weight": "transformer.wte.weight"},
-    optional=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
+    optional=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
 )

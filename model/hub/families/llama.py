@@ -9,8 +9,13 @@ from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 from model.hub.tensors import Table, columns, elementwise
 
-GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
-GATED |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu_tanh")
+GATED = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu_tanh",
+    "gelu_new": "geglu_tanh",
+}
 LLAMA_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),
@@ -24,9 +29,7 @@ def read(hf_config: HFConfig, spec: Spec) -> Spec:
     n_heads = spec["n_heads"]
     n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
-        raise HubError(
-            f"config.json: num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}"
-        )
+        raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
     return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
 
 
@@ -39,7 +42,7 @@ def write(spec: Spec, ids: HFConfig) -> HFConfig:
 
 def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
     if spec["d_model"] % spec["n_heads"]:  # the others do not mind
-        raise HubError("LlamaForCausalLM needs a model.d_model that is a multiple of model.n_heads")
+        raise HubError("model.d_model must be a multiple of model.n_heads")
     return write(spec, ids)
 
 
@@ -64,7 +67,6 @@ model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
 LLAMA = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    init="gpt2",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
     keys={
         **LLAMA_KEYS,
@@ -78,7 +80,7 @@ LLAMA = Family(
     tensors=lambda spec, hf_config: columns(NAMES),
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
-    optional=(r".*\.rotary_emb\.inv_freq",),
+    optional=r".*\.rotary_emb\.inv_freq",
 )
 MISTRAL = LLAMA._replace(
     model_type="mistral",
@@ -100,15 +102,13 @@ def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
         used = {"full_attention": n_full > 0, "sliding_attention": n_full < spec["n_layers"]}
         layer_types = set(hf_config.get("layer_types") or filter(used.get, used))
     if layer_types not in ({"full_attention"}, {"sliding_attention"}):
-        raise HubError(
-            "config.json: layer_types is a mixture; only one type for all layers is supported"
-        )
+        raise HubError("layer_types is a mixture; only one type for all layers is supported")
     window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
     return {"attention.sliding_window": window, **read(hf_config, spec)}
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
-    window = spec["attention.sliding_window"]
+    window = spec.get("attention.sliding_window")
     keys = {
         "use_sliding_window": window is not None,
         "sliding_window": window,
@@ -135,10 +135,11 @@ QWEN3 = LLAMA._replace(
 def read_nanochat(hf_config: HFConfig, spec: Spec) -> Spec:
     """NanoChat normalizes queries and keys after rope, not before it."""
     options = read(hf_config, spec)
-    if options["position.scaling"].get("attention_factor", 1.0) != 1.0:
-        raise HubError(
-            "NanoChatForCausalLM needs attention_factor=1 in yarn: its norm cancels any other"
-        )
+    if (
+        options["position.scaling.kind"] == "yarn"
+        and options.get("position.scaling.attention_factor") != 1.0
+    ):
+        raise HubError("yarn needs attention_factor=1: the norm after rope cancels any other")
     return options
 
 
@@ -158,7 +159,6 @@ def nanochat_tensors(spec: Spec, hf_config: HFConfig) -> Table:
 NANOCHAT = LLAMA._replace(
     model_type="nanochat",
     architecture="NanoChatForCausalLM",
-    init="modern",
     spec={
         **LLAMA.spec,
         "attention.qk_norm": "head",

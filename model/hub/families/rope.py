@@ -3,52 +3,45 @@
 import math
 
 from configs.errors import HubError
-from configs.registry import build
+from configs.registry import build, flatten
 from model.hub.family import HFConfig
 from model.hub.spec import Spec
 from model.position import SCALINGS
 
 KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
 KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+SCALING = "position.scaling."
 
 
 def rope_parameters(hf_config: HFConfig) -> HFConfig:
     """All that config.json has about rope, in the newer form."""
-    newer = hf_config.get("rope_parameters") or {}
     older = hf_config.get("rope_scaling") or {}
-    theta = hf_config.get("rope_theta")
-    rope = newer or older
-    conflict = None
-    if newer and older:
-        conflict = "rope_scaling"
-    elif newer and theta not in (None, newer.get("rope_theta", theta)):
-        conflict = "rope_theta"
-    if conflict:
-        raise HubError(f"config.json: {conflict} conflicts with rope_parameters; remove one")
-    return {
-        "rope_type": rope.get("type") or "default",
-        "rope_theta": theta or 10000.0,
+    rope = dict(hf_config.get("rope_parameters") or older)
+    theta = hf_config.get("rope_theta") or rope.get("rope_theta", 10000.0)
+    if older not in ({}, rope) or rope.setdefault("rope_theta", theta) != theta:
+        raise HubError("rope_scaling or rope_theta contradicts rope_parameters; remove one")
+    defaults = {
+        "rope_type": rope.pop("type", "default"),
         "partial_rotary_factor": hf_config.get("partial_rotary_factor") or 1.0,
-        **{key: value for key, value in rope.items() if key != "type"},
     }
+    return defaults | rope
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def read_yarn(rope: HFConfig) -> None:
+def read_yarn(rope: HFConfig) -> HFConfig:
     """As options of our yarn."""
-    mscale = rope.pop("mscale", None)
-    mscale_all_dim = rope.pop("mscale_all_dim", None)
-    if rope.pop("truncate", True) is not True:
-        raise HubError("config.json: truncate is false; only true is supported")
-    rope["beta_fast"] = rope.get("beta_fast") or 32.0
-    rope["beta_slow"] = rope.get("beta_slow") or 1.0
-    factor = rope.get("factor")
-    if factor and mscale and mscale_all_dim and rope.get("attention_factor") is None:
-        whole = yarn_mscale(factor, mscale_all_dim)
-        rope["attention_factor"] = yarn_mscale(factor, mscale) / whole
+    options = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
+    mscale = options.pop("mscale", None)
+    mscale_all_dim = options.pop("mscale_all_dim", None)
+    if options.pop("truncate", True) is not True:
+        raise HubError("truncate is false; only true is supported")
+    if mscale and mscale_all_dim and options.get("attention_factor") is None:
+        whole = yarn_mscale(rope["factor"], mscale_all_dim)
+        options["attention_factor"] = yarn_mscale(rope["factor"], mscale) / whole
+    return options
 
 
 def read_rope(hf_config: HFConfig) -> Spec:
@@ -57,34 +50,32 @@ def read_rope(hf_config: HFConfig) -> Spec:
     theta = rope.pop("rope_theta")
     fraction = rope.pop("partial_rotary_factor")
     if kind not in KINDS:
-        expected = "default, linear, llama3 or yarn"
-        raise HubError(f"config.json: rope_type is {kind!r}; expected {expected}")
+        raise HubError(f"rope_type is {kind!r}; expected one of: {', '.join(KINDS)}")
     if fraction != 1.0:
-        raise HubError(f"config.json: partial_rotary_factor is {fraction}; only 1.0 is supported")
+        raise HubError(f"partial_rotary_factor is {fraction}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
         default = hf_config.get("max_position_embeddings")
         original = rope.pop("original_max_position_embeddings", default)
         rope["original_max_position"] = original
     if kind == "yarn":
-        read_yarn(rope)
+        rope = read_yarn(rope)
     scaling = {"kind": KINDS[kind]}
     checked = build("rope", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
-    if kind != "default":
+    if rope:
         scaling |= vars(checked)
-    return {
-        "position.rope_theta": float(theta),
-        "position.rotary_fraction": 1.0,
-        "position.scaling": scaling,
-    }
+    spec = {"rope_theta": float(theta), "rotary_fraction": 1.0, "scaling": scaling}
+    return flatten(spec, "position.")
 
 
 def write_rope(spec: Spec) -> HFConfig:
+    options = {}
+    for name, value in spec.items():
+        if name.startswith(SCALING) and value is not None:
+            options[name.removeprefix(SCALING)] = value
+    kind = options.pop("kind")
     keys = {"rope_theta": spec["position.rope_theta"]}
-    scaling = dict(spec["position.scaling"])
-    kind = scaling.pop("kind")
     if kind == "none":
         return keys
-    if "original_max_position" in scaling:
-        scaling["original_max_position_embeddings"] = scaling.pop("original_max_position")
-    options = {option: value for option, value in scaling.items() if value is not None}
+    if "original_max_position" in options:
+        options["original_max_position_embeddings"] = options.pop("original_max_position")
     return keys | {"rope_scaling": {"rope_type": kind, **options}}

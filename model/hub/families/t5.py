@@ -71,7 +71,6 @@ def write(spec: Spec, ids: HFConfig) -> HFConfig:
 T5 = Family(
     model_type="t5",
     architecture="T5ForConditionalGeneration",
-    init="t5",
     spec=BASE
     | attention_spec("cross_attention", bias=False, o_bias=False, scale=1.0)
     | RMSNORM_NO_BIAS
@@ -100,5 +99,5 @@ T5 = Family(
         "shared.weight",
     ),
     fallback={"lm_head.weight": "shared.weight"},
-    optional=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    optional=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )

@@ -21,6 +21,11 @@ def byte_pairs():
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
+AUTO = {
+    "decoder": hf.AutoModelForCausalLM,
+    "encoder": hf.AutoModelForMaskedLM,
+    "encoder_decoder": hf.AutoModelForSeq2SeqLM,
+}
 ROWS, CONTEXT = 300, 64
 END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

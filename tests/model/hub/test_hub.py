@@ -20,6 +20,7 @@ from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
 from tests.model.hub.hub_models import (
+    AUTO,
     END,
     MODELS,
     PAD,
@@ -79,8 +80,7 @@ def test_import_and_export_keep_logits(name, saved, tmp_path):
     assert run.tokenizer.vocab_size == ROWS and run.step == 0
     assert_equal_logits(run.model, hf_model, tolerance)
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
-    auto_class = getattr(hf, FAMILIES[hf_model.config.model_type].auto)
-    back = auto_class.from_pretrained(tmp_path / "back").eval()
+    back = AUTO[run.model.kind].from_pretrained(tmp_path / "back").eval()
     assert type(back) is type(hf_model)
     assert_equal_logits(back, hf_model, tolerance)
     import_run(tmp_path / "back", tmp_path / "again")
@@ -300,24 +300,30 @@ NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 BAD_KEYS = [
     (LLAMA, dict(model_type="mamba"), "model_type is 'mamba'; expected one of: gpt2, llama"),
-    (LLAMA, dict(hidden_size=...), "config.json has no hidden_size, which this model needs"),
+    (LLAMA, dict(hidden_size=...), "config.json: no hidden_size, which this model needs"),
     (LLAMA, dict(hidden_size="wide"), "hidden_size is 'wide'; expected an integer at least 1"),
     (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'swish'"),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
-    (LLAMA, dict(eos_token_id=None), "no end-of-text token: add eos_token"),
-    (LLAMA, dict(eos_token_id="2"), "eos_token_id is '2'; expected an integer or a list"),
-    (LLAMA, dict(vocab_size=-1), "vocab_size is -1; expected an integer at least 1"),
+    (LLAMA, dict(vocab_size=-1), "config.json: vocab_size is -1; expected an integer"),
     (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
     (LLAMA, dict(quantization_config={}), "quantization_config is {}; this key is not supported"),
-    (LLAMA, dict(rope_theta=500), "rope_theta conflicts with rope_parameters"),
-    (LLAMA, dict(rope_scaling={"type": "linear"}), "rope_scaling conflicts with rope_parameters"),
-    (LLAMA, dict(rope_parameters={"rope_theta": "a"}), "does not describe a valid model: "),
-    (LLAMA, dict(rope_parameters={"rope_type": "none"}), "rope_type is 'none'; expected default"),
+    (LLAMA, dict(rope_theta=500), "rope_theta contradicts rope_parameters"),
+    (LLAMA, dict(rope_scaling={"type": "linear"}), "rope_scaling or .* contradicts"),
+    (
+        LLAMA,
+        dict(rope_parameters={"rope_theta": "a"}),
+        "config.json: could not convert string to float",
+    ),
+    (
+        LLAMA,
+        dict(rope_parameters={"rope_type": "none"}),
+        "rope_type is 'none'; expected one of: default, linear",
+    ),
     (LLAMA, dict(rope_parameters={"type": "linear"}), "rope .linear.: factor is missing"),
     (LLAMA, dict(rope_parameters={"odd": 1}), "unknown setting rope .none.: odd"),
     (LLAMA, dict(partial_rotary_factor=0.5, rope_parameters=...), "partial_rotary_factor is 0.5"),
-    ("nanochat", YARN, "needs attention_factor=1 in yarn"),
-    ("nanochat", SHARPER, "needs attention_factor=1 in yarn"),
+    ("nanochat", YARN, "yarn needs attention_factor=1"),
+    ("nanochat", SHARPER, "yarn needs attention_factor=1"),
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
     ("deepseek", dict(head_dim=2), "head_dim is 2; only 4 is supported"),
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
@@ -325,7 +331,11 @@ BAD_KEYS = [
     ("t5", dict(dense_act_fn="silu"), "dense_act_fn is 'silu'; only 'relu' is supported"),
     ("t5", dict(is_encoder_decoder=False), "is_encoder_decoder is False; only True is supported"),
     ("bart", dict(num_hidden_layers=1), "num_hidden_layers is 1; only 2 is supported"),
-    ("bart", dict(encoder_ffn_dim=64), "encoder_ffn_dim is 64 and decoder_ffn_dim is 48; only"),
+    (
+        "bart",
+        dict(encoder_ffn_dim=64),
+        "decoder_ffn_dim is 48, and another key sets ffn.d_ff to 64; only",
+    ),
 ]
 
 
@@ -337,8 +347,9 @@ def removed(name):
     return lambda folder: (folder / name).unlink()
 
 
-def as_pickle(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def without_ends(folder):
+    edit_config(folder, eos_token_id=None)
+    (folder / "generation_config.json").unlink()
 
 
 def truncated(folder):
@@ -357,20 +368,17 @@ def without_head(folder):
 
 BAD_FILES = [
     (LLAMA, written("config.json", "{"), "config.json cannot be read"),
-    (LLAMA, written("config.json", "[]"), "config.json is not a JSON object"),
-    (LLAMA, removed("config.json"), "copy has no config.json"),
-    (LLAMA, removed("model.safetensors"), "copy has no model.safetensors\n"),
-    (LLAMA, as_pickle, "no model.safetensors; save pytorch_model.bin as safetensors first"),
-    (LLAMA, truncated, "model.safetensors cannot be read"),
+    (LLAMA, removed("config.json"), "config.json cannot be read .* No such file"),
+    (LLAMA, removed("model.safetensors"), "copy: no model.safetensors; save weights in another"),
+    (LLAMA, truncated, "copy: model.safetensors: .* incomplete metadata"),
     (LLAMA, removed("tokenizer.json"), "has no tokenizer.json; write one with transformers"),
-    (LLAMA, written("tokenizer.json", "{}"), "tokenizer.json cannot be used"),
-    (LLAMA, written("tokenizer_config.json", "[]"), "tokenizer_config.json is not a JSON"),
-    (LLAMA, without_norm, f"lacks {NORM}"),
-    ("bert", without_head, "lacks its language-modeling head: cls.predictions.bias, 5 tensors"),
-    (LLAMA, replaced("odd", torch.ones(2)), "1 tensors unknown to a llama model: odd"),
-    (LLAMA, replaced(NORM, torch.ones(31)), rf"{NORM} is .31,.; .* implies .32,."),
-    (LLAMA, replaced(NORM, torch.ones(32).char()), f"{NORM} is torch.int8; only float"),
-    (LLAMA, replaced(NORM, torch.ones(32) * torch.nan), f"{NORM} has values that are NaN"),
+    (LLAMA, written("tokenizer.json", "{}"), "tokenizer.json: not a valid tokenizer.json"),
+    (LLAMA, without_ends, "no end-of-text token: add eos_token"),
+    (LLAMA, without_norm, f"{NORM} is missing, 1 tensors in all"),
+    ("bert", without_head, "cls.predictions.bias is missing, 5 tensors in all"),
+    (LLAMA, replaced("odd", torch.ones(2)), "odd is unknown to a llama model, 1 tensors"),
+    (LLAMA, replaced(NORM, torch.ones(31)), rf"{NORM} is .* of .31,.; .* implies .* .32,."),
+    (LLAMA, replaced(NORM, torch.ones(32).char()), f"{NORM} is torch.int8 .* implies floats"),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
 ]
 
@@ -398,6 +406,7 @@ BAD_COMMANDS = [
     ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~ in ~nosuchuser/x"),
     ("import --from nowhere --to .", 2, "already exists; choose another folder"),
     ("export --run nowhere --to out", 4, "nowhere"),
+    ("export --run nowhere --to out --family gpt3", 2, "invalid choice: 'gpt3' .*gpt2.*llama"),
 ]
 
 
@@ -417,7 +426,7 @@ def test_sharded_weights(saved, tmp_path):
     assert_equal_logits(load(folder), hf_model)
     index = folder / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00001-of", "model-00009-of"))
-    with pytest.raises(HubError, match="shards has no model-00009-of"):
+    with pytest.raises(HubError, match="shards: no model-00009-of"):
         load_hf(folder)
     shutil.copy(single / "model.safetensors", folder)
     assert_equal_logits(load(folder), hf_model)
@@ -469,9 +478,11 @@ def test_older_formats(saved, copy):
     assert_equal_logits(load(folder), saved("llama3")[0])
 
 
-def test_half_precision_becomes_float32(tmp_path):
-    folder = save(build_hf("mistral").to(torch.bfloat16), tmp_path / "half")
-    hf_model = hf.MistralForCausalLM.from_pretrained(folder, dtype=torch.float32)
+@pytest.mark.parametrize("name", ["mistral", "deepseek, yarn"])
+def test_half_precision_becomes_float32(name, tmp_path):
+    """Before a family's table changes any value."""
+    folder = save(build_hf(name).to(torch.bfloat16), tmp_path / "half")
+    hf_model = MODELS[name][0].from_pretrained(folder, dtype=torch.float32)
     assert_equal_logits(load(folder), hf_model.eval())
 
 

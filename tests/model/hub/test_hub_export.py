@@ -26,7 +26,7 @@ from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
 from model.transformer import build_model
-from tests.model.hub.hub_models import logits, randomize
+from tests.model.hub.hub_models import AUTO, logits, randomize
 from tests.parts import PARTS, names, part
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
@@ -94,7 +94,7 @@ def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
     model, tokenizer, config = build(overrides, kind, specials)
     family = export(model, tokenizer, config, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
-    hf_model = getattr(hf, family.auto).from_pretrained(tmp_path / "out").eval()
+    hf_model = AUTO[config.kind].from_pretrained(tmp_path / "out").eval()
     assert type(hf_model).__name__ == family.architecture and family.architecture.startswith(name)
     source, tokens = torch.arange(12).view(2, 6), torch.arange(20).view(2, 10)
     actual, expected = logits(model, source, tokens), logits(hf_model, source, tokens)
@@ -164,11 +164,11 @@ def test_exported_variants_have_equal_logits(preset, tmp_path):
                 lambda config, change: changed(config, *change), variant, config
             )
             model = randomize(build_model(variant_config, tokenizer.vocab_size))
-            family = export(model, tokenizer, variant_config, folder)
+            export(model, tokenizer, variant_config, folder)
         except ValueError as error:
             assert "differ" not in str(error), variant
             continue
-        expected = logits(getattr(hf, family.auto).from_pretrained(folder), source, tokens)
+        expected = logits(AUTO[model.kind].from_pretrained(folder), source, tokens)
         difference = (logits(model, source, tokens) - expected).abs().max() / expected.abs().max()
         exported[str(variant)] = difference.item()
     no_class_fits = preset in ("modern_encoder", "modern_seq2seq", "vaswani")
@@ -181,12 +181,12 @@ MISMATCHES = [
     ("model=deepseek norm=rmsnorm model.norm.eps=0.1", "norm.eps is 0.1 and DeepseekV3ForCausal"),
     ("model=gpt2 attention=gqa", "queries_per_kv is 2 and GPT2LMHeadModel has 1"),
     ("model=llama model.attention.logit_softcap=9", "logit_softcap is 9 and LlamaForCausalLM has"),
-    ("model=llama norm=layernorm", 'norm.kind is "layernorm" and LlamaForCausalLM has "rmsnorm"'),
+    ("model=llama norm=layernorm", 'position.kind is "rope" and GPT2LMHeadModel has "learned"'),
     ("model=modern ffn=gelu norm=rmsnorm", "norm.weight is true and NanoChatForCausalLM has false"),
     ("model=modern ffn=swiglu", 'ffn.kind is "swiglu" and NanoChatForCausalLM has "relu2"'),
-    ("model=modern position=rope_yarn", "needs attention_factor=1 in yarn"),
-    ("model=bert ffn=gelu_tanh", 'mlm_transform is "gelu" and BertForMaskedLM has "gelu_tanh"'),
-    ("model=modern_encoder", 'position.kind is "rope" and RobertaForMaskedLM has "learned"'),
+    ("model=modern position=rope_yarn", "NanoChatForCausalLM: yarn needs attention_factor=1"),
+    ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM: type_vocab_size is 2; expected one of: 1"),
+    ("model=modern_encoder", 'kind is "encoder" and LlamaForCausalLM has "decoder"'),
     ("model=vaswani", 'position.kind is "sinusoidal" and BartForConditionalGeneration has'),
     ("model=t5 model.encoder.d_model=64", "encoder.d_model is 64 and T5ForConditionalGeneration"),
 ]
@@ -202,12 +202,12 @@ def test_models_that_fit_no_class_are_refused(overrides, sentence, tmp_path):
 def test_family_option(tmp_path):
     model = build("model=llama")
     assert export(*model, tmp_path / "mistral", "mistral").architecture == "MistralForCausalLM"
-    with pytest.raises(HubError, match='is "rope" and GPT2LMHeadModel has "learned" .2 mismatches'):
+    with pytest.raises(HubError, match='"layernorm"; model.position.kind is "rope" and GPT2'):
         export(*model, tmp_path / "gpt2", "gpt2")
-    with pytest.raises(ValueError, match="unknown family 'gpt3'; expected one of: gpt2, llama"):
-        export(*model, tmp_path / "gpt3", "gpt3")
     without_pad = build("model=roberta", specials=("end", "mask"))
-    with pytest.raises(HubError, match="from pad_token_id; this tokenizer has no padding"):
+    with pytest.raises(
+        HubError, match="RobertaForMaskedLM: positions are counted from pad_token_id; this"
+    ):
         export(*without_pad, tmp_path / "roberta", "roberta")
     assert export(*without_pad, tmp_path / "bert").architecture == "BertForMaskedLM"
 
@@ -272,7 +272,7 @@ def test_heads_that_do_not_divide_the_model(tmp_path, monkeypatch):
     heads = "model=llama attention=mha_nobias model.attention.head_dim=16"
     model = build(heads, sizes=sizes)
     assert export(*model, tmp_path / "out").architecture == "MistralForCausalLM"
-    with pytest.raises(HubError, match="LlamaForCausalLM needs a model.d_model that is a multiple"):
+    with pytest.raises(HubError, match="LlamaForCausalLM: model.d_model must be a multiple"):
         export(*model, tmp_path / "llama", "llama")
     replace_llama(monkeypatch, write=MISTRAL.write)
     with pytest.raises(HubError, match="^transformers cannot load it: .*not a multiple of.*$"):

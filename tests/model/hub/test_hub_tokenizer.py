@@ -287,38 +287,6 @@ def test_a_model_may_have_several_ends(config, generation, tmp_path):
     assert stream.finish_reason == "eos"
 
 
-@pytest.mark.parametrize("in_json", [False, True])
-@pytest.mark.parametrize("setting", [None, False, True])
-@pytest.mark.parametrize(
-    "name", [None, "GPT2TokenizerFast", "RobertaTokenizer", "PreTrainedTokenizerFast"]
-)
-def test_prefix_space_is_that_of_autotokenizer(name, setting, in_json, tmp_path):
-    """Some classes of transformers read tokenizer_config.json, others tokenizer.json."""
-    settings = {} if setting is None else {"add_prefix_space": setting}
-    name = {"tokenizer_class": name} if name else {}
-    for number, (here, there) in enumerate([(name, {}), ({}, name)]):
-        folder = hf_folder("gpt2", tmp_path / str(number), settings | here, **there)
-        whole = json.loads((folder / "tokenizer.json").read_text())
-        whole["pre_tokenizer"]["add_prefix_space"] = in_json
-        (folder / "tokenizer.json").write_text(json.dumps(whole))
-        auto, tokenizer = hf.AutoTokenizer.from_pretrained(folder), load_hf(folder)[1]
-        for text in TEXTS:
-            assert tokenizer.encode(text).tolist() == text_ids(auto, text)
-
-
-@pytest.mark.parametrize("value", [False, True])
-@pytest.mark.parametrize("setting", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
-def test_normalization_is_that_of_autotokenizer(setting, value, tmp_path):
-    """BertTokenizer reads tokenizer_config.json, other classes tokenizer.json."""
-    for name in ("BertTokenizer", "BertTokenizerFast", None, "PreTrainedTokenizerFast"):
-        folder = hf_folder(
-            "wordpiece", tmp_path / str(name), {setting: value, "tokenizer_class": name}
-        )
-        auto, tokenizer = hf.AutoTokenizer.from_pretrained(folder), load_hf(folder)[1]
-        for text in (*TEXTS, "The CAT", "\u00e1 \u00c1", "a\u6771a"):
-            assert tokenizer.encode(text).tolist() == text_ids(auto, text), (name, text)
-
-
 @pytest.mark.parametrize("specials", [("end",), ("end", "pad", "start"), ("end", "mask")])
 def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
     """Unless a text has to name masks."""
