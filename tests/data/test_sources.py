@@ -60,9 +60,7 @@ def test_lines_and_paragraphs(tmp_path):
     assert [document.name for document in paragraphs.documents()] == [
         f"{path}:{n}" for n in (1, 5, 8)
     ]
-    with pytest.raises(
-        ValueError, match="split_on is 'word'; expected one of: file, line, paragraph"
-    ):
+    with pytest.raises(ValueError, match="split_on is 'word'; expected file or line or paragraph"):
         text(path, split_on="word")
 
 
