@@ -48,7 +48,7 @@ def test_lines(tmp_path):
     lines = text(path, split_on="line")
     assert read(lines) == ["one", "two", "", "  ", "five"]
     assert [document.name for document in lines.documents()][-1] == f"{path}:5"
-    with pytest.raises(ValueError, match="split_on is 'word'; expected one of: file, line"):
+    with pytest.raises(ValueError, match="split_on is 'word'; expected file or line"):
         text(path, split_on="word")
 
 
