@@ -56,7 +56,7 @@ def test_what_a_run_prints(start):
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
         line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d.]+k tok/s"
-        assert re.search(line + r"  elapsed \d:\d\d  ETA \d:\d\d\n", output), output
+        assert re.search(line + r"  elapsed \d:\d\d:\d\d  ETA \d:\d\d:\d\d\n", output), output
     for step, loss, bpb, full in rows(folder, "step", "val_loss", "val_bpb", "full"):
         end = " (full)" * full
         assert f"step {step:>6}  val loss {loss:.3f}, {bpb:.3f} bits/byte{end}\n" in output
