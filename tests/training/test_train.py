@@ -15,6 +15,7 @@ from model import checkpoint
 from model.checkpoint import list_checkpoints, read_best
 from tests.parts import names
 from tests.training.runs import read_lines, rows, weights
+from training import summary
 from training.run_folder import code_hash
 
 ARCHITECTURES = {
@@ -65,6 +66,25 @@ def test_what_a_run_prints(start):
     assert "\nsaved to runs/lines, with curve.png; next:\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert f"code {code_hash()}\n" in (folder / "environment.txt").read_text()
+
+
+def test_only_the_first_run_on_a_text_compresses_it(start, monkeypatch):
+    """A cache that cannot be written is no error."""
+
+    def refuse(*arguments):
+        raise OSError
+
+    def lines():
+        code, output, _ = start("train.steps=1")
+        assert code == 0
+        return re.findall("^(?:gzip|xz).*", output, re.MULTILINE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(summary, "atomic_write", refuse)
+        first = lines()
+    assert len(first) == 3 and lines() == first
+    monkeypatch.setattr(summary, "baselines", refuse)
+    assert lines() == first
 
 
 @pytest.mark.quick
