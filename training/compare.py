@@ -62,6 +62,7 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
     text = table(group_seeds([read_run(folder) for folder in dict.fromkeys(folders)]))
     if home is None:
         return text
+
     home.mkdir(parents=True, exist_ok=True)
     curves = []
     for folder in folders:
@@ -78,11 +79,13 @@ def read_run(folder: Path) -> Run:
     overrides = stored.pop("overrides")
     seed = stored.pop("seed")
     settings = flatten(stored) | choices | {"name": None}
+
     environment = folder / "environment.txt"
     if environment.exists():
         lines = environment.read_text(encoding="utf-8").splitlines()
         settings["code"] = dict(line.partition(" ")[::2] for line in lines).get("code")
     chosen = [override.lstrip("+~").partition("=")[0] for override in overrides]
+
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
@@ -118,8 +121,10 @@ def table(groups: list[list[Run]]) -> str:
     for key in dict.fromkeys(key for run in firsts for key in run.chosen):
         if len({repr(run.settings.get(key)) for run in firsts}) > 1:
             settings.append(key)
+
     fields = [field for field in COLUMNS if any(values(group, field) for group in groups)]
     lines = [["run", *settings, *(COLUMNS[field][0] for field in fields)]]
+
     for group in groups:
         run = group[0]
         name = f"{run.name} (n={len(group)})" if len(group) > 1 else run.name
@@ -150,6 +155,7 @@ def main() -> None:
     parser = ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=expand_user, metavar="runs/name")
     parser.add_argument("--to", type=expand_user, metavar="FOLDER", help="save table and plot")
+
     options = parser.parse_args()
     print(compare(options.runs, options.to))
 

@@ -87,6 +87,7 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
 
     parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
     matrices: Counter[torch.Size] = Counter()
+
     with FakeTensorMode():
         model = build_model(config.model, vocab_size)
         flops = row_flops(model, config)
@@ -96,12 +97,15 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
             inputs = row_bytes(model, config, dtype)
             activations = inputs + (activations - inputs) / config.model.n_layers
         optimizers = build_optimizers(config.optimizer, model)
+
     for name, parameter in model.named_parameters():
         part = next((part for part in PARTS if part in name), "other")
         parameters[part] += parameter.numel()
+
     for group in groups_of([o for o in optimizers if isinstance(o, Muon)]):
         for matrix in group["params"]:
             matrices[matrix.shape] += matrix.nbytes
+
     return Cost(
         parameters,
         optimizer=state_bytes(model, optimizers),
@@ -176,6 +180,7 @@ def report(config: Config) -> str:
     world = config.plan.world
     if train.batch_size % world:
         raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
+
     dtype, memory, peak = machine(config)
     kind = config.tokenizer.get("kind", "")
     vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)

@@ -35,21 +35,25 @@ def evaluate(
     n_batches = math.ceil(split.n / split.batch_size)
     loss = mean_loss(module, watch(split.evaluation(limit), n_batches), rows, world)
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
+
     if data.objective == "next_token":
         metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
+
     if data.objective in ACCURACIES:
         name, count_correct = ACCURACIES[data.objective]
         # processes share the batches, but with FSDP each forward pass needs all processes
         rank, size = (0, 1) if world.parallel == "fsdp" else world.share
+        batches = watch(split.evaluation(limit, rank, size), n_batches / size)
         correct = 0
         asked = 0
         with evaluating(module, world):
-            for batch in watch(split.evaluation(limit, rank, size), n_batches / size):
+            for batch in batches:
                 right, total = count_correct(model, data.tokenizer, batch, world)
                 correct += right
                 asked += total
         correct, asked = world.sum(correct, asked).tolist()
         metrics[name] = correct / asked
+
     if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         several = (batch for batch in split.evaluation() if len(batch.targets) > 1)
         shuffled = map(shuffle_sources, several)
@@ -114,6 +118,7 @@ def sample(module: LossModule, data: Loaders, world: World) -> dict[str, str]:
     batch = next(data.validation.evaluation(1))
     model = module.model
     tokenizer = data.tokenizer
+
     with evaluating(module, world):
         if "source" in batch.inputs or data.objective == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
@@ -133,11 +138,13 @@ def predict_targets(model: nn.Module, tokenizer: Tokenizer, batch: Batch) -> lis
     is_target = batch.targets != IGNORE_INDEX
     targets = select(batch.targets, is_target)
     starts = select(batch.inputs["tokens"], is_target.cumsum(1) <= is_target)  # to the first target
+
     sources = None
     if "source" in batch.inputs:
         source = batch.inputs["source"]
         visible = batch.inputs.get("source_visible", torch.ones_like(source, dtype=torch.bool))
         sources = select(source, visible)
+
     longest = max(map(len, targets))
     predictions = continue_greedily(model, tokenizer, starts, longest, sources)
     samples = []

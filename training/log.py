@@ -150,7 +150,7 @@ class Log:
 
 def clock(seconds: float) -> timedelta:
     """It is printed as 0:01:02."""
-    return timedelta(seconds=round(seconds))
+    return timedelta(seconds=round(min(seconds, 1e9)))
 
 
 def start_wandb(run: Path, config: Config) -> Any:

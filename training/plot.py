@@ -21,13 +21,16 @@ def draw(curves: Sequence[Curve], path: Path, lr: Points | None = None) -> None:
     figure = Figure(figsize=(8, 4.5))
     margins = {"left": 0.09, "right": 0.89, "bottom": 0.12, "top": 0.96}
     axes = figure.subplots(gridspec_kw=margins)
+
     if lr:
         right = axes.twinx()
         right.plot(*zip(*lr, strict=True), ":", color="gray")
         right.set(ylabel="learning rate (dotted)", ylim=(0, None))
+
     for label, style, line in curves:
         if line:
             axes.plot(*zip(*line, strict=True), style, label=label)
+
     axes.set(xlabel="tokens", ylabel="loss (nats/token)", zorder=1, facecolor="none")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 1.5M
     axes.grid(alpha=0.3)
@@ -41,6 +44,7 @@ def draw_run(rows: Sequence[dict[str, Any]], path: Path) -> None:
     full = points([row for row in rows if row.get("full")], "val_loss")
     finite = [point for point in evaluations if point[1] == point[1]]  # not NaN
     best = sorted(finite, key=lambda point: point[1])[:1]
+
     curves = [
         ("training", "-", points(rows, "loss")),
         ("validation", ".-", evaluations),
