@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, escape, expand_user, print, report, run_command
+from configs.cli import ArgumentParser, expand_user, print, report, run_command
 from configs.registry import flatten
 from data.disk import atomic_write
 from model.checkpoint import read_config
 from training.log import read_rows
-from training.plot import Curve, draw, points
+from training.plot import draw, points
 
 COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "step": ("steps", "{:,.0f}"),
@@ -32,19 +32,12 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
 }
 
 
-class Result(NamedTuple):
-    """Of one run, or of several that differ only in their seed."""
-
+class Run(NamedTuple):
     name: str
-    settings: dict[str, Any]  # dotted keys and groups
-    chosen: list[str]  # those of its command line
-    code: str  # the hash of its source files
-    last: dict[str, list[float]]  # the last value of each metric, of each seed
-
-    @property
-    def val_loss(self) -> float:
-        loss = mean(self.last.get("val_loss", [math.inf]))
-        return math.inf if math.isnan(loss) else loss
+    seed: int
+    settings: dict[str, Any]  # the others: dotted keys and groups, and the hash of its code
+    chosen: list[str]  # the keys of its command line
+    last: dict[str, Any]  # the last value of each metric
 
 
 class Compare(Callback):
@@ -58,112 +51,97 @@ class Compare(Callback):
             print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
             report(job_return._return_value)
         home = Path(config.hydra.sweep.dir)
-        runs = sorted((path.parent for path in home.glob("*/metrics.jsonl")), key=run_number)
+        runs = [path.parent for path in home.glob("*/metrics.jsonl")]
         if runs:
-            swept = [override.partition("=")[0] for override in config.hydra.overrides.task]
-            print(compare(runs, home, swept))
+            runs.sort(key=lambda run: (len(run.name), run.name))  # 9, 10
+            print(compare(runs, home))
 
 
-def run_number(run: Path) -> tuple[int, str]:
-    return (int(run.name) if run.name.isdecimal() else sys.maxsize, run.name)
-
-
-def compare(runs: list[Path], home: Path | None = None, swept: list[str] | None = None) -> str:
+def compare(folders: list[Path], home: Path | None = None) -> str:
     """The table, best first; in `home`, it is saved with the curves."""
-    results = merge_seeds([read_run(run) for run in dict.fromkeys(runs)])
-    lines = [table(results)]
-    if len({result.code for result in results}) > 1:
-        lines.append("these runs were trained with different code: see environment.txt of each")
-    lines += edge_hints([result.settings for result in results], swept or [])
-    text = "\n\n".join(lines)
+    text = table(group_seeds([read_run(folder) for folder in dict.fromkeys(folders)]))
     if home is None:
         return text
+
     home.mkdir(parents=True, exist_ok=True)
     curves = []
-    for run in runs:
-        rows = list(read_rows(run / "metrics.jsonl"))
-        curves.append(Curve(run.name, ".-", points(rows, "val_loss")))
+    for folder in folders:
+        rows = read_rows(folder / "metrics.jsonl")
+        curves.append((folder.name, ".-", points(rows, "val_loss")))
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
 
 
-def read_run(run: Path) -> Result:
-    stored = read_config(run) | {"name": None}
-    choices, overrides = stored.pop("choices"), stored.pop("overrides")
-    settings = flatten(stored) | choices
+def read_run(folder: Path) -> Run:
+    stored = read_config(folder)
+    choices = stored.pop("choices")
+    overrides = stored.pop("overrides")
+    seed = stored.pop("seed")
+    settings = flatten(stored) | choices | {"name": None}
+
+    environment = folder / "environment.txt"
+    if environment.exists():
+        lines = environment.read_text(encoding="utf-8").splitlines()
+        settings["code"] = dict(line.partition(" ")[::2] for line in lines).get("code")
     chosen = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    environment = run / "environment.txt"
-    lines = environment.read_text(encoding="utf-8").splitlines() if environment.exists() else []
-    code = next((line for line in lines if line.startswith("code ")), "")
+
     last: dict[str, Any] = {}
-    for row in read_rows(run / "metrics.jsonl"):
+    for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    numbers = {name: [last[name]] for name in COLUMNS if isinstance(last.get(name), int | float)}
-    return Result(run.name, settings, chosen, code, numbers)
+    return Run(folder.name, seed, settings, [*chosen, "code"], last)
 
 
-def merge_seeds(results: list[Result]) -> list[Result]:
-    """Runs of the same code that differ only in their seed become one, with all values. Best
+def group_seeds(runs: list[Run]) -> list[list[Run]]:
+    """Runs that differ only in their seed are one group; a copy of a run is in another. Best
     first."""
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        groups[repr((result.code, result.settings | {"seed": None}))].append(result)
-    merged = []
-    for group in groups.values():
-        seeds = [result.settings.get("seed") for result in group]
-        if len(set(seeds)) < len(seeds):  # copies of a run have rows of their own
-            merged += group
-            continue
-        first = group[0]
-        last: dict[str, list[float]] = defaultdict(list)
-        for result in group:
-            for name, values in result.last.items():
-                last[name] += values
-        name = f"{first.name} (n={len(group)})" if len(group) > 1 else first.name
-        merged.append(first._replace(name=name, last=dict(last)))
-    return sorted(merged, key=lambda result: result.val_loss)
+    copies: Counter[tuple[str, int]] = Counter()
+    groups: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        settings = repr(run.settings)
+        groups[settings, copies[settings, run.seed]].append(run)
+        copies[settings, run.seed] += 1
+
+    def rank(group: list[Run]) -> tuple[bool, float]:
+        loss = mean(values(group, "val_loss") or [math.inf])
+        return math.isnan(loss), loss
+
+    return sorted(groups.values(), key=rank)
 
 
-def table(results: list[Result]) -> str:
-    """A row per run: the settings that differ, and the metrics."""
-    settings = differing_settings(results)
-    fields = [field for field in COLUMNS if any(field in result.last for result in results)]
+def values(group: list[Run], field: str) -> list[float]:
+    return [run.last[field] for run in group if run.last.get(field) is not None]
+
+
+def table(groups: list[list[Run]]) -> str:
+    """A row per group: the settings that were given on a command line and differ, and the
+    metrics."""
+    firsts = [group[0] for group in groups]
+    settings = []
+    for key in dict.fromkeys(key for run in firsts for key in run.chosen):
+        if len({repr(run.settings.get(key)) for run in firsts}) > 1:
+            settings.append(key)
+
+    fields = [field for field in COLUMNS if any(values(group, field) for group in groups)]
     lines = [["run", *settings, *(COLUMNS[field][0] for field in fields)]]
-    for result in results:
-        values = [str(result.settings.get(key, "-"))[:100] for key in settings]
-        values += [cell(result.last.get(field, []), COLUMNS[field][1]) for field in fields]
-        lines.append([result.name, *values])
+
+    for group in groups:
+        run = group[0]
+        name = f"{run.name} (n={len(group)})" if len(group) > 1 else run.name
+        chosen = [str(run.settings.get(key, "-")) for key in settings]
+        metrics = [cell(values(group, field), COLUMNS[field][1]) for field in fields]
+        lines.append([name, *chosen, *metrics])
     return markdown(lines)
 
 
-def differing_settings(results: list[Result]) -> list[str]:
-    """Those that were given on a command line and differ. Others follow from them, but for those
-    that rows differ in which would read alike: by a file that has changed, perhaps."""
-
-    def values(key: str) -> list[str]:
-        return [repr(result.settings.get(key)) for result in results]
-
-    chosen = dict.fromkeys(key for result in results for key in result.chosen)
-    unseen = ("name", "seed")
-    columns = [key for key in chosen if key not in unseen and len(set(values(key))) > 1]
-    for key in dict.fromkeys(key for result in results for key in result.settings):
-        shown = list(zip(*map(values, columns), strict=True)) if columns else [()] * len(results)
-        with_key = set(zip(shown, values(key), strict=True))
-        if key not in unseen and len(with_key) > len(set(shown)):
-            columns.append(key)
-    return columns
-
-
-def cell(values: list[float], form: str) -> str:
-    if not values:
+def cell(numbers: list[float], form: str) -> str:
+    if not numbers:
         return "-"
-    text = form.format(mean(values))
-    return text if len(set(values)) == 1 else f"{text} ± {form.format(stdev(values))}"
+    text = form.format(mean(numbers))
+    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(stdev(numbers))}"
 
 
 def markdown(lines: list[list[str]]) -> str:
-    lines = [[escape(text).replace("|", "\\|") for text in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     rows = []
@@ -173,27 +151,11 @@ def markdown(lines: list[list[str]]) -> str:
     return "\n".join(rows)
 
 
-def edge_hints(configs: list[dict[str, Any]], swept: list[str]) -> list[str]:
-    """Where the best run has the smallest or largest value of a swept setting, the optimum may lie
-    beyond."""
-    hints = []
-    for key in sorted({*swept} - {"seed"}):
-        values: list[Any] = [config.get(key) for config in configs]
-        if not all(type(value) in (int, float) for value in values) or len(set(values)) < 2:
-            continue
-        side = {min(values): "smaller", max(values): "larger"}.get(values[0])
-        if side:
-            best = f"{key}={values[0]} is best, at the edge of the values tried"
-            hints.append(f"{best}; {side} ones may be better")
-    return hints
-
-
 def main() -> None:
     parser = ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=expand_user, metavar="runs/name")
-    parser.add_argument(
-        "--to", type=expand_user, metavar="FOLDER", help="save the table and a plot"
-    )
+    parser.add_argument("--to", type=expand_user, metavar="FOLDER", help="save table and plot")
+
     options = parser.parse_args()
     print(compare(options.runs, options.to))
 

@@ -3,20 +3,19 @@ allocated."""
 
 import math
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs.cli import warn
 from configs.registry import build
 from configs.schema import Config
 from data.corpus import build_data
 from data.disk import filesize
-from data.objectives import Batch
 from data.tokenizers.train import TOKENIZERS
 from model.loss import GPU_CHUNK
 from model.precision import PEAKS, choose_device, choose_precision
@@ -27,12 +26,10 @@ from training.optimizer import build_optimizers, groups_of, state_bytes
 from training.schedule import UNKNOWN_STEPS, build_schedule
 from training.step import recompute_blocks
 
-Sizes = Sequence[int]
-
 GPU_MEMORY = {  # GB
-    **{"B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48},
-    **{"V100": 32, "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16},
-}
+    "B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48,
+    "V100": 32, "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16,
+}  # fmt: skip
 FILLED = 0.9  # of it, at most: evaluation, communication and fragmentation need some
 MUON_COPIES = 6.5  # of all matrices of one shape, while they are orthogonalized; measured
 VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000}
@@ -41,16 +38,13 @@ PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 def check_parts(config: Config) -> None:
     """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
-    hint = "choose a smaller size=, or smaller parts"
-    try:
-        with torch.device("meta"):
-            model = build_model(config.model, 256)
-    except RuntimeError as error:  # the number of bytes overflows
-        raise MemoryError(f"a model of these sizes fits in no memory ({error}); {hint}") from None
-    weights, memory = sum(p.nbytes for p in model.parameters()), host_memory()
+    with torch.device("meta"):
+        model = build_model(config.model, 256)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    memory = host_memory()
     if weights > memory and not config.dry_run:
         sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
-        raise MemoryError(f"{sizes}; {hint}")
+        raise MemoryError(f"{sizes}; choose a smaller size=, or smaller parts")
     build_optimizers(config.optimizer, model)
     train = config.train
     is_timed = train.minutes is not None and train.tokens is train.epochs is None
@@ -73,7 +67,7 @@ class Cost(NamedTuple):
     optimizer: int
     update: float  # while Muon orthogonalizes matrices
     casts: int  # of the weights, for autocast
-    flops: float
+    flops: int
     activations: float  # kept for the backward pass
     loss: int  # a chunk of logits, with its gradients
 
@@ -90,73 +84,69 @@ class Cost(NamedTuple):
 
 def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils.flop_counter import FlopCounterMode
+
+    parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
+    matrices: Counter[torch.Size] = Counter()
 
     with FakeTensorMode():
         model = build_model(config.model, vocab_size)
-        with FlopCounterMode(display=False, custom_mapping=attention_flops()) as counter:
-            activations: float = row_bytes(model, config, dtype)
+        flops = row_flops(model, config)
+        activations: float = row_bytes(model, config, dtype)
         if config.train.recompute == "block":  # of which one runs again at a time
             recompute_blocks(model)
             inputs = row_bytes(model, config, dtype)
             activations = inputs + (activations - inputs) / config.model.n_layers
         optimizers = build_optimizers(config.optimizer, model)
-    parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
+
     for name, parameter in model.named_parameters():
-        part = next((part for part in PARTS if part in re.split("[._]", name)), "other")
-        parameters["cross-attention" if part == "cross" else part] += parameter.numel()
-    matrices: Counter[torch.Size] = Counter()
+        part = next((part for part in PARTS if part in name), "other")
+        parameters[part] += parameter.numel()
+
     for group in groups_of([o for o in optimizers if isinstance(o, Muon)]):
-        for parameter in group["params"]:
-            matrices[parameter.shape] += parameter.nbytes
+        for matrix in group["params"]:
+            matrices[matrix.shape] += matrix.nbytes
+
     return Cost(
         parameters,
         optimizer=state_bytes(model, optimizers),
         update=MUON_COPIES * max(matrices.values(), default=0),
         casts=0 if dtype == torch.float32 else 2 * parameters.total(),
-        flops=counter.get_total_flops() / 3,  # of one row and of two
+        flops=flops,
         activations=activations,
         loss=vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model),
     )
 
 
+def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:
+    """As wide as the model can take."""
+    tokens = torch.zeros(rows, config.model.context_length, dtype=torch.long)
+    if config.model.kind == "encoder_decoder":
+        return {"tokens": tokens, "source": tokens}
+    return {"tokens": tokens}
+
+
+def row_flops(model: Any, config: Config) -> int:
+    """Of a forward and a backward pass, which is twice the work. torch counts only matmuls, so
+    attention has to run as matmuls."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        hidden = model.hidden(**fake_inputs(config, 1))
+        if config.model.kind == "encoder":  # masked: 15 % of the tokens are targets
+            hidden = hidden[:, : max(1, round(0.15 * config.model.context_length))]
+        model.head(hidden)
+    return 3 * counter.get_total_flops()
+
+
 def row_bytes(model: Any, config: Config, dtype: torch.dtype) -> int:
     """What a second row adds to the activations: casts of the weights are kept once."""
-    one, two = (kept_bytes(model, fake_batch(config, rows), dtype) for rows in (1, 2))
+    one, two = (kept_bytes(model, fake_inputs(config, rows), dtype) for rows in (1, 2))
     return two - one
 
 
-def attention_flops() -> dict[Any, Callable[..., int]]:
-    """Of the CPU's attention kernel, which torch does not count."""
-
-    def forward(query: Sizes, key: Sizes, value: Sizes, *_: Any, **__: Any) -> int:
-        products = math.prod(query[:-1]) * key[-2]
-        return 2 * products * (query[-1] + value[-1])
-
-    def backward(gradient: Sizes, *inputs: Any, **__: Any) -> int:
-        return 2 * forward(*inputs)
-
-    name = "_scaled_dot_product_flash_attention_for_cpu"
-    operations = torch.ops.aten
-    return {
-        getattr(operations, name): forward,
-        getattr(operations, f"{name}_backward"): backward,
-    }
-
-
-def fake_batch(config: Config, rows: int) -> Batch:
-    """As wide as the model can take; a masked language model has targets at 15 % of the tokens."""
-    length = config.model.context_length
-    tokens = torch.zeros(rows, length, dtype=torch.long)
-    inputs = {"tokens": tokens}
-    if config.model.kind == "encoder_decoder":
-        inputs["source"] = tokens
-    targets = max(1, round(0.15 * length)) if config.model.kind == "encoder" else length
-    return Batch(inputs, tokens[:, :targets], rows * targets)
-
-
-def kept_bytes(model: Any, batch: Batch, dtype: torch.dtype) -> int:
-    """By a forward pass for the backward pass, which runs, too, for its FLOPs."""
+def kept_bytes(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype) -> int:
+    """By a forward pass, for the backward pass."""
     storages: dict[int, Any] = {}
 
     def record(tensor: Tensor) -> Tensor:
@@ -165,11 +155,8 @@ def kept_bytes(model: Any, batch: Batch, dtype: torch.dtype) -> int:
         return tensor
 
     autocast = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
-    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), autocast:
-        hidden = model.hidden(**batch.inputs)
-    for parameter in model.parameters():
-        storages.pop(parameter.untyped_storage()._cdata, None)
-    model.head(hidden[:, : batch.targets.shape[1]]).sum().backward()
+    with autocast, torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        model.hidden(**inputs)
     return sum(storage.nbytes() for storage in storages.values())
 
 
@@ -189,57 +176,48 @@ def ideal_seconds(config: Config, world: World, vocab_size: int) -> float | None
 def report(config: Config) -> str:
     """What dry_run=true prints: for this machine, or for plan.world GPUs of the kind plan.gpu."""
     check_parts(config)
-    plan, train, length = config.plan, config.train, config.model.context_length
-    gpu = (plan.gpu or "").upper()
-    if gpu and gpu not in GPU_MEMORY:
-        raise ValueError(f"plan.gpu is {plan.gpu!r}; choose one of: {', '.join(GPU_MEMORY)}")
-    if train.batch_size % plan.world:
-        raise ValueError(f"train.batch_size must be a multiple of plan.world={plan.world}")
-    device = choose_device(config.device)
-    precision = choose_precision(device, config.precision)
+    train = config.train
+    world = config.plan.world
+    if train.batch_size % world:
+        raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
+
+    dtype, memory, peak = machine(config)
     kind = config.tokenizer.get("kind", "")
     vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
-    dtype = torch.bfloat16 if gpu else precision.dtype
     try:
         cost = count(config, dtype, vocab_size)
     except Exception as error:  # of a part that fake tensors do not support
         return f"model       {config.model.kind}; its cost is unknown ({error!s:.200})"
-    if gpu:
-        memory, peak = FILLED * GPU_MEMORY[gpu] * 1e9, PEAKS.get(gpu)
-    elif device.type == "cuda":
-        memory, peak = FILLED * torch.cuda.mem_get_info(device)[1], precision.peak_flops()
-    else:
-        memory, peak = host_memory(), None
-    sizes = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
-    n, tokens = cost.parameters.total(), train.batch_size * length
-    lengths = (train.steps, train.tokens and math.ceil(train.tokens / tokens), math.inf)
-    steps = min(limit for limit in lengths if limit is not None)
-    flops = cost.flops * train.batch_size * steps * (4 / 3 if train.recompute == "block" else 1)
-    known = steps < math.inf
-    run = (
-        f"{steps:,} steps, {steps * tokens:,} tokens, {flops:.2e} FLOPs"
-        if known
-        else "a length unknown until the text is read"
-    )
+
+    n = cost.parameters.total()
+    parts = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
     states = f"weights and gradients {filesize(8 * n)}, optimizer {filesize(cost.optimizer)}"
-    partial = ""
-    if config.eval.every is not None:
-        partial = f"every {config.eval.every:,} steps on {config.eval.max_examples:,} examples; "
+    length = config.model.context_length
     lines = [
-        f"model       {config.model.kind}, {n:,} parameters at vocab {vocab_size:,}: {sizes}",
-        f"training    {run}; {train.batch_size:,} rows of up to {length:,} tokens per step",
-        f"evaluation  {partial}at the end on the whole validation set",
+        f"model       {config.model.kind}, {n:,} parameters at vocab {vocab_size:,}: {parts}",
+        f"step        {train.batch_size:,} rows of up to {length:,} tokens",
         f"compute     {cost.flops:.2e} FLOPs per row",
-        f"memory      {states}, activations {filesize(round(cost.activations))} per row",
+        f"memory      {states}, activations {filesize(cost.activations)} per row",
         *ways_to_fit(config, cost, memory),
         f"checkpoint  {filesize(4 * n + cost.optimizer)}",
+        *run_lines(config, cost, peak),
     ]
-    if peak and known:
-        hours = flops / (peak * plan.mfu) / 3600
-        price = f"${hours * plan.price:,.0f} at plan.price={plan.price:g}"
-        time = f"{hours / plan.world:,.1f} hours at plan.mfu={plan.mfu:g}"
-        lines.append(f"time        {time}, {hours:,.1f} GPU hours, {price}")
     return "\n".join(lines)
+
+
+def machine(config: Config) -> tuple[torch.dtype, float, float | None]:
+    """(dtype, memory of a process, peak FLOP/s if known)"""
+    name = (config.plan.gpu or "").upper()
+    if name in GPU_MEMORY:
+        return torch.bfloat16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]
+    if name:
+        choices = ", ".join(GPU_MEMORY)
+        raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
+    precision = choose_precision(choose_device(config.device), config.precision)
+    memory: float = host_memory()
+    if precision.device.type == "cuda":
+        memory = FILLED * torch.cuda.mem_get_info(precision.device)[1]
+    return precision.dtype, memory, precision.peak_flops()
 
 
 def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
@@ -251,6 +229,26 @@ def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
         while size > 1 and cost.memory(size, shards) > limit:
             size = math.ceil(size / 2)
         needed = cost.memory(size, shards)
-        fits = f"of {filesize(round(limit))}" if needed <= limit else "does not fit"
+        fits = f"of {filesize(limit)}" if needed <= limit else "does not fit"
         way = f"parallel={parallel} train.micro_batch_size={size}"
-        yield f"            {way}: {filesize(round(needed))}, {fits}"
+        yield f"            {way}: {filesize(needed)}, {fits}"
+
+
+def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
+    """Of the whole run, if its length does not depend on the text or the clock."""
+    plan = config.plan
+    train = config.train
+    tokens = train.batch_size * config.model.context_length  # of a step
+    lengths = [train.steps, train.tokens and math.ceil(train.tokens / tokens)]
+    steps = min((length for length in lengths if length is not None), default=None)
+    if steps is None:
+        yield "training    a length unknown until the text is read"
+        return
+    recomputed = 4 / 3 if train.recompute == "block" else 1
+    flops = steps * train.batch_size * cost.flops * recomputed
+    yield f"training    {steps:,} steps, {steps * tokens:,} tokens, {flops:.2e} FLOPs"
+    if peak:
+        hours = flops / (peak * plan.mfu) / 3600
+        time = f"{hours / plan.world:,.1f} hours at plan.mfu={plan.mfu:g}"
+        price = f"${hours * plan.price:,.0f} at plan.price={plan.price:g}"
+        yield f"time        {time}, {hours:,.1f} GPU hours, {price}"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from configs.schema import IGNORE_INDEX
 from data.corpus import Loaders
@@ -30,25 +30,30 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them; `rows` at a
     time. watch: shows how far it is."""
-    model, split = module.model, data.validation
-    n = math.ceil((split.n if limit is None else min(limit, split.n)) / split.batch_size)
-    loss = mean_loss(module, watch(split.evaluation(limit), n), rows, world)
+    model = module.model
+    split = data.validation
+    n_batches = math.ceil(split.n / split.batch_size)
+    loss = mean_loss(module, watch(split.evaluation(limit), n_batches), rows, world)
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
+
     if data.objective == "next_token":
         metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
+
     if data.objective in ACCURACIES:
         name, count_correct = ACCURACIES[data.objective]
-        share = (
-            (0, 1) if world.parallel == "fsdp" else world.share
-        )  # forward passes in step, or not
-        correct = asked = 0
+        # processes share the batches, but with FSDP each forward pass needs all processes
+        rank, size = (0, 1) if world.parallel == "fsdp" else world.share
+        batches = watch(split.evaluation(limit, rank, size), n_batches / size)
+        correct = 0
+        asked = 0
         with evaluating(module, world):
-            for batch in watch(split.evaluation(limit, *share), n / share[1]):
+            for batch in batches:
                 right, total = count_correct(model, data.tokenizer, batch, world)
                 correct += right
                 asked += total
-        sums = world.sum(correct, asked).tolist()
-        metrics[name] = sums[0] / sums[1]
+        correct, asked = world.sum(correct, asked).tolist()
+        metrics[name] = correct / asked
+
     if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         several = (batch for batch in split.evaluation() if len(batch.targets) > 1)
         shuffled = map(shuffle_sources, several)
@@ -71,22 +76,28 @@ def evaluating(module: Any, world: World) -> Iterator[None]:
     module.eval()
     if world.parallel == "fsdp":
         module.unshard()
-    yield
+    with torch.no_grad():
+        yield
     if world.parallel == "fsdp":
         module.reshard()
     module.train()
 
 
-@torch.no_grad()
 def masked_accuracy(
     model: Any, tokenizer: Tokenizer, batch: Batch, world: World
 ) -> tuple[int, int]:
     """(number of correct predictions, number of predictions)"""
+    predicted, targets = predict_masks(model, batch, world)
+    return int((predicted == targets).sum()), batch.count
+
+
+def predict_masks(model: Any, batch: Batch, world: World) -> tuple[Tensor, Tensor]:
+    """(the most likely token, the target) of each masked position"""
     batch = batch.to(world.device)
     is_target = batch.targets != IGNORE_INDEX
     with world.precision.autocast():
-        predicted = model.head(model.hidden(**batch.inputs)[is_target]).argmax(-1)
-    return int((predicted == batch.targets[is_target]).sum()), batch.count
+        logits = model.head(model.hidden(**batch.inputs)[is_target])
+    return logits.argmax(-1), batch.targets[is_target]
 
 
 def exact_match(
@@ -102,68 +113,59 @@ ACCURACIES: dict[str, tuple[str, Callable[..., tuple[int, int]]]] = {
 }
 
 
-@torch.no_grad()
 def sample(module: LossModule, data: Loaders, world: World) -> dict[str, str]:
     """A prediction for the first validation example, {name: text}."""
     batch = next(data.validation.evaluation(1))
-    model, tokenizer = module.model, data.tokenizer
+    model = module.model
+    tokenizer = data.tokenizer
+
     with evaluating(module, world):
         if "source" in batch.inputs or data.objective == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
+        [tokens] = batch.inputs["tokens"].tolist()
         if model.kind == "encoder":
-            ids = predict_masks(model, batch.to(world.device))
+            predicted, targets = predict_masks(model, batch, world)
+            row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}
         else:
-            [prompt] = batch.inputs["tokens"][:, :PROMPT_TOKENS].tolist()
-            [continuation] = generate_ids(model, tokenizer, [prompt], NEW_TOKENS)
-            ids = {"prompt": prompt, "continuation": continuation}
-    return {name: tokenizer.decode_with_specials(tokens) for name, tokens in ids.items()}
-
-
-def predict_masks(model: Any, batch: Batch) -> dict[str, list[int]]:
-    """The tokens of the first row, and its targets with the most likely predictions."""
-    is_target = batch.targets[0] != IGNORE_INDEX
-    predicted = model(**batch.inputs)[0].argmax(-1)
-    return {
-        "masked": batch.inputs["tokens"][0].tolist(),
-        "target": batch.targets[0][is_target].tolist(),
-        "prediction": predicted[is_target].tolist(),
-    }
+            prompt = tokens[:PROMPT_TOKENS]
+            [continuation] = continue_greedily(model, tokenizer, [prompt], NEW_TOKENS)
+            row = {"prompt": prompt, "continuation": continuation}
+    return {name: tokenizer.decode_with_specials(ids) for name, ids in row.items()}
 
 
 def predict_targets(model: nn.Module, tokenizer: Tokenizer, batch: Batch) -> list[dict[str, str]]:
     """Each source with its target and the model's greedy prediction."""
-    targets = [[i for i in row if i != IGNORE_INDEX] for row in batch.targets.tolist()]
-    longest = max(map(len, targets))
+    is_target = batch.targets != IGNORE_INDEX
+    targets = select(batch.targets, is_target)
+    starts = select(batch.inputs["tokens"], is_target.cumsum(1) <= is_target)  # to the first target
+
+    sources = None
     if "source" in batch.inputs:
         source = batch.inputs["source"]
         visible = batch.inputs.get("source_visible", torch.ones_like(source, dtype=torch.bool))
-        sources = [row[keep].tolist() for row, keep in zip(source, visible, strict=True)]
-        starts = [[tokenizer.specials["start"]] for _ in sources]
-        predictions = generate_ids(model, tokenizer, starts, longest, sources)
-    else:
-        firsts = [int((row != IGNORE_INDEX).nonzero()[0]) for row in batch.targets]
-        rows = zip(batch.inputs["tokens"], firsts, strict=True)
-        sources = [row[: first + 1].tolist() for row, first in rows]
-        predictions = generate_ids(model, tokenizer, sources, longest)
+        sources = select(source, visible)
+
+    longest = max(map(len, targets))
+    predictions = continue_greedily(model, tokenizer, starts, longest, sources)
     samples = []
-    for row in zip(sources, targets, predictions, strict=True):
+    for row in zip(sources or starts, targets, predictions, strict=True):
         texts = map(tokenizer.decode_with_specials, row)
         samples.append(dict(zip(("source", "target", "prediction"), texts, strict=True)))
     return samples
 
 
-def generate_ids(
+def select(rows: Tensor, masks: Tensor) -> list[list[int]]:
+    """The ids of each row where its mask is true."""
+    return [row[mask].tolist() for row, mask in zip(rows, masks, strict=True)]
+
+
+def continue_greedily(
     model: nn.Module,
     tokenizer: Tokenizer,
     prompts: list[list[int]],
     max_new_tokens: int,
     sources: list[list[int]] | None = None,
 ) -> list[list[int]]:
-    """Greedy continuations."""
-    rows: list[list[int]] = [[] for _ in prompts]
     options = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
-    for ids in generate(model, prompts, sources=sources, **options):
-        for row, i in zip(rows, ids, strict=True):
-            if i is not None:
-                row.append(i)
-    return rows
+    steps = generate(model, prompts, sources=sources, **options)
+    return [[i for i in row if i is not None] for row in zip(*steps, strict=True)]

@@ -2,14 +2,14 @@
 weight."""
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -31,19 +31,9 @@ EVALUATION = {
 }
 
 
-SECONDS_SILENT = 10.0  # of a long evaluation, at most
-
-
-def clock(seconds: float) -> str:
-    """1:02, or 1:00:02"""
-    minutes, seconds = divmod(round(min(seconds, 1e9)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
 class Log:
-    """Of the main process; in the others it does nothing. A progress bar on a terminal, lines
-    elsewhere."""
+    """Of the main process; in the others it does nothing. On a terminal, with a progress bar below
+    the lines."""
 
     def __init__(
         self,
@@ -59,20 +49,20 @@ class Log:
         self.ideal_seconds = ideal_seconds  # of a step at the peak FLOP/s of the GPU, for MFU
         self.wandb: Any = None
         self.disk_failed = False
-        self.samples: list[list[Any]] = []
-        self.first_step = state.step
         self.console = Console(highlight=False, markup=False, soft_wrap=True)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn())
-        hidden = not (self.is_main and self.console.is_terminal)
-        self.bar = Progress(*columns, console=self.console, transient=True, disable=hidden)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            console=self.console,
+            transient=True,
+            disable=not (self.is_main and self.console.is_terminal),
+        )
         self.task = self.bar.add_task("", total=1.0)
-        if not self.is_main:
-            return
-        for name in ("metrics.jsonl", "samples.jsonl"):
-            truncate(run / name, state.step)
-        if config.wandb.mode != "disabled":
+        if self.is_main:
+            truncate(run / "metrics.jsonl", state.step)
+            truncate(run / "samples.jsonl", state.step)
             self.wandb = start_wandb(run, config)
-        self.bar.start()
+            self.bar.start()
         self.measure_from(state.step)
 
     def measure_from(self, step: int) -> None:
@@ -88,9 +78,8 @@ class Log:
     def step(
         self, state: TrainState, progress: float, loss: float, lr: float, grad_norm: float
     ) -> None:
-        """Logged every log.every steps; a terminal shows each one."""
-        is_due = state.step % self.config.log.every == 0
-        if not self.is_main or not (is_due or self.console.is_terminal):
+        self.bar.update(self.task, completed=progress, description=f"step {state.step}")
+        if not self.is_main or state.step % self.config.log.every:
             return
         per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
         speed = state.tokens / state.step / per_step
@@ -103,15 +92,11 @@ class Log:
             f"elapsed {clock(state.seconds)}  ETA {clock(left)}",
         ]
         if mfu is not None:
-            parts.insert(2, f"mfu {mfu:.1%}")
-        line = "  ".join(parts)
-        self.bar.update(self.task, completed=progress, description=line)
-        if is_due:
-            if not self.console.is_terminal:
-                self.print(line)
-            values = {"loss": loss, "lr": lr, "grad_norm": grad_norm}
-            self.add_row(state, **values, tokens_per_second=speed, mfu=mfu)
-            self.measure_from(state.step)
+            parts.append(f"mfu {mfu:.1%}")
+        self.print("  ".join(parts))
+        values = {"loss": loss, "lr": lr, "grad_norm": grad_norm}
+        self.add_row(state, **values, tokens_per_second=speed, mfu=mfu)
+        self.measure_from(state.step)
 
     def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
         if not self.is_main:
@@ -119,23 +104,14 @@ class Log:
         self.add_row(state, **metrics, full=full)
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
         self.print(f"step {state.step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
-        if (
-            full or state.step > self.first_step
-        ):  # not before the first step: matplotlib takes a second
+        if state.step or full:  # the first step should not wait for matplotlib
             with suppress(OSError):
                 draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")
         self.measure_from(state.step)
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
-        shown = time.perf_counter()
-        for number, batch in enumerate(stoppable(batches), 1):
-            yield batch
-            done = min(1.0, number / total)
-            self.bar.update(self.task, completed=done, description=f"evaluating {done:.0%}")
-            if time.perf_counter() - shown > SECONDS_SILENT and not self.console.is_terminal:
-                self.print(f"evaluating {done:.0%}")
-                shown = time.perf_counter()
+        yield from self.bar.track(stoppable(batches), total, description="evaluating")
 
     def sample(self, state: TrainState, texts: dict[str, str]) -> None:
         if not self.is_main:
@@ -143,31 +119,21 @@ class Log:
         self.append("samples.jsonl", {"step": state.step, **texts})
         for name, text in texts.items():
             self.print(f"  {name:<14}{text!r}")
-        if self.wandb:
-            import wandb
-
-            self.samples.append([state.step, *texts.values()])
-            table = wandb.Table(columns=["step", *texts], data=self.samples)
-            self.send(state.step, {"samples": table})
         self.measure_from(state.step)
 
     def add_row(self, state: TrainState, **values: Any) -> None:
         row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, **values}
         self.append("metrics.jsonl", row)
         if self.wandb:
-            self.send(state.step, row)
-
-    def send(self, step: int, values: dict[str, Any]) -> None:
-        try:
-            self.wandb.log(values, step=step)
-        except Exception as error:  # whatever the service does, the run continues
-            warn(f"wandb logging stopped ({type(error).__name__}: {error!s:.200})")
-            self.wandb = None
+            try:
+                self.wandb.log(row, step=state.step)
+            except Exception as error:  # whatever the service does, the run continues
+                warn(f"wandb logging stopped ({type(error).__name__}: {error!s:.200})")
+                self.wandb = None
 
     def append(self, name: str, row: dict[str, Any]) -> None:
-        """The whole row or nothing. A full disk costs rows, and not the run."""
+        """A full disk costs rows, and not the run."""
         path = self.run / name
-        size = path.stat().st_size if path.exists() else 0
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -175,8 +141,6 @@ class Log:
             if not self.disk_failed:
                 warn(f"{path} cannot be written ({error.strerror}); the run continues")
             self.disk_failed = True
-            with suppress(OSError):
-                os.truncate(path, size)
 
     def close(self) -> None:
         self.bar.stop()
@@ -184,8 +148,16 @@ class Log:
             self.wandb.finish()
 
 
+def clock(seconds: float) -> timedelta:
+    """It is printed as 0:01:02."""
+    return timedelta(seconds=round(min(seconds, 1e9)))
+
+
 def start_wandb(run: Path, config: Config) -> Any:
     """A resumed run continues under the same id. A failure costs one warning, and not the run."""
+    if config.wandb.mode == "disabled":
+        return None
+    options: dict[str, Any] = asdict(config.wandb)
     id_file = run / "wandb-id"
     try:
         import wandb
@@ -193,13 +165,11 @@ def start_wandb(run: Path, config: Config) -> Any:
         if not id_file.exists():
             id_file.write_text(uuid.uuid4().hex)
         return wandb.init(
-            project=config.wandb.project,
+            **options,
             name=run.name,
             id=id_file.read_text(),
-            mode=cast(Any, config.wandb.mode),
-            dir=run.resolve(),
             resume="allow",
-            reinit="create_new",
+            dir=run,
             config=asdict(config),
             settings=wandb.Settings(silent=True, console="off", init_timeout=15),
         )
@@ -215,18 +185,16 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and "step" in row:
-                yield row
+            yield json.loads(line)
 
 
 def truncate(path: Path, step: int) -> None:
-    """Drop the rows that a resumed run will write again."""
+    """Drop the rows that a resumed run will write again: those after its step, the first
+    evaluation, and that of the whole validation set."""
     if path.exists():
-        kept = []
-        for row in read_rows(path):
-            # the first evaluation, and that of the whole validation set, are made again
-            is_repeated = row["step"] == step and (step == 0 or row.get("full") is True)
-            if row["step"] <= step and not is_repeated:
-                kept.append(json.dumps(row) + "\n")
-        atomic_write(path, "".join(kept))
+        rows = [
+            json.dumps(row) + "\n"
+            for row in read_rows(path)
+            if row["step"] < step or (row["step"] == step > 0 and not row.get("full"))
+        ]
+        atomic_write(path, "".join(rows))

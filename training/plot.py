@@ -1,21 +1,14 @@
 """Plots of losses against tokens, for one run or several."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from configs.cli import escape
+from typing import Any
 
 Points = list[tuple[float, float]]
+Curve = tuple[str, str, Points]  # label, style, points
 
 
-class Curve(NamedTuple):
-    label: str
-    style: str
-    points: Points
-
-
-def points(rows: Sequence[dict[str, Any]], name: str) -> Points:
+def points(rows: Iterable[dict[str, Any]], name: str) -> Points:
     """(tokens, value) of the rows that have this value."""
     return [(row["tokens"], row[name]) for row in rows if row.get(name) is not None]
 
@@ -26,19 +19,19 @@ def draw(curves: Sequence[Curve], path: Path, lr: Points | None = None) -> None:
     from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(8, 4.5))
-    right_margin = 0.89 if lr else 0.97
-    margins = {"left": 0.09, "right": right_margin, "bottom": 0.12, "top": 0.96}
+    margins = {"left": 0.09, "right": 0.89, "bottom": 0.12, "top": 0.96}
     axes = figure.subplots(gridspec_kw=margins)
+
     if lr:
         right = axes.twinx()
         right.plot(*zip(*lr, strict=True), ":", color="gray")
         right.set(ylabel="learning rate (dotted)", ylim=(0, None))
-    for curve in curves:
-        if curve.points:
-            label = escape(curve.label).replace("$", r"\$")
-            axes.plot(*zip(*curve.points, strict=True), curve.style, label=label)
-    axes.set(xlabel="tokens", ylabel="loss (nats/token)")
-    axes.set(zorder=1, facecolor="none")  # above the other axis
+
+    for label, style, line in curves:
+        if line:
+            axes.plot(*zip(*line, strict=True), style, label=label)
+
+    axes.set(xlabel="tokens", ylabel="loss (nats/token)", zorder=1, facecolor="none")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 1.5M
     axes.grid(alpha=0.3)
     if axes.lines:
@@ -47,14 +40,15 @@ def draw(curves: Sequence[Curve], path: Path, lr: Points | None = None) -> None:
 
 
 def draw_run(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    partial = [row for row in rows if row.get("full") is False]
-    full = [row for row in rows if row.get("full") is True]
-    evaluations = points(partial, "val_loss")
-    best = sorted(evaluations, key=lambda point: (point[1] != point[1], point[1]))[:1]  # NaN last
+    evaluations = points([row for row in rows if not row.get("full")], "val_loss")
+    full = points([row for row in rows if row.get("full")], "val_loss")
+    finite = [point for point in evaluations if point[1] == point[1]]  # not NaN
+    best = sorted(finite, key=lambda point: point[1])[:1]
+
     curves = [
-        Curve("training", "-", points(rows, "loss")),
-        Curve("validation", ".-", evaluations),
-        Curve("best validation", "k*", best),
-        Curve("full validation", "rx", points(full, "val_loss")),
+        ("training", "-", points(rows, "loss")),
+        ("validation", ".-", evaluations),
+        ("best validation", "k*", best),
+        ("full validation", "rx", full),
     ]
     draw(curves, path, points(rows, "lr"))

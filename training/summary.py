@@ -1,13 +1,15 @@
 """Summary: the lines after a run. Compressors model text as well, so they are a baseline."""
 
 import gzip
+import json
 import lzma
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from configs.schema import Config
 from data.corpus import Loaders
+from data.disk import atomic_write
 from data.store import TokenFile
 from model.checkpoint import read_best, step_name
 from training.checkpointer import Checkpointer, TrainState
@@ -30,10 +32,11 @@ def summarize(
     """What the run has come to, and what can be done with it."""
     lines = []
     if "val_bpb" in metrics:
-        bits = {"this model": metrics["val_bpb"]} | baselines(data)
+        bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
     if saver.count:
-        lines.append(f"{saver.count} checkpoints; training blocked for {saver.seconds:.2f} s")
+        checkpoints = "1 checkpoint" if saver.count == 1 else f"{saver.count} checkpoints"
+        lines.append(f"{checkpoints}; training blocked for {saver.seconds:.2f} s")
     sample = f"python sample.py --run {saver.run} {PROMPTS[config.model.kind]}"
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):
@@ -52,9 +55,21 @@ def summarize(
     return "\n".join(lines)
 
 
+def cached_baselines(data: Loaders) -> dict[str, float]:
+    """They take seconds, and follow from the text alone: only its first run waits for them."""
+    path = data.validation.part.folder / "baselines.json"
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text())
+    bits = baselines(data)
+    with suppress(OSError):
+        atomic_write(path, json.dumps(bits))
+    return bits
+
+
 def baselines(data: Loaders) -> dict[str, float]:
     """{compressor: bits per byte of the validation text}; xz also knowing the training text."""
-    validation, train = data.validation.part, data.train.part
+    validation = data.validation.part
+    train = data.train.part
     if validation.n_bytes > MAX_XZ_BYTES:
         return {}
     text = text_of(validation, data.tokenizer)
@@ -62,24 +77,17 @@ def baselines(data: Loaders) -> dict[str, float]:
     if train.n_bytes + validation.n_bytes <= MAX_XZ_BYTES:
         prime = text_of(train, data.tokenizer)
     with ThreadPoolExecutor(3) as threads:
-        sizes = list(
-            threads.map(
-                compressed_size, (gzip.compress, xz, xz, xz), (text, text, prime, prime + text)
-            )
-        )
-    bits = {"gzip -9": sizes[0], "xz -9": sizes[1]}
+        zipped = threads.submit(gzip.compress, text)
+        alone, known, both = threads.map(xz, (text, prime, prime + text))
+    sizes = {"gzip -9": len(zipped.result()), "xz -9": len(alone)}
     if prime:
-        bits["xz -9 primed with the training text"] = sizes[3] - sizes[2]
-    return {name: 8 * size / len(text) for name, size in bits.items()}
+        sizes["xz -9 primed with the training text"] = len(both) - len(known)
+    return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 
 def text_of(part: TokenFile, tokenizer: Any) -> bytes:
     ordinary = part.tokens[part.tokens < tokenizer.n_ordinary]
     return tokenizer.decode_bytes(ordinary.tolist())
-
-
-def compressed_size(compress: Callable[[bytes], bytes], text: bytes) -> int:
-    return len(compress(text))
 
 
 def xz(text: bytes) -> bytes:

@@ -101,9 +101,8 @@ def test_settings_that_follow_from_others(tmp_path, monkeypatch, typed, expected
 
 
 def test_a_model_must_fit_in_memory():
-    for width, sentence in ((1 << 23, "the weights need .* GiB"), (2**31, "fits in no memory")):
-        with pytest.raises(MemoryError, match=sentence):
-            check_parts(compose([f"model.d_model={width}"]))
+    with pytest.raises(MemoryError, match="the weights need .* GiB"):
+        check_parts(compose(["model.d_model=8_388_608"]))
 
 
 @pytest.mark.quick

@@ -13,7 +13,7 @@ from configs.cli import run_command
 from tests.parts import ROOT
 from tests.training.runs import TEXT, rows, with_usual
 from tests.training.test_resume import stop_after
-from training.compare import edge_hints, main
+from training.compare import main
 
 
 def table(text):
@@ -112,26 +112,22 @@ def test_seeds_are_one_row_with_mean_and_deviation(compare):
     assert column(output, "val loss") == ["3.000", "3.367 ± 0.451", "nan"]
     assert "seed" not in table(output)[0] and "name" not in table(output)[0]
     make_run("copy", 1, 2.9, optimizer={"lr": 1})
-    assert len(column(compare("b", "c", "copy")[1], "run")) == 3
+    assert column(compare("b", "c", "copy")[1], "run") == ["copy", "b (n=2)"]
 
 
 def test_columns_are_the_settings_that_were_chosen_and_differ(compare):
-    """And others only where rows would read alike."""
     make_run("a", overrides=["x=1", "same=1"], x=1, same=1, follows=1)
     make_run("b", overrides=["x=2", "same=1"], x=2, same=1, follows=2)
     assert table(compare("a", "b")[1])[0][1:-1] == ["x", "steps", "tokens"]
-    make_run("c", overrides=["x=2"], x=2, same=1, follows=3)
-    assert table(compare("a", "b", "c")[1])[0][1:-1] == ["x", "follows", "steps", "tokens"]
 
 
 def test_different_code_is_named(compare):
     make_run("a", code="1")
     make_run("b", seed=1, code="1")
-    sentence = "these runs were trained with different code"
-    assert sentence not in compare("a", "b")[1]
+    assert "code" not in compare("a", "b")[1]
     make_run("c", seed=2, code="2")
     output = compare("a", "b", "c")[1]
-    assert sentence in output and column(output, "run") == ["a (n=2)", "c"]
+    assert column(output, "run") == ["a (n=2)", "c"] and column(output, "code") == ["1", "2"]
 
 
 def test_a_comparison_is_saved_where_it_is_asked_for(compare, tmp_path):
@@ -141,15 +137,3 @@ def test_a_comparison_is_saved_where_it_is_asked_for(compare, tmp_path):
     code, output, _ = compare("a", "--to", "new")
     assert code == 0 and table(Path("new/comparison.md").read_text()) == table(output)
     assert Path("new/comparison.png").stat().st_size > 1000
-
-
-@pytest.mark.quick
-def test_the_best_value_at_the_edge_of_a_sweep_is_pointed_out():
-    def hints(key, *values):
-        return edge_hints([{key: value} for value in values], [key])
-
-    edge = "optimizer.lr=0.3 is best, at the edge of the values tried; larger ones may be better"
-    assert hints("optimizer.lr", 0.3, 0.1, 0.2) == [edge]
-    assert "smaller ones" in hints("train.batch_size", 1, 8, 4)[0]
-    for key, *values in (("x", 2, 1, 3), ("seed", 3, 1), ("x", "a", "b"), ("x", 1, 1), ("x", None)):
-        assert not hints(key, *values)

@@ -15,6 +15,7 @@ from model import checkpoint
 from model.checkpoint import list_checkpoints, read_best
 from tests.parts import names
 from tests.training.runs import read_lines, rows, weights
+from training import summary
 from training.run_folder import code_hash
 
 ARCHITECTURES = {
@@ -56,7 +57,7 @@ def test_what_a_run_prints(start):
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
         line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d.]+k tok/s"
-        assert re.search(line + r"  elapsed \d:\d\d  ETA \d:\d\d\n", output), output
+        assert re.search(line + r"  elapsed \d:\d\d:\d\d  ETA \d:\d\d:\d\d\n", output), output
     for step, loss, bpb, full in rows(folder, "step", "val_loss", "val_bpb", "full"):
         end = " (full)" * full
         assert f"step {step:>6}  val loss {loss:.3f}, {bpb:.3f} bits/byte{end}\n" in output
@@ -65,6 +66,25 @@ def test_what_a_run_prints(start):
     assert "\nsaved to runs/lines, with curve.png; next:\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert f"code {code_hash()}\n" in (folder / "environment.txt").read_text()
+
+
+def test_only_the_first_run_on_a_text_compresses_it(start, monkeypatch):
+    """A cache that cannot be written is no error."""
+
+    def refuse(*arguments):
+        raise OSError
+
+    def lines():
+        code, output, _ = start("train.steps=1")
+        assert code == 0
+        return re.findall("^(?:gzip|xz).*", output, re.MULTILINE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(summary, "atomic_write", refuse)
+        first = lines()
+    assert len(first) == 3 and lines() == first
+    monkeypatch.setattr(summary, "baselines", refuse)
+    assert lines() == first
 
 
 @pytest.mark.quick
