@@ -169,7 +169,7 @@ def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
     assert code == 4 and "has format 2, and this version reads 3; continue the run with" in errors
     edit(lambda config: config.pop("choices"))
     code, _, errors = start.plainly("name=mine", "resume=true")
-    assert code == 4 and "of an older format; use this run with the version that wrote it" in errors
+    assert code == 4 and "is damaged, or was written by another version" in errors
 
 
 def test_a_run_is_resumed_by_its_name(run, start):
@@ -179,7 +179,6 @@ def test_a_run_is_resumed_by_its_name(run, start):
     for arguments, sentence in (
         (["resume=true"], "resume=true needs a name=...; the newest run is "),
         (["name=sweep-2001/lr-0.03", "resume=true"], "(did you mean runs/sweep-2001/lr-0.0"),
-        (["name=lr-0.02", "resume=true"], "(did you mean runs/sweep-2001/lr-0.02)"),
         (["name=mime", "resume=true"], "no run runs/mime (did you mean runs/mine?); resume=auto"),
     ):
         code, _, errors = start.plainly(*arguments)
