@@ -15,6 +15,7 @@ from model.attend import soft_cap
 from model.embedding import Head
 
 CHUNK = 512  # positions whose logits are held at a time, on a CPU; more if the vocabulary is small
+ALIGNMENT = 64  # of the vocabulary: a GPU has no fast matmul for GPT-2's 50,257
 GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of the head more often
 
 
@@ -59,6 +60,16 @@ def value_and_gradient(
     return value.detach(), gradient
 
 
+def aligned(tensor: Tensor, dim: int) -> Tensor:
+    """Filled up with zeros to a multiple of ALIGNMENT."""
+    missing = -tensor.shape[dim] % ALIGNMENT
+    if missing == 0:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = missing
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim)
+
+
 class ChunkedLoss(torch.autograd.Function):
     """Computes the gradients of each chunk in the forward pass, while its logits exist, so that
     none are stored or recomputed for the backward pass."""
@@ -68,18 +79,21 @@ class ChunkedLoss(torch.autograd.Function):
         hidden_NC, targets_N, *parameters = inputs  # the weight of the head, and its bias if any
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = (hidden_NC[:1] @ hidden_NC[:1].mT).dtype  # under autocast that of matmuls
-        low_NC, weight_VC, *bias = (tensor.to(low) for tensor in (hidden_NC, *parameters))
+        low_NC = hidden_NC.to(low)
+        weight, *bias = (aligned(parameter.to(low), 0) for parameter in parameters)
+        vocab_size = len(parameters[0])
 
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
         gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in parameters]
         for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
-            logits_NV = F.linear(rows_NC, weight_VC, *bias)
+            logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
             value, grad_NV = value_and_gradient(function, logits_NV, targets)
+            grad = aligned(grad_NV, 1)
             # not in place: compiled by torch 2.11, the result would have no gradient
             total = total + value
-            row_gradients.append(grad_NV @ weight_VC)
-            gradients[0] += grad_NV.mT @ rows_NC
+            row_gradients.append(grad @ weight)
+            gradients[0] += (grad.mT @ rows_NC)[:vocab_size]
             if bias:
                 gradients[1] += grad_NV.sum(0, dtype=exact)
 
