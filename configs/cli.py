@@ -29,7 +29,9 @@ def escape(text: object, keep: str = "") -> str:
 
 
 def print(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
-    """Print text that may come from a file or a model."""
+    """Print text that may come from a file or a model; of several processes, the first does."""
+    if file is None and os.environ.get("RANK", "0") != "0":
+        return
     builtins.print(escape(text, keep="\n\t"), file=file, end=end, flush=True)
 
 

@@ -28,8 +28,6 @@ def chunk_loss(
 ) -> Tensor:
     """The loss of some positions, summed. Any differentiable function of logits and targets can
     stand here; z_loss is the factor of log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
-    # in bfloat16 the sum over a vocabulary would be off by a percent
-    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
     if label_smoothing == 0 and cpu.trains_eagerly(logits_NV):
@@ -87,9 +85,10 @@ class ChunkedLoss(torch.autograd.Function):
         row_gradients = []
         gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in parameters]
         for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
-            logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
+            # in bfloat16 the sum over a vocabulary would be off by a percent
+            logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size].to(exact)
             value, grad_NV = value_and_gradient(function, logits_NV, targets)
-            grad = aligned(grad_NV, 1)
+            grad = aligned(grad_NV.to(low), 1)
             # not in place: compiled by torch 2.11, the result would have no gradient
             total = total + value
             row_gradients.append(grad @ weight)
@@ -148,6 +147,7 @@ def loss(
         return ChunkedLoss.apply(function, size, hidden, targets, *parameters), count
 
     total = hidden.new_zeros(())
+    exact = torch.promote_types(hidden.dtype, torch.float32)
     for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
-        total = total + function(F.linear(rows, *parameters), chunk)
+        total = total + function(F.linear(rows, *parameters).to(exact), chunk)
     return total, count

@@ -12,9 +12,11 @@ from model import cpu
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # dense 16-bit FLOP/s of GPUs by words of their name, as published by the vendor
-PEAKS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
-         "A100": 312e12, "L40S": 362e12, "L40": 181e12, "A6000": 155e12, "4090": 165e12,
-         "3090": 71e12, "A10": 125e12, "L4": 121e12, "V100": 125e12, "T4": 65e12}  # fmt: skip
+PEAKS = {"GB200": 2500e12, "B200": 2250e12, "GH200": 989e12, "H200": 989e12, "H100 PCIe": 756e12,
+         "H100 NVL": 835e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L40": 181e12,
+         "6000 Ada": 364e12, "A6000": 155e12, "A40": 150e12, "5090": 210e12, "4090": 165e12,
+         "3090": 71e12, "A10G": 70e12, "A10": 125e12, "L4": 121e12, "V100": 125e12,
+         "T4": 65e12}  # fmt: skip
 
 
 class Precision(NamedTuple):
@@ -74,6 +76,8 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
     """The requested precision, or the fastest that is safe on this device."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
+        # cuDNN plans attention for each new shape: 60 ms for each token of a text
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if precision in DTYPES:
         return Precision(device, DTYPES[precision], "as configured")
     if precision != "auto":
@@ -93,4 +97,8 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
 
 
 def peak_of(name: str) -> float | None:
-    return next((flops for words, flops in PEAKS.items() if re.search(rf"\b{words}\b", name)), None)
+    """A 3090 Ti or the 4090 of a laptop is another GPU."""
+    for words, flops in PEAKS.items():
+        if re.search(rf"\b{words}\b(?! Ti| Laptop)", name):
+            return flops
+    return None

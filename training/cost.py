@@ -22,7 +22,7 @@ from model.precision import PEAKS, choose_device, choose_precision
 from model.transformer import build_model
 from training.distributed import World
 from training.muon import Muon
-from training.optimizer import build_optimizers, groups_of, state_bytes
+from training.optimizer import OPTIMIZERS, build_optimizers, groups_of, state_bytes
 from training.schedule import UNKNOWN_STEPS, build_schedule
 from training.step import recompute_blocks
 
@@ -45,7 +45,7 @@ def check_parts(config: Config) -> None:
     if weights > memory and not config.dry_run:
         sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
         raise MemoryError(f"{sizes}; choose a smaller size=, or smaller parts")
-    build_optimizers(config.optimizer, model)
+    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     train = config.train
     is_timed = train.minutes is not None and train.tokens is train.epochs is None
     build_schedule(config.schedule, train.steps or (math.inf if is_timed else UNKNOWN_STEPS))

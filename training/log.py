@@ -145,7 +145,8 @@ class Log:
     def close(self) -> None:
         self.bar.stop()
         if self.wandb:
-            self.wandb.finish()
+            with suppress(Exception):  # whatever the service does, the run has ended
+                self.wandb.finish()
 
 
 def clock(seconds: float) -> timedelta:

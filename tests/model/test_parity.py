@@ -1,5 +1,7 @@
 """Each preset against its family in transformers: with the same weights the same logits."""
 
+import re
+
 import pytest
 import torch
 import transformers as hf
@@ -80,3 +82,12 @@ def test_logits(overrides, name, tolerance):
 
 def test_every_family_is_a_preset():
     assert {name for _, name, _ in PRESETS} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("preset", ["gpt2", "bert"])
+def test_every_dropout_of_a_class_is_written(preset):
+    """Its defaults would drop what this model does not."""
+    config = compose([f"model={preset}", "model.dropout=0.3", *SIZES]).model
+    match = best_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
+    dropouts = {k: v for k, v in match.hf_config.items() if re.search("pdrop$|dropout_prob$", k)}
+    assert len(dropouts) > 1 and set(dropouts.values()) == {0.3}

@@ -77,7 +77,9 @@ def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypat
         ("NVIDIA L4", 121),
         ("Tesla T4", 65),
         ("NVIDIA T400", None),
-        ("NVIDIA GB200", None),
+        ("NVIDIA GB200", 2500),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
     ],
 )
 def test_peaks_are_known_by_whole_words(name, teraflops):

@@ -47,7 +47,10 @@ BERT = Family(
     required={"position_embedding_type": "absolute"},
     ignored="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
     "pooler_size_per_head pooler_type",
-    write=lambda spec, ids: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
+    write=lambda spec, ids: {
+        "type_vocab_size": spec["embedding.type_vocab_size"] or 1,
+        "attention_probs_dropout_prob": float(spec["dropout"]),
+    },
     tensors=lambda spec, hf_config: columns(NAMES + HEAD),
     prefix="bert.",
     aliases={

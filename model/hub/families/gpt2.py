@@ -52,6 +52,7 @@ GPT2 = Family(
     required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     ignored="n_ctx reorder_and_upcast_attn",
     read=lambda hf_config, spec: {"ffn.d_ff": spec["ffn.d_ff"] or 4 * spec["d_model"]},
+    write=lambda spec, ids: dict.fromkeys(("embd_pdrop", "attn_pdrop"), float(spec["dropout"])),
     tensors=tensors,
     prefix="transformer.",
     aliases={"lm_head.weight": "transformer.wte.weight"},
