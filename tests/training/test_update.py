@@ -213,19 +213,6 @@ def test_smoothing_and_z_loss_are_of_training_alone(monkeypatch):
     assert given == [options, {}, options]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("rows", [1, 2, 5, 6])
-def test_processes_share_a_batch_in_equally_many_rows(rows, size):
-    """So that all run equally many forward passes, in which they meet; each target counts once."""
-    batch = make_batch(rows=rows)
-    shares = [batch.share(rank, size) for rank in range(size)]
-    assert len({len(share.targets) for share in shares}) == 1
-    targets = torch.cat([share.targets.flatten() for share in shares])
-    kept = targets[targets != IGNORE_INDEX]
-    assert kept.tolist() == batch.targets[batch.targets != IGNORE_INDEX].tolist()
-    assert sum(share.count for share in shares) == batch.count
-
-
 # ---- the optimizers
 
 
