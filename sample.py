@@ -88,6 +88,8 @@ class Sampler:
                     rule = "---\n" if self.continues and row is not rows[0] else ""
                     show(f"{rule}{row.echo}{row.stream.text}\n{row.notes}")
         if options.attention_map:
+            if not rows[0].ids:
+                raise ValueError("--attention-map needs a text, and this one is empty")
             self.save_attention_maps(rows[0])
 
     def encode(self, prompt: str, sample_id: int) -> Row:

@@ -73,7 +73,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
 
         # micro-batches that fit in memory; DDP, torch.compile
-        found = state.micro_batch_size  # before a resume
+        found = state.micro_batch_size  # by the run before it was resumed
         state.micro_batch_size = fit_micro_batch(module, data.train, config, world, found)
         train_module = compile_module(distributed.wrap(module, world), config, world)
 
@@ -135,7 +135,8 @@ def loop(
         return state.judge(metrics["val_loss"])
 
     distributed.catch_signals()
-    if state.step == 0 and config.eval.every:
+    evaluates = config.eval.every is not None or config.init_from is not None
+    if state.step == 0 and evaluates:
         validate()
         if config.init_from:  # it may stay the best
             saver.save(state, best=True)
@@ -151,7 +152,7 @@ def loop(
         state.seconds = result.seconds
         log.step(state, progress, loss=result.loss, lr=lr, grad_norm=result.grad_norm)
 
-        is_last = config.eval.every is not None and run_length.is_over(state)
+        is_last = evaluates and run_length.is_over(state)
         is_best = (is_due(config.eval.every) or is_last) and validate()
         if is_due(config.sample.every):
             log.sample(state, sample(module, data, world))
@@ -201,7 +202,7 @@ def update(
     parameters = list(module.parameters())
     norm = distributed.whole(clip_grad_norm_(parameters, config.train.grad_clip or math.inf))
 
-    # the numbers of all processes: the only wait for a GPU
+    # the numbers of all processes, and the count again: the only wait for a GPU
     clock = seconds if world.is_main else 0.0
     sums = world.sum(total, batch.count, norm, clock, len(distributed.received))
     total_loss, total_count, total_norm, seconds, signals = sums.tolist()
@@ -216,7 +217,7 @@ def update(
             hint = "the weights were not updated; try a lower optimizer.lr"
             raise NonFiniteError(f"{reason}; {hint}")
 
-    # update
+    # update: after an overflow no optimizer, though the gradients of one may be finite
     for optimizer in optimizers:
         if not overflow:
             scaler.step(optimizer)

@@ -92,17 +92,12 @@ def quote(override: str) -> str:
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
-    """Settings that follow from others: a length replaces the default one, and fine-tuning has an
-    optimizer of its own."""
-    values = dict(override.partition("=")[::2] for override in overrides)
+    """A length replaces the default one."""
+    values = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
     given = {key for key, value in values.items() if value != "null"}
-    more = []
     if given & {"train.tokens", "train.epochs", "train.minutes"} and "train.steps" not in values:
-        more.append("train.steps=null")
-    is_resumed = Path("runs", values.get("name", ""), "config.yaml").exists()
-    if "init_from" in given and not {"optimizer", "experiment"} & given and not is_resumed:
-        more.append("optimizer=finetune")
-    return more
+        return ["train.steps=null"]
+    return []
 
 
 def to_config(node: DictConfig) -> Config:

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 Schema = TypeVar("Schema")
+LARGEST = 2**63 - 1  # integer of torch; a bound that no message names
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class Bounds:
     def __str__(self) -> str:
         words = {"least": "at least", "most": "at most"}
         ends = {words.get(name, name): end for name, end in vars(self).items()}
-        return " and ".join(f"{word} {end:,}" for word, end in ends.items() if math.isfinite(end))
+        return " and ".join(f"{word} {end:,}" for word, end in ends.items() if abs(end) < LARGEST)
 
 
-Natural = Annotated[int, Bounds(least=0)]
-Count = Annotated[int, Bounds(least=1)]
+Natural = Annotated[int, Bounds(least=0, most=LARGEST)]
+Count = Annotated[int, Bounds(least=1, most=LARGEST)]
 Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]

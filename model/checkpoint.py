@@ -215,7 +215,10 @@ def read_config(run: Path) -> dict[str, Any]:
         hint = did_you_mean_run(run)
         if (run / "config.json").exists():
             hint = f"; import it first: python -m model.hub import --from {run} --to runs/..."
-        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
+        reason = (
+            "is not the folder of a run: it has no config.yaml" if run.exists() else "is missing"
+        )
+        raise CheckpointError(f"{run} {reason}{hint}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():

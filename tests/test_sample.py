@@ -338,8 +338,8 @@ def test_the_newest_run_is_the_default(run):
 
 MISSING = [
     ("--run runs/gpt2 --checkpoint 7", "has no checkpoint '7'; it has latest, step-00000000"),
-    ("--run nowhere", "nowhere is not the folder of a run: it has no config.yaml"),
-    ("--run runs/gtp2", "it has no config.yaml (did you mean runs/gpt2?)"),
+    ("--run nowhere", "nowhere is missing"),
+    ("--run runs/gtp2", "runs/gtp2 is missing (did you mean runs/gpt2?)"),
     ("--run hf", "import it first: python -m model.hub import --from"),
 ]
 

@@ -38,13 +38,18 @@ PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 def check_parts(config: Config) -> None:
     """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
-    with torch.device("meta"):
-        model = build_model(config.model, 256)
+    try:
+        with torch.device("meta"):
+            model = build_model(config.model, 256)
+    except RuntimeError as error:  # the number of bytes overflows
+        raise ValueError(f"no memory holds a model of these sizes ({error!s:.100})") from None
     weights = sum(parameter.nbytes for parameter in model.parameters())
+    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
     memory = host_memory()
-    if weights > memory and not config.dry_run:
-        sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
-        raise MemoryError(f"{sizes}; choose a smaller size=, or smaller parts")
+    if weights + batch > memory and not config.dry_run:
+        sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
+        hint = "choose a smaller size= or train.batch_size"
+        raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     train = config.train
     is_timed = train.minutes is not None and train.tokens is train.epochs is None

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from configs.compose import to_config
+from configs.compose import CONFIGS, read_yaml, to_config
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_tokenizer, rebuilt
@@ -17,9 +17,10 @@ MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn"
 TUNABLE = ("model.context_length", "model.dropout")
 
 
-def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
+def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Config:
     """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
-    it."""
+    it. Muon is chosen only by name: its rates would destroy a trained model. What is not chosen
+    leaves the choices."""
     for key in keys:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
@@ -37,6 +38,15 @@ def fine_tuned(node: DictConfig, keys: list[str]) -> Config:
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     changed.model = model
     changed.tokenizer = start["tokenizer"]
+
+    if "optimizer" not in keys and choices["optimizer"].startswith("muon"):
+        choices["optimizer"] = "finetune"
+        changed.optimizer = read_yaml(CONFIGS / "optimizer/finetune.yaml")
+        for key in keys:
+            if key.startswith("optimizer."):
+                OmegaConf.update(changed, key, OmegaConf.select(node, key))
+    for group in MODEL_GROUPS:
+        choices.pop(group, None)
     return to_config(changed)
 
 

@@ -45,7 +45,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     if node.resume and is_resumable(node):
         return resumed(node, keys, command_line)
     if node.init_from is not None:
-        return fine_tuned(node, keys), command_line
+        return fine_tuned(node, keys, choices), command_line
     return to_config(node), command_line
 
 
@@ -76,6 +76,9 @@ def resumed(
     for key in keys:
         if key not in choices:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
+        elif key == "schedule":
+            changed.schedule = node.schedule
+            old_choices[key] = choices[key]
         elif choices[key] != old_choices.get(key):
             refuse(key, old_choices.get(key), choices[key])
     if set(LENGTHS) & set(keys):  # a length replaces the stored one

@@ -29,7 +29,7 @@ from training.distributed import World
 from training.schedule import RunLength
 
 ROOT = Path(__file__).resolve().parent.parent
-NAME = re.compile(r"(sweep-[\w.-]+/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
+NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
 RULE = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
 
 
@@ -75,7 +75,10 @@ def make_folder(config: Config) -> Path:
     """Without a name=, one of date, time and model that no other run has; in a sweep, Hydra's."""
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN:
-        return Path(hydra.runtime.output_dir).relative_to(Path.cwd())
+        run = Path(hydra.runtime.output_dir)
+        if RUNS.resolve() not in run.parents:
+            raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
+        return run.relative_to(Path.cwd())
     if config.name:
         run = RUNS / config.name
         run.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ def choose_sampling(options: Namespace, temperature: float) -> Sampling:
             "set --temperature, or remove --n, --top-k, --top-p and --min-p"
         )
 
-    if options.beams is not None and not is_greedy:
+    if options.beams is not None and not is_greedy and options.temperature is not None:
         raise ValueError("--beams does not sample: remove --temperature")
     return sampling
 

@@ -44,9 +44,9 @@ def test_refused_in_one_sentence(start, typed, code, sentence):
 
 @pytest.mark.quick
 def test_debug_shows_the_traceback(start):
-    code, _, stderr = start("name=a/b", "debug=true")
+    code, _, stderr = start("name=a/b/c", "debug=true")
     assert code == 2 and "Traceback" in stderr
-    assert stderr.splitlines()[-1].startswith("error: name is 'a/b'")
+    assert stderr.splitlines()[-1].startswith("error: name is 'a/b/c'")
 
 
 @pytest.mark.parametrize("setting", ["data.path", "data.cache", "init_from"])

@@ -86,16 +86,10 @@ def test_a_comma_in_a_path_that_exists(tmp_path):
         ("train.tokens=3 train.minutes=1", ["train.steps=null"]),
         ("train.epochs=3 train.steps=5", []),
         ("train.epochs=null", []),
-        ("init_from=x", ["optimizer=finetune"]),
-        ("init_from=x optimizer=muon", []),
-        ("init_from=null", []),
-        ("init_from=x name=a resume=auto", []),  # a run that exists
+        ("++train.epochs=3", ["train.steps=null"]),
     ],
 )
-def test_settings_that_follow_from_others(tmp_path, monkeypatch, typed, expected):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs/a").mkdir(parents=True)
-    (tmp_path / "runs/a/config.yaml").touch()
+def test_a_length_replaces_the_default_one(typed, expected):
     words = typed.split()
     assert prepare_arguments(words)[len(words) :] == expected
 

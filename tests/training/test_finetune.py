@@ -34,6 +34,22 @@ def test_it_starts_where_the_other_ended(tune):
     assert settings["tokenizer"]["kind"] == "byte" and settings["objective"]["kind"] == "next_token"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "optimizer"),
+    [
+        ([], {"kind": "adamw", "lr": 1e-4}),
+        (["optimizer.lr=3e-5"], {"kind": "adamw", "lr": 3e-5}),
+        (["optimizer=muon"], {"kind": "muon", "lr": 0.02}),
+    ],
+)
+def test_muon_is_chosen_only_by_name(tune, overrides, optimizer):
+    code, _, errors = tune(*overrides, "train.steps=0")
+    assert code == 0, errors
+    stored = yaml.safe_load(Path("runs/tuned/config.yaml").read_text())
+    assert stored["optimizer"] | optimizer == stored["optimizer"]
+    assert "size" not in stored["choices"]
+
+
 def test_zero_steps_only_evaluate(tune):
     code, output, _ = tune("train.steps=0")
     folder = Path("runs/tuned")
@@ -60,8 +76,9 @@ def test_only_a_shorter_context_and_dropout_may_be_set(tune):
     assert not Path("runs/other").exists()
 
 
-def test_a_model_that_gets_worse_keeps_its_first_weights(tune):
-    worse = ["optimizer.lr=1", "schedule=constant", "eval.every=2", "checkpoint.keep=1"]
+@pytest.mark.parametrize("every", ["2", "null"])
+def test_a_model_that_gets_worse_keeps_its_first_weights(tune, every):
+    worse = ["optimizer.lr=1", "schedule=constant", f"eval.every={every}", "checkpoint.keep=1"]
     code, output, _ = tune(*worse)
     assert code == 0 and Path("runs/tuned/checkpoints/best").read_text() == "step-00000000\n"
     assert "warning: the model was better before; try a lower optimizer.lr\n" in output

@@ -113,7 +113,6 @@ def test_what_a_run_is_may_not_change(resume):
         ("train.batch_size=2", "train.batch_size was 4 in this run and is now 2; it cannot"),
         ("model.dropout=0.1", "model.dropout was 0.0 in this run and is now 0.1"),
         ("attention=gqa", "attention was mha_qknorm in this run and is now gqa"),
-        ("schedule=cosine", "schedule was wsd in this run and is now cosine"),
         ("data=text data.path=x", "data.path was book.txt in this run and is now x"),
         ("init_from=x", "init_from was null in this run and is now x"),
     ):
@@ -127,6 +126,7 @@ def test_what_may_change_is_told(resume):
         ("train.steps=9", "train.steps was 0 and is now 9\n"),
         ("train.epochs=2", "train.steps was 0 and is now null\ntrain.epochs was null and is now"),
         ("eval.every=7", "eval.every was null and is now 7\n"),
+        ("schedule=cosine", "schedule.kind was wsd and is now cosine\n"),
         ("precision=bf16", "precision was fp32 and is now bf16\n"),
     ):
         code, output, _ = resume(override)
