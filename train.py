@@ -7,6 +7,7 @@ torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
 import itertools
 import math
 import time
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import hydra
@@ -16,8 +17,8 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from configs.cli import print, run_command, run_job
-from configs.compose import prepare_hydra
+from configs.cli import print
+from configs.compose import run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
 from data.corpus import Loaders, load
@@ -32,8 +33,8 @@ from training.evaluate import evaluate, sample
 from training.finetune import starting_point
 from training.log import Log
 from training.optimizer import build_optimizers, set_lr
-from training.resume import read_settings
 from training.schedule import RunLength, build_schedule
+from training.settings import read_settings
 from training.step import (
     LossModule,
     compile_module,
@@ -47,7 +48,6 @@ from training.summary import summarize
 
 def train(config: Config, command_line: dict[str, Any]) -> float:
     """Build all that a run needs, and run it; returns its validation loss."""
-    cost.check_parts(config)
     run_folder.check_name(config)
     world = distributed.start(config)
     with run_folder.open_folder(config, world) as run:
@@ -61,11 +61,11 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
         model = model or build_model(config.model, vocab_size, config.seed)
-        module = LossModule(model.to(world.device), config.loss)
+        loss_module = LossModule(model.to(world.device), config.loss)
         if config.train.recompute == "block":
             recompute_blocks(model)
         if world.parallel == "fsdp":
-            distributed.shard(module, world)
+            distributed.shard(loss_module, world)
 
         # optimizers; weights, optimizer state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)
@@ -73,31 +73,31 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
 
         # micro-batches that fit in memory; DDP, torch.compile
-        found = state.micro_batch_size  # by the run before it was resumed
-        state.micro_batch_size = fit_micro_batch(module, data.train, config, world, found)
-        train_module = compile_module(distributed.wrap(module, world), config, world)
+        previous = state.micro_batch_size  # of a run that is resumed
+        state.micro_batch_size = fit_micro_batch(loss_module, data.train, config, world, previous)
+        train_module = compile_module(distributed.wrap(loss_module, world), config, world)
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
             run_folder.check_disk_space(run, saver.nbytes(), config.checkpoint.keep)
+            origin = command_line | {"code": run_folder.code_hash()}
             environment = run_folder.environment(world)
-            write_metadata(run, config, command_line, data.tokenizer, environment)
+            write_metadata(run, config, origin, data.tokenizer, environment)
             print(run_folder.describe(run, config, data, model, world, state))
         log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
-        try:
-            loop(config, world, data, module, train_module, optimizers, state, saver, log)
-            metrics = evaluate(module, data, world, state.micro_batch_size, watch=log.watch)
-            log.evaluation(state, metrics, full=True)
-        except StopRequested:
-            if state.step:
-                saver.finish(state)
-            world.wait()  # torchrun ends all processes once one has exited
-            log.print(f"stopped; to resume: python train.py name={name_of(run)} resume=true")
-            raise
-        finally:
-            distributed.release_signals()
-            saver.close()
-            log.close()
+        with distributed.catch_signals(), closing(saver), closing(log):
+            try:
+                loop(config, world, data, loss_module, train_module, optimizers, state, saver, log)
+                metrics = evaluate(
+                    loss_module, data, world, state.micro_batch_size, watch=log.watch
+                )
+                log.evaluation(state, metrics, full=True)
+            except StopRequested:
+                if state.step:
+                    saver.finish(state)
+                world.wait()  # torchrun ends all processes once one has exited
+                log.print(f"stopped; to resume: python train.py name={name_of(run)} resume=true")
+                raise
         if world.is_main:
             print(summarize(config, data, saver, state, metrics))
     return metrics["val_loss"]
@@ -107,7 +107,7 @@ def loop(
     config: Config,
     world: World,
     data: Loaders,
-    module: LossModule,
+    loss_module: LossModule,
     train_module: nn.Module,
     optimizers: list[Optimizer],
     state: TrainState,
@@ -127,35 +127,36 @@ def loop(
     def is_due(every: int | None) -> bool:
         return every is not None and state.step % every == 0
 
-    def validate() -> bool:
-        """Evaluate a part of the validation set, always the same; whether it is the best so far."""
-        size = state.micro_batch_size
-        metrics = evaluate(module, data, world, size, config.eval.max_examples)
+    def validate() -> float:
+        """The loss of a part of the validation set, always the same."""
+        rows = state.micro_batch_size
+        metrics = evaluate(loss_module, data, world, rows, config.eval.max_examples)
         log.evaluation(state, metrics)
-        return state.judge(metrics["val_loss"])
+        return metrics["val_loss"]
 
-    distributed.catch_signals()
+    # before the first step; the start of a fine-tuning may stay the best
     evaluates = config.eval.every is not None or config.init_from is not None
     if state.step == 0 and evaluates:
-        validate()
-        if config.init_from:  # it may stay the best
+        state.record(validate())
+        if config.init_from:
             saver.save(state, best=True)
 
     while not run_length.is_over(state) and not state.is_out_of(config.train.patience):
         progress = run_length.progress(state)
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
-        seconds = time.perf_counter() - start
-        result = update(train_module, next(batches), optimizers, world, config, state, seconds)
+        clock = time.perf_counter() - start
+        result = update(train_module, next(batches), optimizers, world, config, state, clock)
         state.step += 1
         state.tokens += run_length.tokens_per_step
         state.seconds = result.seconds
         log.step(state, progress, loss=result.loss, lr=lr, grad_norm=result.grad_norm)
 
-        is_last = evaluates and run_length.is_over(state)
-        is_best = (is_due(config.eval.every) or is_last) and validate()
+        is_best = False
+        if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
+            is_best = state.record(validate())
         if is_due(config.sample.every):
-            log.sample(state, sample(module, data, world))
+            log.sample(state, sample(loss_module, data, world))
         if is_best or is_due(config.checkpoint.every):
             saver.save(state, is_best)
         if result.stop:
@@ -170,17 +171,17 @@ class StepResult(NamedTuple):
     loss: float  # mean over the targets of the step
     grad_norm: float  # before clipping
     seconds: float  # of the run so far, by the clock of the main process
-    stop: bool  # a process has received a signal
+    stop: bool  # one of them has received a signal
 
 
 def update(
-    module: nn.Module,
+    loss_module: nn.Module,
     batch: Batch,
     optimizers: list[Optimizer],
     world: World,
     config: Config,
     state: TrainState,
-    seconds: float,
+    clock: float,
 ) -> StepResult:
     """One step: forward and backward passes, clipping, update."""
     scaler = world.scaler
@@ -189,9 +190,9 @@ def update(
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
     total = torch.zeros((), device=world.device)
     for rows, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        with distributed.syncing(module, is_last, world):
+        with distributed.syncing(loss_module, is_last, world):
             with world.precision.autocast():
-                part = module(*rows)
+                part = loss_module(*rows)
             # DDP and FSDP average over the processes; the sum is needed
             scaler.scale(part * (world.size / count)).backward()
         total += part.detach()
@@ -199,13 +200,14 @@ def update(
     # clip
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
-    parameters = list(module.parameters())
+    parameters = list(loss_module.parameters())
     norm = distributed.whole(clip_grad_norm_(parameters, config.train.grad_clip or math.inf))
 
-    # the numbers of all processes, and the count again: the only wait for a GPU
-    clock = seconds if world.is_main else 0.0
-    sums = world.sum(total, batch.count, norm, clock, len(distributed.received))
-    total_loss, total_count, total_norm, seconds, signals = sums.tolist()
+    # numbers of all processes, exchanged once: the only wait for a GPU
+    seconds = clock if world.is_main else 0.0
+    n_signals = len(distributed.received_signals)
+    sums = world.sum(total, batch.count, norm, seconds, n_signals)
+    total_loss, total_count, total_norm, seconds, n_signals = sums.tolist()
     loss = total_loss / total_count
     grad_norm = total_norm / world.size  # each process has the norm of the whole gradient
 
@@ -223,27 +225,18 @@ def update(
             scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()
-    return StepResult(loss, grad_norm, seconds, stop=signals > 0)
+    return StepResult(loss, grad_norm, seconds, stop=n_signals > 0)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
 def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
-
-    def job() -> float | None:
-        config, command_line = read_settings(node)
-        if config.dry_run:
-            print(cost.report(config))
-            return None
-        return train(config, command_line)
-
-    return run_job(job)
-
-
-def command() -> None:
-    prepare_hydra()
-    main()
+    config, command_line = read_settings(node)
+    if config.dry_run:
+        print(cost.report(config))
+        return None
+    return train(config, command_line)
 
 
 if __name__ == "__main__":
-    distributed.end(run_command(command))
+    distributed.end(run_hydra(main))

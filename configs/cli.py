@@ -86,20 +86,6 @@ def explain(error: Exception) -> tuple[int | None, str]:
     return code, message or "out of memory"
 
 
-def run_job(function: Callable[[], float | None]) -> float | None:
-    """One run, called by Hydra. The error of a sweep's run is Hydra's, which goes on with the
-    next."""
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    try:
-        return function()
-    except Exception as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise
-        raise SystemExit(report(error)) from None
-
-
 class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are those of run_command."""
 

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
+from configs.cli import run_command
 from configs.registry import flatten, from_dict
 from configs.schema import Config
 
@@ -58,14 +59,18 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     return to_config(node)
 
 
-def prepare_hydra() -> None:
-    """The command line of this process, before Hydra reads it."""
-    sys.argv[1:] = prepare_arguments(sys.argv[1:])
-    if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
-        raise ValueError(
-            "-m trains one model after another; with torchrun, start each run by itself"
-        )
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
+def run_hydra(main: Callable[[], Any]) -> int:
+    """The command of a main that Hydra has decorated; returns its exit code."""
+
+    def command() -> None:
+        sys.argv[1:] = prepare_arguments(sys.argv[1:])
+        if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
+            hint = "with torchrun, start each run by itself"
+            raise ValueError(f"-m trains one model after another; {hint}")
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
+        main()
+
+    return run_command(command)
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:

@@ -119,13 +119,14 @@ def mark_best(run: Path, step: int) -> None:
 
 
 def write_metadata(
-    run: Path, config: Config, command_line: dict[str, Any], tokenizer: Tokenizer, environment: str
+    run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
 ) -> None:
-    """What a run needs besides its weights. command_line: the choices, an option of each config
-    group, and the overrides that the config was composed from."""
+    """What a run needs besides its weights. origin: the choices, an option of each config group,
+    and the overrides that the config was composed from, and the hash of the code."""
     from omegaconf import OmegaConf
 
-    plain = asdict(config) | {"resume": False, "choices": {}, "overrides": []} | command_line
+    unknown: dict[str, Any] = {"choices": {}, "overrides": [], "code": None}
+    plain = asdict(config) | {"resume": False} | unknown | origin
     atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
     atomic_write(run / "environment.txt", environment)
     atomic_write(run / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))

@@ -89,10 +89,11 @@ def act(overrides):
     import sample
     import train
     from configs.cli import run_command
+    from configs.compose import run_hydra
 
     for more in ([], ["train.steps=4", "resume=true"]):
         sys.argv = ["train.py", *overrides, *more]
-        assert run_command(train.command) == 0
+        assert run_hydra(train.main) == 0
     prompt = ["--run", "runs/run", "--prompt", "a text", "--max-new-tokens", "3"]
     assert run_command(lambda: sample.main(prompt)) == 0
 

@@ -38,13 +38,13 @@ class TrainState:
         """Early stopping."""
         return patience is not None and self.evals_since_best >= patience
 
-    def judge(self, loss: float) -> bool:
-        """Whether an evaluation is the best so far."""
-        is_again = (loss, self.step) == (self.best_val_loss, self.best_step)  # after a resume
-        is_best = loss < self.best_val_loss or is_again
+    def record(self, val_loss: float) -> bool:
+        """Note the result of an evaluation; whether it is the best so far."""
+        is_repeated = (val_loss, self.step) == (self.best_val_loss, self.best_step)  # at step 0
+        is_best = val_loss < self.best_val_loss or is_repeated
         self.evals_since_best = 0 if is_best else self.evals_since_best + 1
         if is_best:
-            self.best_val_loss = loss
+            self.best_val_loss = val_loss
             self.best_step = self.step
         return is_best
 

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -34,22 +34,24 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
 
 class Run(NamedTuple):
     name: str
-    seed: int
-    settings: dict[str, Any]  # the others: dotted keys and groups, and the hash of its code
+    settings: dict[str, Any]  # dotted keys and groups, and the hash of its code; not its seed
     chosen: list[str]  # the keys of its command line
     last: dict[str, Any]  # the last value of each metric
 
 
 class Compare(Callback):
-    """Of a sweep: after each run, the table of all runs so far. (Hydra does not call
-    on_multirun_end if a run has failed.)"""
+    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.) An error is reported here, before Hydra does."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
+        failed = job_return.status == JobStatus.FAILED
         if config.hydra.mode != RunMode.MULTIRUN:
+            if failed:
+                raise SystemExit(report(job_return._return_value))
             return
-        if job_return.status == JobStatus.FAILED:
+        if failed:
             print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
-            report(job_return._return_value)
+            job_return.return_value = SystemExit(report(job_return._return_value))
         home = Path(config.hydra.sweep.dir)
         runs = [path.parent for path in home.glob("*/metrics.jsonl")]
         if runs:
@@ -77,36 +79,26 @@ def read_run(folder: Path) -> Run:
     stored = read_config(folder)
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
-    seed = stored.pop("seed")
-    settings = flatten(stored) | choices | {"name": None}
-
-    environment = folder / "environment.txt"
-    if environment.exists():
-        lines = environment.read_text(encoding="utf-8").splitlines()
-        settings["code"] = dict(line.partition(" ")[::2] for line in lines).get("code")
+    settings = flatten(stored) | choices | {"name": None, "seed": None}
     chosen = [override.lstrip("+~").partition("=")[0] for override in overrides]
 
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    return Run(folder.name, seed, settings, [*chosen, "code"], last)
+    return Run(folder.name, settings, [*chosen, "code"], last)
 
 
 def group_seeds(runs: list[Run]) -> list[list[Run]]:
-    """Runs that differ only in their seed are one group; a copy of a run is in another. Best
-    first."""
-    copies: Counter[tuple[str, int]] = Counter()
-    groups: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    """Runs that differ only in their seed are one group. The best group is first."""
+    groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        settings = repr(run.settings)
-        groups[settings, copies[settings, run.seed]].append(run)
-        copies[settings, run.seed] += 1
+        groups[repr(run.settings)].append(run)
 
-    def rank(group: list[Run]) -> tuple[bool, float]:
+    def val_loss(group: list[Run]) -> float:
         loss = mean(values(group, "val_loss") or [math.inf])
-        return math.isnan(loss), loss
+        return math.inf if math.isnan(loss) else loss
 
-    return sorted(groups.values(), key=rank)
+    return sorted(groups.values(), key=val_loss)
 
 
 def values(group: list[Run], field: str) -> list[float]:

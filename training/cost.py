@@ -2,7 +2,6 @@
 allocated."""
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,18 +11,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs.cli import warn
-from configs.registry import build
 from configs.schema import Config
-from data.corpus import build_data
 from data.disk import filesize
-from data.tokenizers.train import TOKENIZERS
 from model.loss import GPU_CHUNK
 from model.precision import PEAKS, choose_device, choose_precision
 from model.transformer import build_model
 from training.distributed import World
-from training.muon import Muon
-from training.optimizer import OPTIMIZERS, build_optimizers, groups_of, state_bytes
-from training.schedule import UNKNOWN_STEPS, build_schedule
+from training.optimizer import build_optimizers, state_bytes
+from training.settings import host_memory
 from training.step import recompute_blocks
 
 GPU_MEMORY = {  # GB
@@ -31,38 +26,8 @@ GPU_MEMORY = {  # GB
     "V100": 32, "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16,
 }  # fmt: skip
 FILLED = 0.9  # of it, at most: evaluation, communication and fragmentation need some
-MUON_COPIES = 6.5  # of all matrices of one shape, while they are orthogonalized; measured
 VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000}
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
-
-
-def check_parts(config: Config) -> None:
-    """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
-    try:
-        with torch.device("meta"):
-            model = build_model(config.model, 256)
-    except RuntimeError as error:  # the number of bytes overflows
-        raise ValueError(f"no memory holds a model of these sizes ({error!s:.100})") from None
-    weights = sum(parameter.nbytes for parameter in model.parameters())
-    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
-    memory = host_memory()
-    if weights + batch > memory and not config.dry_run:
-        sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
-        hint = "choose a smaller size= or train.batch_size"
-        raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
-    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    train = config.train
-    is_timed = train.minutes is not None and train.tokens is train.epochs is None
-    build_schedule(config.schedule, train.steps or (math.inf if is_timed else UNKNOWN_STEPS))
-    build_data(config)
-    if not config.init_from and config.tokenizer.get("kind") != "hub":  # which have one
-        build("tokenizer", TOKENIZERS, config.tokenizer, {})
-
-
-def host_memory() -> int:
-    if not hasattr(os, "sysconf"):  # Windows
-        return 1 << 62
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Cost(NamedTuple):
@@ -70,7 +35,6 @@ class Cost(NamedTuple):
 
     parameters: Counter[str]  # their number, by part
     optimizer: int
-    update: float  # while Muon orthogonalizes matrices
     casts: int  # of the weights, for autocast
     flops: int
     activations: float  # kept for the backward pass
@@ -83,16 +47,13 @@ class Cost(NamedTuple):
 
     def memory(self, rows: int, shards: int) -> float:
         """Of a process that keeps one of `shards` parts of the weights."""
-        working = max(rows * self.activations + self.loss, self.update / shards)
-        return (self.states + self.casts) / shards + working
+        return (self.states + self.casts) / shards + rows * self.activations + self.loss
 
 
 def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
-    matrices: Counter[torch.Size] = Counter()
-
     with FakeTensorMode():
         model = build_model(config.model, vocab_size)
         flops = row_flops(model, config)
@@ -107,14 +68,9 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
         part = next((part for part in PARTS if part in name), "other")
         parameters[part] += parameter.numel()
 
-    for group in groups_of([o for o in optimizers if isinstance(o, Muon)]):
-        for matrix in group["params"]:
-            matrices[matrix.shape] += matrix.nbytes
-
     return Cost(
         parameters,
         optimizer=state_bytes(model, optimizers),
-        update=MUON_COPIES * max(matrices.values(), default=0),
         casts=0 if dtype == torch.float32 else 2 * parameters.total(),
         flops=flops,
         activations=activations,
@@ -180,7 +136,6 @@ def ideal_seconds(config: Config, world: World, vocab_size: int) -> float | None
 
 def report(config: Config) -> str:
     """What dry_run=true prints: for this machine, or for plan.world GPUs of the kind plan.gpu."""
-    check_parts(config)
     train = config.train
     world = config.plan.world
     if train.batch_size % world:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -198,35 +198,33 @@ def like(tensor: Tensor, sharded: Any) -> Tensor:
 # ---- signals
 
 STOP_SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR2")]
-received: list[int] = []  # by this process
-previous: dict[int, Any] = {}  # the handlers before catch_signals
+received_signals: list[int] = []  # by this process
 
 
-def catch_signals() -> None:
-    """From now on a signal is noted, and the run stops after its step; a second one ends the
+@contextmanager
+def catch_signals() -> Iterator[None]:
+    """Within it a signal is noted, and the run stops after its step; a second one ends the
     process."""
 
     def note(number: int, frame: Any) -> None:
-        repeated = dist.is_initialized() and number in received  # torchrun forwards what all got
-        if received and not repeated:
+        # torchrun forwards a signal that all processes have received already
+        is_forwarded = dist.is_initialized() and number in received_signals
+        if received_signals and not is_forwarded:
             os._exit(128 + number)
-        received.append(number)
+        received_signals.append(number)
 
-    for number in STOP_SIGNALS:
-        previous[number] = signal.signal(number, note)
-
-
-def release_signals() -> None:
-    """As they were before: the next run of a sweep has not begun to train."""
-    for number, handler in previous.items():
-        signal.signal(number, handler)
-    previous.clear()
-    received.clear()
+    handlers = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        received_signals.clear()
 
 
 def stoppable(items: Iterable[Item]) -> Iterator[Item]:
     """The same items. A process alone can be stopped between them, several only between steps."""
     for item in items:
-        if received and not dist.is_initialized():
+        if received_signals and not dist.is_initialized():
             raise StopRequested
         yield item

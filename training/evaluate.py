@@ -26,14 +26,18 @@ def evaluate(
     world: World,
     rows: int,
     limit: int | None = None,
-    watch: Callable[..., Iterator[Batch]] = lambda batches, total: iter(batches),
+    watch: Callable[..., Iterator[Batch]] | None = None,
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them; `rows` at a
-    time. watch: shows how far it is."""
+    time. watch(batches, total) shows how far it is."""
     model = module.model
     split = data.validation
-    n_batches = math.ceil(split.n / split.batch_size)
-    loss = mean_loss(module, watch(split.evaluation(limit), n_batches), rows, world)
+
+    def batches(rank: int = 0, size: int = 1) -> Iterator[Batch]:
+        part = split.evaluation(limit, rank, size)
+        return watch(part, split.n / split.batch_size / size) if watch else part
+
+    loss = mean_loss(module, batches(), rows, world)
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
     if data.objective == "next_token":
@@ -42,27 +46,25 @@ def evaluate(
     if data.objective in ACCURACIES:
         name, count_correct = ACCURACIES[data.objective]
         # processes share the batches, but with FSDP each forward pass needs all processes
-        rank, size = (0, 1) if world.parallel == "fsdp" else world.share
-        batches = watch(split.evaluation(limit, rank, size), n_batches / size)
-        correct = 0
-        asked = 0
+        share = (0, 1) if world.parallel == "fsdp" else world.share
+        n_correct = 0
+        n_predicted = 0
         with evaluating(module, world):
-            for batch in batches:
-                right, total = count_correct(model, data.tokenizer, batch, world)
-                correct += right
-                asked += total
-        correct, asked = world.sum(correct, asked).tolist()
-        metrics[name] = correct / asked
+            for batch in batches(*share):
+                correct, predicted = count_correct(model, data.tokenizer, batch, world)
+                n_correct += correct
+                n_predicted += predicted
+        n_correct, n_predicted = world.sum(n_correct, n_predicted).tolist()
+        metrics[name] = n_correct / n_predicted
 
     if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
-        several = (batch for batch in split.evaluation() if len(batch.targets) > 1)
-        shuffled = map(shuffle_sources, several)
+        shuffled = map(shuffle_sources, split.evaluation())
         metrics["val_loss_shuffled_source"] = mean_loss(module, shuffled, rows, world)
     return metrics
 
 
 def shuffle_sources(batch: Batch) -> Batch:
-    """Each row gets the source of another: a model that ignores its source loses nothing."""
+    """Each target with the source of another row: the loss rises if the model uses its source."""
     inputs = {
         name: tensor.roll(1, 0) if name.startswith("source") else tensor
         for name, tensor in batch.inputs.items()
@@ -137,8 +139,11 @@ def predict_targets(model: nn.Module, tokenizer: Tokenizer, batch: Batch) -> lis
     """Each source with its target and the model's greedy prediction."""
     is_target = batch.targets != IGNORE_INDEX
     targets = select(batch.targets, is_target)
-    starts = select(batch.inputs["tokens"], is_target.cumsum(1) <= is_target)  # to the first target
-
+    first_targets = is_target.int().argmax(1).tolist()
+    prompts = [
+        row[: first + 1]  # predicts the first target
+        for row, first in zip(batch.inputs["tokens"].tolist(), first_targets, strict=True)
+    ]
     sources = None
     if "source" in batch.inputs:
         source = batch.inputs["source"]
@@ -146,12 +151,12 @@ def predict_targets(model: nn.Module, tokenizer: Tokenizer, batch: Batch) -> lis
         sources = select(source, visible)
 
     longest = max(map(len, targets))
-    predictions = continue_greedily(model, tokenizer, starts, longest, sources)
-    samples = []
-    for row in zip(sources or starts, targets, predictions, strict=True):
-        texts = map(tokenizer.decode_with_specials, row)
-        samples.append(dict(zip(("source", "target", "prediction"), texts, strict=True)))
-    return samples
+    predictions = continue_greedily(model, tokenizer, prompts, longest, sources)
+    decode = tokenizer.decode_with_specials
+    return [
+        {"source": decode(source), "target": decode(target), "prediction": decode(prediction)}
+        for source, target, prediction in zip(sources or prompts, targets, predictions, strict=True)
+    ]
 
 
 def select(rows: Tensor, masks: Tensor) -> list[list[int]]:
@@ -166,6 +171,7 @@ def continue_greedily(
     max_new_tokens: int,
     sources: list[list[int]] | None = None,
 ) -> list[list[int]]:
+    """The new ids of each prompt. Each step has one for every row, None for a row that has ended."""
     options = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
     steps = generate(model, prompts, sources=sources, **options)
     return [[i for i in row if i is not None] for row in zip(*steps, strict=True)]

@@ -106,7 +106,7 @@ def check_disk_space(run: Path, checkpoint_bytes: int, keep: int) -> None:
 
 
 def environment(world: World) -> str:
-    """For the record: versions, commit, code, device, command line."""
+    """For the record: versions, commit, device, command line."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
@@ -116,7 +116,6 @@ def environment(world: World) -> str:
     lines = [
         f"python {platform.python_version()}, torch {torch.__version__}",
         f"commit {commit or 'unknown'}",
-        f"code {code_hash()}",
         platform.platform(),
         f"{precision.device}, {precision.dtype}: {precision.reason}",
         " ".join(sys.argv),

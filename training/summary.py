@@ -3,14 +3,13 @@
 import gzip
 import json
 import lzma
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 from configs.schema import Config
 from data.corpus import Loaders
 from data.disk import atomic_write
 from data.store import TokenFile
+from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_best, step_name
 from training.checkpointer import Checkpointer, TrainState
 
@@ -68,30 +67,24 @@ def cached_baselines(data: Loaders) -> dict[str, float]:
 
 def baselines(data: Loaders) -> dict[str, float]:
     """{compressor: bits per byte of the validation text}; xz also knowing the training text."""
-    validation = data.validation.part
-    train = data.train.part
-    if validation.n_bytes > MAX_XZ_BYTES:
+    parts = data.train.part, data.validation.part
+    if sum(part.n_bytes for part in parts) > MAX_XZ_BYTES:
         return {}
-    text = text_of(validation, data.tokenizer)
-    prime = b""
-    if train.n_bytes + validation.n_bytes <= MAX_XZ_BYTES:
-        prime = text_of(train, data.tokenizer)
-    with ThreadPoolExecutor(3) as threads:
-        zipped = threads.submit(gzip.compress, text)
-        alone, known, both = threads.map(xz, (text, prime, prime + text))
-    sizes = {"gzip -9": len(zipped.result()), "xz -9": len(alone)}
-    if prime:
-        sizes["xz -9 primed with the training text"] = len(both) - len(known)
+    known, text = (text_of(part, data.tokenizer) for part in parts)
+    sizes = {
+        "gzip -9": len(gzip.compress(text)),
+        "xz -9": len(xz(text)),
+        "xz -9 primed with the training text": len(xz(known + text)) - len(xz(known)),
+    }
     return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 
-def text_of(part: TokenFile, tokenizer: Any) -> bytes:
+def text_of(part: TokenFile, tokenizer: Tokenizer) -> bytes:
     ordinary = part.tokens[part.tokens < tokenizer.n_ordinary]
     return tokenizer.decode_bytes(ordinary.tolist())
 
 
 def xz(text: bytes) -> bytes:
-    """xz -9, with a dictionary no larger than the text."""
-    size = min(max(len(text), 4096), 64 << 20)
-    options = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": size}
+    """xz -9, with a dictionary that holds the whole text."""
+    options = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": max(len(text), 4096)}
     return lzma.compress(text, filters=[options])

@@ -8,7 +8,7 @@ from configs.compose import compose, prepare_arguments
 from configs.registry import Bounds, Count, Positive, Ratio, describe_type
 from data.sources import SOURCES
 from tests.parts import CONFIGS, loaded, names
-from training.cost import check_parts
+from training.settings import check_parts
 
 GROUPS = sorted({path.parent.name for path in CONFIGS.glob("*/*.yaml")})
 REQUIRED = {"text": ["path"], "table": ["path", "field"], "pairs": ["path"], "hub": ["id", "field"]}

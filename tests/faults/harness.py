@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import train
 import training.log
-from configs.cli import run_command
+from configs.compose import run_hydra
 from model.checkpoint import list_checkpoints, read_best, read_config, step_of, verify
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
@@ -78,7 +78,7 @@ def command(arguments: list[str]) -> int:
     """The exit code of train.py."""
     GlobalHydra.instance().clear()
     sys.argv = ["train.py", *arguments]
-    return run_command(train.command)
+    return run_hydra(train.main)
 
 
 def start(cwd: Path, arguments: list[str], act: Act | None = None, output: str = "output") -> int:

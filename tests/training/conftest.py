@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.cli import run_command
+from configs.compose import run_hydra
 from tests.training.runs import TEXT, with_usual
-from train import command
+from train import main
 from training.distributed import STOP_SIGNALS
 
 
@@ -29,7 +29,7 @@ def start(room, monkeypatch, capsys):
 
     def plainly(*arguments):
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        code = run_command(command)
+        code = run_hydra(main)
         return code, *capsys.readouterr()
 
     def start(*overrides):

@@ -4,8 +4,8 @@ import json
 import signal
 import sys
 
-from configs.cli import run_command
-from train import command
+from configs.compose import run_hydra
+from train import main
 from training.distributed import STOP_SIGNALS
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
@@ -74,7 +74,7 @@ def train(*arguments):
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     argv, sys.argv = sys.argv, ["train.py", *arguments]
     try:
-        return run_command(command)
+        return run_hydra(main)
     finally:
         sys.argv = argv
         for number, handler in handlers.items():

@@ -65,7 +65,7 @@ def test_what_a_run_prints(start):
     assert "xz -9 primed with the training text" in output
     assert "\nsaved to runs/lines, with curve.png; next:\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert f"code {code_hash()}\n" in (folder / "environment.txt").read_text()
+    assert f"code: {code_hash()}\n" in (folder / "config.yaml").read_text()
 
 
 def test_only_the_first_run_on_a_text_compresses_it(start, monkeypatch):

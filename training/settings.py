@@ -2,19 +2,28 @@
 changes of this command line."""
 
 import json
+import math
+import os
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, get_type_hints
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
 from configs.compose import to_config
-from configs.registry import flatten
+from configs.registry import build, flatten
 from configs.schema import Config
+from data.corpus import build_data
+from data.disk import filesize
+from data.tokenizers.train import TOKENIZERS
 from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
+from model.transformer import build_model
 from training.finetune import fine_tuned
+from training.optimizer import OPTIMIZERS
+from training.schedule import UNKNOWN_STEPS, build_schedule
 
 # what a run is; the rest, such as its length and its learning rate, may change when it is resumed
 FIXED = (
@@ -43,10 +52,13 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
     command_line = {"choices": choices, "overrides": overrides}
     if node.resume and is_resumable(node):
-        return resumed(node, keys, command_line)
-    if node.init_from is not None:
-        return fine_tuned(node, keys, choices), command_line
-    return to_config(node), command_line
+        config, command_line = resumed(node, keys, command_line)
+    elif node.init_from is not None:
+        config = fine_tuned(node, keys, choices)
+    else:
+        config = to_config(node)
+    check_parts(config)
+    return config, command_line
 
 
 def is_resumable(node: DictConfig) -> bool:
@@ -69,8 +81,10 @@ def resumed(
     """The stored settings, with the values of this command line laid over them."""
     stored = read_config(RUNS / node.name)
     before = flatten(stored)
-    choices, old_choices = command_line["choices"], stored.pop("choices")
+    choices = command_line["choices"]
+    old_choices = stored.pop("choices")
     old_overrides = stored.pop("overrides")
+    stored.pop("code", None)
     defaults: Any = OmegaConf.to_container(node, resolve=True)
     changed = OmegaConf.create(with_new_settings(Config, stored, defaults))
     for key in keys:
@@ -109,6 +123,37 @@ def with_new_settings(
         elif is_dataclass(hints[name]):
             stored[name] = with_new_settings(hints[name], stored[name], defaults[name])
     return stored
+
+
+def check_parts(config: Config) -> None:
+    """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
+    try:
+        with torch.device("meta"):
+            model = build_model(config.model, 256)
+    except RuntimeError as error:  # the number of bytes overflows
+        raise ValueError(f"no memory holds a model of these sizes ({error!s:.100})") from None
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
+    memory = host_memory()
+    if weights + batch > memory and not config.dry_run:
+        sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
+        hint = "choose a smaller size= or train.batch_size"
+        raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
+    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
+    build_data(config)
+    if not config.init_from and config.tokenizer.get("kind") != "hub":  # which have one
+        build("tokenizer", TOKENIZERS, config.tokenizer, {})
+    train = config.train
+    steps = train.steps or UNKNOWN_STEPS
+    if (train.steps, train.tokens, train.epochs) == (None, None, None):
+        steps = math.inf  # train.minutes alone ends it
+    build_schedule(config.schedule, steps)
+
+
+def host_memory() -> int:
+    if not hasattr(os, "sysconf"):  # Windows
+        return 1 << 62
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def refuse(key: str, old: Any, new: Any) -> None:
