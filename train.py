@@ -17,8 +17,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from configs.cli import print
-from configs.compose import run_hydra
+from configs.cli import print, run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
 from data.corpus import Loaders, load

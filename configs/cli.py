@@ -57,6 +57,21 @@ def run_command(main: Callable[[], Any]) -> int:
     return 0
 
 
+def run_hydra(main: Callable[[], Any]) -> int:
+    """The command of a main that Hydra has decorated; returns its exit code."""
+    from configs.compose import prepare_arguments
+
+    def command() -> None:
+        sys.argv[1:] = prepare_arguments(sys.argv[1:])
+        if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
+            hint = "with torchrun, start each run by itself"
+            raise ValueError(f"-m trains one model after another; {hint}")
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
+        main()
+
+    return run_command(command)
+
+
 def report(error: Exception) -> int:
     """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
     code, sentence = explain(error)

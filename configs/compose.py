@@ -2,9 +2,8 @@
 
 import os
 import re
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
-from configs.cli import run_command
 from configs.registry import flatten, from_dict
 from configs.schema import Config
 
@@ -57,20 +55,6 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         node = hydra.compose("train", prepare_arguments(overrides))
     return to_config(node)
-
-
-def run_hydra(main: Callable[[], Any]) -> int:
-    """The command of a main that Hydra has decorated; returns its exit code."""
-
-    def command() -> None:
-        sys.argv[1:] = prepare_arguments(sys.argv[1:])
-        if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
-            hint = "with torchrun, start each run by itself"
-            raise ValueError(f"-m trains one model after another; {hint}")
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
-        main()
-
-    return run_command(command)
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:

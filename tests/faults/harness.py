@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import train
 import training.log
-from configs.compose import run_hydra
+from configs.cli import run_hydra
 from model.checkpoint import list_checkpoints, read_best, read_config, step_of, verify
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.compose import run_hydra
+from configs.cli import run_hydra
 from tests.training.runs import TEXT, with_usual
 from train import main
 from training.distributed import STOP_SIGNALS

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 
-from configs.compose import run_hydra
+from configs.cli import run_hydra
 from train import main
 from training.distributed import STOP_SIGNALS
 
