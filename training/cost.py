@@ -17,7 +17,7 @@ from model.loss import GPU_CHUNK
 from model.precision import PEAKS, choose_device, choose_precision
 from model.transformer import build_model
 from training.distributed import World
-from training.optimizer import build_optimizers, state_bytes
+from training.optimizer import build_optimizers, state_tensors
 from training.settings import host_memory
 from training.step import recompute_blocks
 
@@ -62,7 +62,7 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
             recompute_blocks(model)
             inputs = row_bytes(model, config, dtype)
             activations = inputs + (activations - inputs) / config.model.n_layers
-        optimizers = build_optimizers(config.optimizer, model)
+        state = state_tensors(model, build_optimizers(config.optimizer, model))
 
     for name, parameter in model.named_parameters():
         part = next((part for part in PARTS if part in name), "other")
@@ -70,7 +70,7 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
 
     return Cost(
         parameters,
-        optimizer=state_bytes(model, optimizers),
+        optimizer=sum(tensor.nbytes for tensor in state.values()),
         casts=0 if dtype == torch.float32 else 2 * parameters.total(),
         flops=flops,
         activations=activations,

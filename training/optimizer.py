@@ -61,12 +61,12 @@ def make_muon(
     taken = {*hidden, *embeddings}
     rest = [p for p in model.parameters() if p not in taken]
 
-    # the size of Muon's steps does not depend on that of the matrix: smaller for small queries
-    queries = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
-    by_lr: dict[float, list[Tensor]] = {lr: []}
-    for matrix in hidden:
-        by_lr.setdefault(lr * queries.get(matrix, 1.0), []).append(matrix)
-    groups = [{"params": matrices, "lr": own_lr} for own_lr, matrices in by_lr.items()]
+    # all of Muon's updates are of one size, too large for queries that start smaller (query_size)
+    scales = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
+    groups: list[dict[str, Any]] = [
+        {"params": [m for m in hidden if scales.get(m, 1.0) == scale], "lr": lr * scale}
+        for scale in dict.fromkeys([1.0, *scales.values()])
+    ]
     muon = Muon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr
@@ -111,10 +111,6 @@ def start_state(optimizer: Optimizer) -> None:
         state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
         state["exp_avg"] = torch.zeros_like(parameter)
         state["exp_avg_sq"] = torch.zeros_like(parameter)
-
-
-def state_bytes(model: nn.Module, optimizers: list[Optimizer]) -> int:
-    return sum(tensor.nbytes for tensor in state_tensors(model, optimizers).values())
 
 
 def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:

@@ -70,18 +70,19 @@ def fit_micro_batch(
     loader: TokenLoader | PairLoader,
     config: Config,
     world: World,
-    found: int,
+    previous: int,
 ) -> int:
     """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
-    a backward pass fit in memory in every process. No weight changes. found: before a resume, or
-    0."""
-    rows, size = config.train.batch_size // world.size, config.train.micro_batch_size
+    a backward pass fit in memory in every process. No weight changes. previous: of the run before
+    it is resumed, or 0."""
+    rows = config.train.batch_size // world.size
+    size = config.train.micro_batch_size
     if isinstance(size, int):
         return min(size, rows)
     if world.device.type != "cuda":
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
-    if found:
-        return min(found, rows)
+    if previous:
+        return min(previous, rows)
     widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len), *world.share)
     while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
         if rows == 1:

@@ -11,7 +11,7 @@ from configs.compose import compose
 from model.feedforward import FFNS, MLP
 from model.transformer import build_model
 from training.cost import count
-from training.optimizer import build_optimizers, state_bytes
+from training.optimizer import build_optimizers, state_tensors
 
 DRY = ["dry_run=true", "data.path=nowhere"]
 
@@ -23,7 +23,8 @@ def test_counts_are_those_of_the_model(overrides):
     model = build_model(config.model, 256)
     optimizers = build_optimizers(config.optimizer, model)
     assert cost.parameters.total() == sum(parameter.numel() for parameter in model.parameters())
-    assert cost.optimizer == state_bytes(model, optimizers)
+    state = state_tensors(model, optimizers).values()
+    assert cost.optimizer == sum(tensor.nbytes for tensor in state)
     config.train.recompute = "block"
     recomputed = count(config, torch.float32, 256)
     assert 0 < recomputed.activations < cost.activations
