@@ -5,7 +5,7 @@ from inspect import unwrap
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from configs.registry import Decay, NonNegative, Positive, build
