@@ -14,7 +14,7 @@ from configs.cli import warn
 from configs.schema import Config
 from data.disk import filesize
 from model.loss import GPU_CHUNK
-from model.precision import PEAKS, choose_device, choose_precision
+from model.precision import PEAKS, Precision, choose_device, choose_precision
 from model.transformer import build_model
 from training.distributed import World
 from training.optimizer import build_optimizers, state_tensors
@@ -50,17 +50,17 @@ class Cost(NamedTuple):
         return (self.states + self.casts) / shards + rows * self.activations + self.loss
 
 
-def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
+def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
-    with FakeTensorMode():
+    with FakeTensorMode(), precision.device:  # whose kernels keep more or less
         model = build_model(config.model, vocab_size)
         flops = row_flops(model, config)
-        activations: float = row_bytes(model, config, dtype)
+        activations: float = row_bytes(model, config, precision)
         if config.train.recompute == "block":  # of which one runs again at a time
             recompute_blocks(model)
-            inputs = row_bytes(model, config, dtype)
+            inputs = row_bytes(model, config, precision)
             activations = inputs + (activations - inputs) / config.model.n_layers
         state = state_tensors(model, build_optimizers(config.optimizer, model))
 
@@ -71,7 +71,7 @@ def count(config: Config, dtype: torch.dtype, vocab_size: int) -> Cost:
     return Cost(
         parameters,
         optimizer=sum(tensor.nbytes for tensor in state.values()),
-        casts=0 if dtype == torch.float32 else 2 * parameters.total(),
+        casts=0 if precision.dtype == torch.float32 else 2 * parameters.total(),
         flops=flops,
         activations=activations,
         loss=vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model),
@@ -100,13 +100,13 @@ def row_flops(model: Any, config: Config) -> int:
     return 3 * counter.get_total_flops()
 
 
-def row_bytes(model: Any, config: Config, dtype: torch.dtype) -> int:
+def row_bytes(model: Any, config: Config, precision: Precision) -> int:
     """What a second row adds to the activations: casts of the weights are kept once."""
-    one, two = (kept_bytes(model, fake_inputs(config, rows), dtype) for rows in (1, 2))
+    one, two = (kept_bytes(model, fake_inputs(config, rows), precision) for rows in (1, 2))
     return two - one
 
 
-def kept_bytes(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype) -> int:
+def kept_bytes(model: Any, inputs: dict[str, Tensor], precision: Precision) -> int:
     """By a forward pass, for the backward pass."""
     storages: dict[int, Any] = {}
 
@@ -115,8 +115,8 @@ def kept_bytes(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype) -> int
         storages[storage._cdata] = storage  # held, so that no other takes its place
         return tensor
 
-    autocast = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
-    with autocast, torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor)
+    with precision.autocast(), hooks:
         model.hidden(**inputs)
     return sum(storage.nbytes() for storage in storages.values())
 
@@ -127,7 +127,7 @@ def ideal_seconds(config: Config, world: World, vocab_size: int) -> float | None
     if peak is None:
         return None
     try:
-        cost = count(config, world.precision.dtype, vocab_size)
+        cost = count(config, world.precision, vocab_size)
     except Exception as error:  # of a part that fake tensors do not support
         warn(f"no MFU, for the FLOPs of this model are unknown ({error!s:.100})")
         return None
@@ -141,11 +141,11 @@ def report(config: Config) -> str:
     if train.batch_size % world:
         raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
 
-    dtype, memory, peak = machine(config)
+    precision, memory, peak = machine(config)
     kind = config.tokenizer.get("kind", "")
     vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
     try:
-        cost = count(config, dtype, vocab_size)
+        cost = count(config, precision, vocab_size)
     except Exception as error:  # of a part that fake tensors do not support
         return f"model       {config.model.kind}; its cost is unknown ({error!s:.200})"
 
@@ -165,11 +165,12 @@ def report(config: Config) -> str:
     return "\n".join(lines)
 
 
-def machine(config: Config) -> tuple[torch.dtype, float, float | None]:
-    """(dtype, memory of a process, peak FLOP/s if known)"""
+def machine(config: Config) -> tuple[Precision, float, float | None]:
+    """(precision, memory of a process, peak FLOP/s if known)"""
     name = (config.plan.gpu or "").upper()
     if name in GPU_MEMORY:
-        return torch.bfloat16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]
+        bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
+        return bf16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]
     if name:
         choices = ", ".join(GPU_MEMORY)
         raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
@@ -177,7 +178,7 @@ def machine(config: Config) -> tuple[torch.dtype, float, float | None]:
     memory: float = host_memory()
     if precision.device.type == "cuda":
         memory = FILLED * torch.cuda.mem_get_info(precision.device)[1]
-    return precision.dtype, memory, precision.peak_flops()
+    return precision, memory, precision.peak_flops()
 
 
 def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:

@@ -11,9 +11,11 @@ import torch
 
 from configs.compose import compose
 from model.loss import CHUNK
+from model.precision import Precision
 from tests.benchmarks.step import Ours, random_batch
 from training import cost
 
+FP32 = Precision(torch.device("cpu"), torch.float32, "")
 CASES = (  # each needs some GB
     "model=gpt2 size=124m tokenizer=gpt2 optimizer=adamw train.batch_size=4",
     "model=llama size=124m tokenizer=byte optimizer=muon train.batch_size=4 train.recompute=block",
@@ -33,7 +35,7 @@ def measure(overrides):
     kind = config.tokenizer["kind"]
     vocab_size = config.tokenizer.get("vocab_size") or cost.VOCAB_SIZES[kind]
     cost.GPU_CHUNK = CHUNK  # of the loss, on a CPU
-    expected = cost.count(config, torch.float32, vocab_size).memory(rows, shards=1)
+    expected = cost.count(config, FP32, vocab_size).memory(rows, shards=1)
     torch.ones(512, 512) @ torch.ones(512, 512)  # the buffers of the library
     before = resident()
     ours = Ours(config, vocab_size)

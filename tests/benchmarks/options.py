@@ -58,8 +58,7 @@ def measure(settings, overrides, steps, seed):
     ratio = median(own / other for own, other in pairs)
     list(run.train(steps - timed))
     metrics = evaluate(run.module, run.data, run.world, run.state.micro_batch_size)
-    dtype = run.world.precision.dtype
-    counted = cost.count(run.config, dtype, run.data.tokenizer.vocab_size)
+    counted = cost.count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
     return metrics["val_bpb"], ratio, counted.states + counted.activations
 
 

@@ -9,24 +9,26 @@ import torch
 
 from configs.compose import compose
 from model.feedforward import FFNS, MLP
+from model.precision import Precision
 from model.transformer import build_model
 from training.cost import count
 from training.optimizer import build_optimizers, state_tensors
 
+FP32 = Precision(torch.device("cpu"), torch.float32, "")
 DRY = ["dry_run=true", "data.path=nowhere"]
 
 
 @pytest.mark.parametrize("overrides", ["model=gpt2", "model=t5", "model=bert optimizer=adamw"])
 def test_counts_are_those_of_the_model(overrides):
     config = compose([*overrides.split(), "size=tiny"])
-    cost = count(config, torch.float32, 256)
+    cost = count(config, FP32, 256)
     model = build_model(config.model, 256)
     optimizers = build_optimizers(config.optimizer, model)
     assert cost.parameters.total() == sum(parameter.numel() for parameter in model.parameters())
     state = state_tensors(model, optimizers).values()
     assert cost.optimizer == sum(tensor.nbytes for tensor in state)
     config.train.recompute = "block"
-    recomputed = count(config, torch.float32, 256)
+    recomputed = count(config, FP32, 256)
     assert 0 < recomputed.activations < cost.activations
     assert recomputed.flops == cost.flops, "recomputing is no work of the model"
 
@@ -39,7 +41,7 @@ def test_flops_are_those_of_the_formula(attention):
     built = build_model(model, 256)
     linear = sum(m.weight.numel() for m in built.modules() if isinstance(m, torch.nn.Linear))
     products = 2 * model.n_layers * length * model.d_model
-    flops = count(config, torch.float32, 256).flops
+    flops = count(config, FP32, 256).flops
     assert flops == pytest.approx(6 * length * (linear + products), rel=0.02)
 
 
