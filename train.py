@@ -59,12 +59,15 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
-        model = model or build_model(config.model, vocab_size, config.seed)
-        loss_module = LossModule(model.to(world.device), config.loss)
+        with distributed.build_device(world):
+            model = model or build_model(config.model, vocab_size, config.seed)
+        loss_module = LossModule(model, config.loss)
         if config.train.recompute == "block":
             recompute_blocks(model)
         if world.parallel == "fsdp":
             distributed.shard(loss_module, world)
+        else:
+            loss_module.to(world.device)
 
         # optimizers; weights, optimizer state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)

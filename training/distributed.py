@@ -143,6 +143,11 @@ def end(code: int) -> NoReturn:
 # ---- sharing a model
 
 
+def build_device(world: World) -> torch.device:
+    """Where a new model is built: with FSDP, only the main process has memory for all of it."""
+    return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
+
+
 def shard(loss_module: nn.Module, world: World) -> None:
     """FSDP: each process keeps a part of every tensor, and blocks gather theirs while they run. The
     parameters become DTensors, so the optimizers have to be made after it."""
@@ -152,8 +157,19 @@ def shard(loss_module: nn.Module, world: World) -> None:
     mesh = init_device_mesh(world.device.type, (world.size,))
     dtype = None if world.precision.dtype is torch.float32 else world.precision.dtype
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    weights = {name: weight.data for name, weight in loss_module.named_parameters()}
     for module in (*blocks_of(loss_module), loss_module):
         fully_shard(module, mesh=mesh, mp_policy=policy)
+
+    # hand out those of the main process
+    if not world.is_main:
+        loss_module.to_empty(device=world.device)
+    for name, parameter in loss_module.named_parameters():
+        weight = weights.pop(name)
+        if weight.is_meta:
+            weight = torch.empty_like(weight, device=world.device)
+        with torch.no_grad():
+            parameter.copy_(like(weight, parameter, source=0))
 
 
 def wrap(module: nn.Module, world: World) -> nn.Module:
@@ -184,15 +200,15 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def like(tensor: Tensor, sharded: Any) -> Tensor:
-    """A whole tensor that every process has, on the device of another and sharded in the same
-    way."""
+def like(tensor: Tensor, sharded: Any, source: int | None = None) -> Tensor:
+    """A whole tensor on the device of another, and sharded in the same way. source: the process
+    that has it; None: all have."""
     tensor = tensor.to(sharded.device)
     if not is_sharded(sharded):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=None)
+    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=source)
 
 
 # ---- signals
