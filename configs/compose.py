@@ -121,7 +121,7 @@ def explain_hydra(error: Exception) -> str:
     if override := getattr(error, "override", None):
         example = "group=option or key=value, such as data=text data.path=book.txt"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
-    if match := re.search(r"Could not find '(.+)/(.*)'", text):
+    if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
         group, option = match.groups()
         options = re.findall(r"(?m)^\t([\w-]+)$", text)
         hint = did_you_mean(option, options)

@@ -29,6 +29,7 @@ CONFIG = [
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
     ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),
     ("+experiment=../../x", "unknown option experiment=../../x"),
+    ("hydra/launcher=slurm", "unknown option hydra/launcher=slurm; choose one of: basic"),
     ("data=book.txt", "unknown option data=book.txt .*a file is read by data=text or data=table"),
     ("attention=gqa,mha", "attention=gqa,mha lists several values; -m runs one training for each"),
     ("train.steps=1,2", "train.steps=1,2 lists several values; -m runs one training for each"),

@@ -35,6 +35,7 @@ def test_a_sweep_of_which_one_run_fails(start):
     usual = ["optimizer=adamw", "train.grad_clip=0", "optimizer.weight_decay=0", "train.steps=2"]
     code, output, errors = start("-m", rates, *usual, "log.every=1")
     assert code == 5 and "1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
+    assert errors.count("error: ") == 1
     [home] = Path("runs").iterdir()
     saved = (home / "comparison.md").read_text()
     last = output[output.rindex("| run ") :]
