@@ -46,7 +46,7 @@ def atomic_write(path: Path, text: str) -> None:
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
-    draft = folder.with_suffix(".draft")
+    draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
     draft.mkdir()
 

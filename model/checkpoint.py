@@ -22,7 +22,7 @@ from configs.cli import expand_user, warn
 from configs.errors import CheckpointError
 from configs.registry import from_dict
 from configs.schema import Config, ModelConfig
-from data.disk import atomic_write, sync_file, sync_folder, write_synced
+from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.transformer import build_model
 
@@ -52,24 +52,16 @@ def list_checkpoints(run: Path) -> list[Path]:
 def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
     """tensors: those of each file, such as {"model": {name: tensor}}."""
     final = run / "checkpoints" / step_name(step)
-    draft = final.with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(exist_ok=True)
-    draft.mkdir()
+    final.parent.mkdir(exist_ok=True)
     sync_folder(run)  # the new folder, and logs that are new
-    try:
+    with atomic_folder(final) as draft:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
         write_synced(draft / "state.json", json.dumps({"format": FORMAT, "step": step} | state))
         manifest = {path.name: sync_file(path) for path in sorted(draft.iterdir())}
         write_synced(draft / "manifest.json", json.dumps(manifest, indent=1))
-        sync_folder(draft)
-        if final.exists():  # a damaged one, from which the run could not resume
+        if final.exists():  # it was saved before, but the disk reported an error
             remove(final)
-        os.rename(draft, final)
-        sync_folder(final.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
@@ -84,7 +76,6 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
 def remove(checkpoint: Path) -> None:
     """Rename, then delete: a checkpoint that is half deleted must not look like a complete one."""
     trash = checkpoint.with_suffix(".trash")
-    shutil.rmtree(trash, ignore_errors=True)
     os.rename(checkpoint, trash)
     sync_folder(trash.parent)
     shutil.rmtree(trash)
@@ -123,13 +114,11 @@ def write_metadata(
 ) -> None:
     """What a run needs besides its weights. origin: the choices, an option of each config group,
     and the overrides that the config was composed from, and the hash of the code."""
-    from omegaconf import OmegaConf
-
     unknown: dict[str, Any] = {"choices": {}, "overrides": [], "code": None}
     plain = asdict(config) | {"resume": False} | unknown | origin
     atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
     atomic_write(run / "environment.txt", environment)
-    atomic_write(run / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
+    atomic_write(run / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 # ---- find
@@ -186,24 +175,24 @@ def find(run: Path, which: str) -> Path:
     newest = newest_whole(run) if which == "latest" else None
     if newest:
         return newest
-    names = {path.name: path for path in list_checkpoints(run)}
-    name = read_best(run) if which == "best" else f"step-{which.removeprefix('step-'):0>8}"
-    if name not in names:
-        known = ", ".join(["latest", *names]) if names else "none"
-        raise CheckpointError(f"{run} has no checkpoint {which!r}; it has {known}")
-    verify(names[name])
-    return names[name]
+    name = read_best(run) if which == "best" else f"step-{which:0>8}"
+    checkpoint = run / "checkpoints" / str(name)
+    if not checkpoint.exists():
+        known = ", ".join(str(step_of(path)) for path in list_checkpoints(run)) or "none"
+        raise CheckpointError(f"{run} has no checkpoint {which!r}; its steps are: {known}")
+    verify(checkpoint)
+    return checkpoint
 
 
 def verify(checkpoint: Path) -> None:
     """Compare the hash of every file with the one in manifest.json."""
     for name, expected in read_json(checkpoint / "manifest.json").items():
+        path = checkpoint / name
         found = None
-        with suppress(OSError), (checkpoint / name).open("rb") as file:
+        with suppress(OSError), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != expected:
-            problem = "is damaged: it is not the file that was saved"
-            raise CheckpointError(f"{checkpoint / name} {problem}")
+            raise CheckpointError(f"{path} is damaged: it is not the file that was saved")
 
 
 # ---- read
@@ -213,13 +202,11 @@ def read_config(run: Path) -> dict[str, Any]:
     """The settings of a run, and its choices and overrides."""
     path = run / "config.yaml"
     if not path.exists():
-        hint = did_you_mean_run(run)
-        if (run / "config.json").exists():
-            hint = f"; import it first: python -m model.hub import --from {run} --to runs/..."
-        reason = (
-            "is not the folder of a run: it has no config.yaml" if run.exists() else "is missing"
+        hint = (
+            did_you_mean_run(run)
+            or "; python -m model.hub import makes one from a Hugging Face folder"
         )
-        raise CheckpointError(f"{run} {reason}{hint}")
+        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
@@ -243,10 +230,10 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return {**json.loads(path.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, TypeError) as error:  # the last: it is no object
         raise CheckpointError(f"{path} cannot be read ({error})") from None
 
 
@@ -256,10 +243,8 @@ def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
     wanted = {name: list(tensor.shape) for name, tensor in expected.items()}
     with safe_open(path, "pt") as file:
         stored = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
-        for name in sorted({*stored, *wanted}):
-            if stored.get(name) != wanted.get(name):
-                shapes = f"{name} has shape {stored.get(name)}, expected {wanted.get(name)}"
-                raise CheckpointError(f"{path} does not fit config.yaml: {shapes}")
+        if stored != wanted:
+            raise CheckpointError(f"{path} has other tensors than a model of config.yaml")
         for name in stored:
             yield name, file.get_tensor(name).clone()  # the file is mapped, and may be deleted
 

@@ -14,7 +14,6 @@ import sample
 from configs.cli import run_command
 from configs.compose import compose
 from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, assign_ids
-from model.attention_maps import name_ticks
 from model.checkpoint import load_run
 from model.generate.options import parse_options
 from model.generate.prompt import encode_prompt
@@ -323,24 +322,19 @@ def test_attention_maps(run, name):
     assert Path("maps.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("n", "every"), [(48, 1), (49, 2), (130, 3)])
-def test_a_map_of_many_tokens_labels_some_of_them(n, every):
-    ticks = []
-    names = [str(i) for i in range(n)]
-    name_ticks(lambda places, labels, **options: ticks.append((list(places), labels)), names, 0)
-    assert ticks == [(list(range(n))[::every], [repr(name) for name in names[::every]])]
-
-
 def test_the_newest_run_is_the_default(run):
     args = ["--prompt", "abc", *limit(4)]
     assert run(*args, name=None) == run(*args, name="llama"), "the last of FAMILIES"
 
 
 MISSING = [
-    ("--run runs/gpt2 --checkpoint 7", "has no checkpoint '7'; it has latest, step-00000000"),
-    ("--run nowhere", "nowhere is missing"),
-    ("--run runs/gtp2", "runs/gtp2 is missing (did you mean runs/gpt2?)"),
-    ("--run hf", "import it first: python -m model.hub import --from"),
+    ("--run runs/gpt2 --checkpoint 7", "has no checkpoint '7'; its steps are: 0"),
+    ("--run nowhere", "nowhere is not the folder of a run: it has no config.yaml"),
+    (
+        "--run runs/gtp2",
+        "runs/gtp2 is not the folder of a run: it has no config.yaml (did you mean runs/gpt2?)",
+    ),
+    ("--run hf", "; python -m model.hub import makes one from"),
 ]
 
 
