@@ -3,54 +3,48 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from model import attention
-from model.attend import attend, attention_weights
+from model.attend import Mask, attention_weights
 from model.attention import Attention
-
-MAX_TICKS = 48  # labels that fit on an axis; with more tokens, only every second, third ... has one
 
 
 class AttentionMap(NamedTuple):
-    name: str  # of the module
+    name: str  # of the layer
     queries: list[int]  # token ids along the vertical axis
     keys: list[int]  # token ids along the horizontal axis
     weights_HTS: Tensor
 
 
 @torch.inference_mode()
-def attention_maps(model: Any, inputs: dict[str, list[int]]) -> list[AttentionMap]:
+def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[AttentionMap]:
     """The map of every layer. `inputs` maps the model's argument names to token ids."""
-    weights = []
+    names = {module: name for name, module in model.named_modules()}
+    source = inputs.get("source", [])
+    maps = []
+    attend = Attention.attend
 
-    def record(*args: Any, dropout: float, **options: Any) -> Tensor:
-        """attend(q, k, v, mask, ...), which also keeps the weights of its only row."""
-        q_BHTD, k_BGSD, _, mask = args
-        weights.append(attention_weights(q_BHTD, k_BGSD, mask, **options)[0].float().cpu())
-        return attend(*args, **options)
+    def record(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """What attend returns, which never holds the weights."""
+        options = {"scale": layer.scale, "logit_softcap": layer.logit_softcap}
+        weights_BHTS = attention_weights(q, k, mask, **options)
+        name = names[layer]
+        queries = source if name.startswith("encoder") else inputs["tokens"]
+        keys = source if name.endswith("cross") else queries
+        maps.append(AttentionMap(name, queries, keys, weights_BHTS[0].float().cpu()))
+        return attend(layer, q, k, v, mask)
 
     device = next(model.parameters()).device
     try:
-        attention.attend = record  # type: ignore[assignment]
+        Attention.attend = record  # type: ignore[assignment, method-assign]
         model(**{name: torch.tensor([ids], device=device) for name, ids in inputs.items()})
     finally:
-        attention.attend = attend
-
-    names = [name for name, module in model.named_modules() if isinstance(module, Attention)]
-    names.sort(key=lambda name: not name.startswith("encoder"))  # as in the forward pass
-    if len(names) != len(weights):
+        Attention.attend = attend  # type: ignore[method-assign]
+    if not maps:
         raise ValueError("this model's attention computes its weights itself: none can be shown")
-
-    maps = []
-    source = inputs.get("source", [])
-    for name, weights_HTS in zip(names, weights, strict=True):
-        queries = source if name.startswith("encoder") else inputs["tokens"]
-        keys = source if name.endswith("cross") else queries
-        maps.append(AttentionMap(name, queries, keys, weights_HTS))
     return maps
 
 
@@ -60,26 +54,19 @@ def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path
 
     columns = max(len(layer.weights_HTS) for layer in maps)
     figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
-    grid = figure.subplots(len(maps), columns, squeeze=False)
 
-    for row, layer in zip(grid, maps, strict=True):
-        for axes in row[len(layer.weights_HTS) :]:
-            axes.axis("off")
+    for row, layer in enumerate(maps):
         for head, weights_TS in enumerate(layer.weights_HTS.numpy()):
-            axes = row[head]
+            axes = figure.add_subplot(len(maps), columns, row * columns + head + 1)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")
-            name_ticks(axes.set_xticks, [decode([i]) for i in layer.keys], rotation=90)
-            name_ticks(axes.set_yticks, [decode([i]) for i in layer.queries], rotation=0)
+            for axis, ids in ((axes.xaxis, layer.keys), (axes.yaxis, layer.queries)):
+                every = 1 + len(ids) // 48  # with more labels, they would overlap
+                labels = [repr(decode([i])) for i in ids[::every]]
+                axis.set_ticks(range(0, len(ids), every), labels, fontsize=6, parse_math=False)
+            axes.tick_params("x", rotation=90)
 
-    figure.colorbar(image, ax=grid, label="attention weight", fraction=0.02)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+    figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)
+    with warnings.catch_warnings(action="ignore"):  # of a character that the font lacks
         figure.savefig(path, dpi=110)
-
-
-def name_ticks(set_ticks: Callable[..., Any], names: list[str], rotation: int) -> None:
-    step = -(-len(names) // MAX_TICKS)
-    labels = [repr(name).replace("$", r"\$") for name in names[::step]]
-    set_ticks(range(0, len(names), step), labels, rotation=rotation, fontsize=6)
