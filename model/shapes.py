@@ -7,7 +7,6 @@ The model is tiny unless a size is given: python -m model.shapes model=t5 size=s
 import linecache
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby, zip_longest
@@ -24,7 +23,7 @@ from model import LEGEND
 from model.transformer import build_model
 
 HERE = Path(__file__).parent
-SUFFIX = re.compile(rf"_([{''.join(LEGEND)}]+)$")
+AXES = re.compile(rf"^x$|_([{''.join(LEGEND)}]+)$")
 VOCAB_SIZE = 97
 
 
@@ -32,7 +31,7 @@ class TensorRecord(NamedTuple):
     """A tensor under a name that encodes its axes, in one call of a function, for one module."""
 
     module: str
-    call: object
+    call: FrameType
     place: str  # such as attend.py:95
     code: str
     name: str
@@ -40,43 +39,38 @@ class TensorRecord(NamedTuple):
     tensor: Tensor
 
 
-def axes_of(name: str) -> str | None:
-    """The axes that a name encodes, or None."""
-    match = SUFFIX.search(name)
-    return "BTC" if name == "x" else match and match[1]
-
-
 @contextmanager
 def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
-    """Yield the records of every tensor whose name encodes its axes, in the files beside this."""
+    """Yield the records of every tensor whose name encodes its axes, in the files beside this: each
+    once per name."""
     modules = {id(module): name for name, module in model.named_modules()}
     records: list[TensorRecord] = []
+    seen = set()
+    lines: dict[FrameType, int] = {}  # of each call, the line that it is at
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        path = Path(frame.f_code.co_filename)
+    def module_of(call: FrameType | None) -> str:
+        """The module whose method this is, or has called this."""
+        while call is not None and id(call.f_locals.get("self")) not in modules:
+            call = call.f_back
+        return modules[id(call.f_locals["self"])] if call else ""
+
+    def trace(call: FrameType, event: str, argument: Any) -> Any:
+        """Python calls it at the beginning and end of each call, and before each line."""
+        path = Path(call.f_code.co_filename)
         if path.parent != HERE:
             return None
-        owner: FrameType | None = frame  # the innermost call of a method of a module
-        while owner is not None and id(owner.f_locals.get("self")) not in modules:
-            owner = owner.f_back
-        module = modules[id(owner.f_locals["self"])] if owner else ""
-        call = object()
-        line = frame.f_lineno
-        seen: dict[str, Tensor] = {}
+        line = lines.get(call, call.f_lineno)  # has just run, so it made all that is new
+        place = f"{path.name}:{line}"
+        code = linecache.getline(str(path), line).strip()
+        lines[call] = call.f_lineno
 
-        def trace_line(frame: FrameType, event: str, argument: Any) -> Any:
-            nonlocal line  # a new tensor was made by the previous line
-            for name, value in list(frame.f_locals.items()):
-                axes = axes_of(name)
-                if axes and isinstance(value, Tensor) and seen.get(name) is not value:
-                    seen[name] = value
-                    place = f"{path.name}:{line}"
-                    code = linecache.getline(str(path), line).strip()
-                    records.append(TensorRecord(module, call, place, code, name, axes, value))
-            line = frame.f_lineno
-            return trace_line
-
-        return trace_line(frame, event, argument)
+        for name, value in list(call.f_locals.items()):
+            match = AXES.search(name)
+            if match and isinstance(value, Tensor) and (name, id(value)) not in seen:
+                seen.add((name, id(value)))
+                axes = match[1] or "BTC"
+                records.append(TensorRecord(module_of(call), call, place, code, name, axes, value))
+        return trace
 
     sys.settrace(trace)
     try:
@@ -86,54 +80,35 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
 
 
 def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRecord]:
-    """The records of one forward pass: each tensor once per name, and only in the first layer."""
+    """The tensors that the lines of one forward pass make, in the first layer of each stack."""
     with trace_tensors(model) as records:
         model(**inputs)
-
-    seen = set()
-    steps = []
-    for record in records:
-        key = (record.name, id(record.tensor))
-        is_argument = record.name == "x" and record.code.startswith("def ")
-        if key not in seen and not is_argument and not re.search(r"blocks\.[1-9]", record.module):
-            steps.append(record)
-        seen.add(key)
-    return steps
+    made = [record for record in records if not record.code.startswith("def ")]
+    return [record for record in made if not re.search(r"blocks\.[1-9]", record.module)]
 
 
 def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
     """Two sequences; the second has padding, on the left in a decoder, as in batched generation."""
-    inputs = {"tokens": torch.arange(12).view(2, 6)}
-    name = "visible"
-    length = 6
+    tokens = torch.arange(12).view(2, 6)
     if kind == "encoder_decoder":
-        inputs["source"] = torch.arange(18).view(2, 9)
-        name = "source_visible"
-        length = 9
-
-    if padding:
-        visible = torch.arange(length) < torch.tensor([[length], [length - padding]])
-        inputs[name] = visible.flip(-1) if kind == "decoder" else visible
-    return inputs
+        source = torch.arange(18).view(2, 9)
+        return {"source": source, "tokens": tokens, "source_visible": source < 18 - padding}
+    visible = tokens < 12 - padding
+    return {"tokens": tokens, "visible": visible.flip(-1) if kind == "decoder" else visible}
 
 
 def print_walk(steps: list[TensorRecord], kind: str) -> None:
-    sizes: dict[str, set[int]] = defaultdict(set)
     for module, records in groupby(steps, lambda record: record.module):
         print(f"\n{module or kind}")
         for record in records:
             axes = f"({', '.join(record.axes)})"
             shape = tuple(record.tensor.shape)
             print(f"  {record.place:<20} {record.name:<14} {axes:<14} {shape!s:<15} {record.code}")
-            for axis, size in zip(record.axes, shape, strict=True):
-                sizes[axis].add(size)
 
     print("\nOnly the first layer of each stack is shown; the others are identical.\n")
-    for axis in filter(sizes.get, LEGEND):
-        print(f"{axis}  {', '.join(map(str, sorted(sizes[axis]))):<5}  {LEGEND[axis]}")
-
-    equal = [f"{a} = {b}" for a, b in ("GH", "JT", "ED", "WC") if sizes[a] == sizes[b]]
-    print(f"\nHere {', '.join(equal)}." if equal else "")
+    used = {axis for record in steps for axis in record.axes}
+    for axis in filter(used.__contains__, LEGEND):
+        print(f"{axis}  {LEGEND[axis]}")
 
 
 def draw_mask(record: TensorRecord) -> list[str]:

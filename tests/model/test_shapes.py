@@ -127,10 +127,10 @@ def test_a_wrong_name_is_found(monkeypatch):
     assert len(violations([flat], sizes)) == 1
 
 
-def test_a_trace_goes_from_tokens_to_logits():
+def test_a_trace_goes_from_embedding_to_logits():
     net = build_model(compose(["model=t5", "size=tiny"]).model, 23).double()
     steps = trace_forward(net, {"source": tokens(2, 9), "tokens": tokens(2, 6)})
-    assert steps[0].name == "tokens_BT"
+    assert steps[0].code == "x = self.table(tokens_BT)"
     assert steps[-1].name == "logits_BTV"
     across = [s.name for s in steps if s.module == "decoder.blocks.0.cross"]
     scores = ["scores_BGJS", "scores_BHTS", "weights_BHTS"]
@@ -150,11 +150,10 @@ def test_the_command(capsys):
     assert run_command(lambda: main(["model=llama", "attention=mla"])) == 0
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines() if ".py:" in line]
-    assert lines[0][1] == "tokens_BT"
+    assert lines[0][1] == "x"
     assert lines[-1][1] == "logits_BTV"
     assert re.search(r"cached_B1SK +\(B, 1, S, K\) +\(2, 1, 6, 72\)", out)
-    assert f"V  97     {LEGEND['V']}\n" in out
-    assert out.endswith("\nHere G = H, J = T, W = C.\n")
+    assert f"\nV  {LEGEND['V']}\n" in out
 
 
 CAUSAL = ["#.....", "##....", "###...", "####..", "#####.", "######"]
