@@ -23,18 +23,17 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
-    def weight_and_bias(self, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def weight_and_bias(self, values: Tensor) -> list[Tensor | None]:
         """In the dtype of the values, as fused kernels need them; under autocast they differ."""
-        weight = None if self.weight is None else self.weight.to(values.dtype)
-        bias = None if self.bias is None else self.bias.to(values.dtype)
-        return weight, bias
+        return [p if p is None else p.to(values.dtype) for p in (self.weight, self.bias)]
 
 
 class LayerNorm(Norm):
     """Mean zero, variance one (arxiv.org/abs/1607.06450)."""
 
     def forward(self, values: Tensor) -> Tensor:
-        return F.layer_norm(values, self.width, *self.weight_and_bias(values), self.eps)
+        weight, bias = self.weight_and_bias(values)
+        return F.layer_norm(values, self.width, weight, bias, self.eps)
 
 
 class RMSNorm(Norm):

@@ -169,10 +169,9 @@ class Rope(Position):
         inv_freq, mscale = self.scaling(inv_freq, self.rope_theta)
 
         angle = pos[:, None, :, None] * inv_freq
+        angle = torch.cat([-angle, angle], -1)  # of both channels of each pair
         cos = angle.cos() * mscale
         sin = angle.sin() * mscale
-        cos = torch.cat([cos, cos], -1)
-        sin = torch.cat([-sin, sin], -1)
 
         def rotate(heads: Tensor) -> Tensor:
             # cast once and in few operations: at small widths each costs as much as a matmul

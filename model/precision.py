@@ -51,13 +51,12 @@ def choose_device(name: str) -> torch.device:
         raise ValueError(f"device is {name!r}; choose one of: {choices}")
 
     device = torch.device(name)
-    if device.type != "cpu" and not torch.get_device_module(device).is_available():
-        raise ValueError(f"device={name}, but torch finds none; choose device=auto or cpu")
-
+    n_devices = torch.get_device_module(device).device_count()
+    if (device.index or 0) >= n_devices:
+        raise ValueError(
+            f"device={name}, but torch finds {n_devices} {device.type} devices, from 0 on"
+        )
     if device.index is not None:
-        n_gpus = torch.cuda.device_count()
-        if device.index >= n_gpus:
-            raise ValueError(f"device={name}, but there are {n_gpus} GPUs; the first is cuda:0")
         torch.cuda.set_device(device)  # of which memory is asked, too
     return device
 
@@ -84,11 +83,9 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
         raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
 
     if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        capability = f"native bf16 matmul (compute capability {major}.{minor})"
-        if major >= 8:
-            return Precision(device, torch.bfloat16, f"GPU has {capability}")
-        return Precision(device, torch.float16, f"GPU lacks {capability}")
+        if torch.cuda.get_device_capability(device) >= (8, 0):
+            return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
+        return Precision(device, torch.float16, "GPU lacks native bf16 matmul")
 
     feature = cpu.fast_bf16() if device.type == "cpu" else None
     if feature:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from configs.registry import build, construct
 from configs.schema import EncoderSizes, ModelConfig
@@ -105,6 +105,10 @@ class Stack(nn.Module):
         return k_pos[:, start:], k_pos
 
 
+def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
+    return construct("model.embedding: ", Embedding, config.embedding, sizes)
+
+
 class Transformer(nn.Module):
     """Base of the architectures: hidden() gives the last hidden states, forward() their logits.
     `visible` is false at padding."""
@@ -118,9 +122,7 @@ class Transformer(nn.Module):
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
         self.n_layers = config.n_layers
-        self.embedding: Embedding = construct(
-            "model.embedding: ", Embedding, config.embedding, sizes
-        )
+        self.embedding = make_embedding(config, sizes)
         self.make_stacks(config, sizes)
         self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
@@ -179,9 +181,7 @@ class EncoderDecoder(Transformer):
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = construct(
-                "model.embedding: ", Embedding, config.embedding, sizes
-            )
+            self.source_embedding = make_embedding(config, sizes)
 
     def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
         embed = self.source_embedding or self.embedding
@@ -208,24 +208,14 @@ ARCHITECTURES: dict[str, type[Transformer]] = {
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """A new model. Its weights depend on the seed alone, not on the global random state."""
     check_config(config)
-    drawing = NoNormal() if torch.empty(0).is_meta else nullcontext()
+    # on the "meta" device nothing is drawn: torch would import torch._dynamo for it, for 0.8 s
+    drawing = patch("torch.nn.init.normal_") if torch.empty(0).is_meta else nullcontext()
     with torch.random.fork_rng(devices=[]), drawing:
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[config.kind](config, vocab_size)
         model.head.tie(model.embedding)
         initialize_weights(model, config.init)
     return model
-
-
-class NoNormal(TorchFunctionMode):
-    """Draws nothing: on the "meta" device, torch would import torch._dynamo for it: 0.8 s."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is torch.nn.init.normal_:
-            return kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
 
 
 def check_config(config: ModelConfig) -> None:

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from model.cpu import fast_bf16
 from model.precision import (
     choose_device,
     choose_precision,
@@ -23,7 +24,6 @@ def test_unknown_devices_are_rejected(name):
 
 
 def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -31,17 +31,15 @@ def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
     assert chosen == [torch.device("cuda", 1)]
     assert choose_device("cuda") == torch.device("cuda")
     with pytest.raises(
-        ValueError, match="device=cuda:2, but there are 2 GPUs; the first is cuda:0"
+        ValueError, match="device=cuda:2, but torch finds 2 cuda devices, from 0 on"
     ):
         choose_device("cuda:2")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
 def test_no_gpu_can_be_chosen_where_there_is_none(name, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(
-        ValueError, match="device=cuda.*, but torch finds none; choose device=auto or cpu"
-    ):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="device=cuda.*, but torch finds 0 cuda devices"):
         choose_device(name)
     assert choose_device("cpu") == CPU
 
@@ -53,11 +51,13 @@ def test_no_gpu_can_be_chosen_where_there_is_none(name, monkeypatch):
         ("GenuineIntel", "avx2 avx512_bf16", None),
         ("GenuineIntel", "avx512_bf16 amx_bf16", "amx_bf16"),
         ("AuthenticAMD", "avx2", None),
+        ("ARM", "Features : asimd bf16", "bf16"),
     ],
 )
 def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypatch):
-    fields = {"vendor_id": vendor, "flags": features}
-    monkeypatch.setattr("model.cpu.processor", lambda: fields)
+    text = f"processor : 0\nvendor_id : {vendor}\nflags : fpu {features}\n"
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path, encoding: text)
+    monkeypatch.setattr("model.cpu.fast_bf16", fast_bf16.__wrapped__)
     _, dtype, reason = choose_precision(CPU, "auto")
     if feature:
         assert dtype == torch.bfloat16
