@@ -48,7 +48,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
     draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
-    draft.mkdir()
+    draft.mkdir()  # not its parents: a run whose folder was moved away must not begin another
 
     try:
         yield draft

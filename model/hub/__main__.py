@@ -13,11 +13,10 @@ from torch import nn
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose
 from configs.schema import Config
-from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
 from model.hub import FAMILIES
-from model.hub.convert import export, load_hf
+from model.hub.convert import atomic_folder, export, load_hf
 
 
 def write_run(

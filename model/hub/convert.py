@@ -2,7 +2,10 @@
 back."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +16,6 @@ from torch import Tensor, nn
 from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.schema import ModelConfig
-from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import (
     assign_weights,
@@ -71,6 +73,19 @@ def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
     """The (model, tokenizer) that init_from loads."""
     loaded: Any = load_hf(place) if is_hf_folder(place) else load_run(expand_user(place))
     return loaded.model.train(), drop_template(loaded.tokenizer)
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def export(
