@@ -144,10 +144,9 @@ def newest_run() -> Path:
 
 
 def did_you_mean_run(place: str | Path) -> str:
-    """A hint at the run whose name is nearest to a name or folder, or nothing."""
-    names = {name_of(run): run for run in list_runs()}
-    near = get_close_matches(Path(place).as_posix().removeprefix(f"{RUNS}/"), names, 1)
-    return f" (did you mean {names[near[0]]}?)" if near else ""
+    """A hint at the run whose folder has the nearest name, or nothing."""
+    near = get_close_matches(str(place), map(str, list_runs()), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def read_best(run: Path) -> str | None:
@@ -202,10 +201,7 @@ def read_config(run: Path) -> dict[str, Any]:
     """The settings of a run, and its choices and overrides."""
     path = run / "config.yaml"
     if not path.exists():
-        hint = (
-            did_you_mean_run(run)
-            or "; python -m model.hub import makes one from a Hugging Face folder"
-        )
+        hint = did_you_mean_run(run) or "; model.hub makes one from a Hugging Face folder"
         raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -233,7 +229,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return {**json.loads(path.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, TypeError) as error:  # the last: it is no object
+    except (OSError, ValueError, TypeError) as error:  # the last of a list, for example
         raise CheckpointError(f"{path} cannot be read ({error})") from None
 
 

@@ -334,7 +334,7 @@ MISSING = [
         "--run runs/gtp2",
         "runs/gtp2 is not the folder of a run: it has no config.yaml (did you mean runs/gpt2?)",
     ),
-    ("--run hf", "; python -m model.hub import makes one from"),
+    ("--run hf", "; model.hub makes one from a Hugging Face"),
 ]
 
 

@@ -87,6 +87,13 @@ def test_it_is_detected(name, change, tmp_path):
             verify(path.parent)
 
 
+def test_a_manifest_that_is_a_list_is_detected(tmp_path):
+    checkpoint = copy_run(tmp_path) / "checkpoints" / NEWEST
+    (checkpoint / "manifest.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="manifest.json cannot be read"):
+        verify(checkpoint)
+
+
 @pytest.mark.faults
 @every_damage
 @pytest.mark.parametrize("name", FILES)
