@@ -46,10 +46,12 @@ def recompute_blocks(model: nn.Module) -> None:
 
 def compile_module(module: nn.Module, config: Config, world: World) -> Any:
     """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly."""
-    if config.compile == "auto" and world.device.type == "cuda":
-        torch._dynamo.config.suppress_errors = True
-        return torch.compile(module)
-    return torch.compile(module) if config.compile is True else module
+    is_optional = config.compile == "auto" and world.device.type == "cuda"
+    if not is_optional and config.compile is not True:
+        return module
+    torch._dynamo.config.suppress_errors = is_optional
+    torch._dynamo.config.recompile_limit = 64  # pairs: a graph for each number of the loss's chunks
+    return torch.compile(module)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
