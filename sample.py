@@ -33,9 +33,8 @@ class Row:
     prompt: str
     ids: list[int]  # of the prompt in its template
     sample_id: int
-    echo: str  # the prompt, if it is to be continued
     stream: TextStream
-    notes: str = ""  # about the masks
+    shown: str = ""
 
 
 class Sampler:
@@ -54,39 +53,37 @@ class Sampler:
         self.model: Any = run.model
         self.tokenizer = run.tokenizer
         self.specials = run.tokenizer.specials
-        self.before, self.after = run.tokenizer.template
+        self.template = run.tokenizer.template  # ids before and after a text
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
+        kind = str(run.model.kind)
         on_pairs = run.config["objective"]["kind"] == "pairs"
-        self.continues = run.model.kind == "decoder" and not on_pairs
-        if run.model.kind == "decoder":
-            self.after = [self.specials["start"]] if on_pairs else []
-        if options.source and self.continues:
-            raise ValueError("--source is for a model of pairs; this one continues a --prompt")
-        self.sampling = choose_sampling(options, 0.8 if self.continues else 0.0)
+        self.continues = kind == "decoder" and not on_pairs
+        if kind == "decoder":
+            after = [self.specials["start"]] if on_pairs else []
+            self.template = [self.template[0], after]
+        self.sampling = choose_sampling(options, kind, self.continues)
 
     def answer(self, texts: list[str]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
+        complete = self.fill if self.model.kind == "encoder" else self.generate
         rows = [self.encode(text, number) for text in texts for number in range(options.n)]
-        whole = options.json or options.no_stream or len(rows) > 1 or not rows[0].ids
-        live = sys.stdout.isatty() and not whole and self.model.kind != "encoder"
+        streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             todo = [row for row in batch if row.ids]
-            if todo and self.model.kind == "encoder":
-                self.fill(todo)
-            elif todo:
-                for piece in self.generate(todo):
-                    if live:
-                        show(piece)
+            for row, piece in complete(todo) if todo else ():
+                row.shown += piece
+                if streaming:
+                    show(piece)
             for row in batch:
+                rule = "---\n" if self.continues and row is not rows[0] else ""
                 if options.json:
                     show(as_json(row))
-                elif not live:
-                    rule = "---\n" if self.continues and row is not rows[0] else ""
-                    show(f"{rule}{row.echo}{row.stream.text}\n{row.notes}")
+                elif not streaming:
+                    show(rule + (row.shown or "\n"))
         if options.attention_map:
             if not rows[0].ids:
                 raise ValueError("--attention-map needs a text, and this one is empty")
@@ -95,69 +92,64 @@ class Sampler:
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
         limit = self.model.context_length
-        template = (self.before, self.after)
-        ids = encode_prompt(prompt, self.tokenizer, limit, self.options.slide, template)
-        if not self.continues:
-            return Row(prompt, ids, sample_id, "", TextStream(self.tokenizer, self.options.stop))
-        ids = ids or self.before or [self.specials["end"]]
-        stream = TextStream(self.tokenizer, self.options.stop, ids)
-        return Row(prompt, ids, sample_id, prompt, stream)
+        ids = encode_prompt(prompt, self.tokenizer, limit, self.options.slide, self.template)
+        if self.continues:
+            ids = ids or self.template[0] or [self.specials["end"]]
+        before = ids if self.continues else ()
+        return Row(prompt, ids, sample_id, TextStream(self.tokenizer, self.options.stop, before))
 
-    def generate(self, rows: list[Row]) -> Iterator[str]:
-        """Complete each row. Yields the text as it grows, which is that of one row if shown."""
+    def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+        """Complete each row. Yields its text as it grows."""
         options = self.options
+        prompts = [row.ids for row in rows]
         inputs: dict[str, Any] = {
-            "prompts": [row.ids for row in rows],
             "max_new_tokens": options.max_new_tokens,
             "stop": self.tokenizer.end_ids,
         }
         if self.model.kind == "encoder_decoder":
-            inputs["sources"] = inputs["prompts"]
-            inputs["prompts"] = [[self.specials["start"]] for _ in rows]
+            inputs["sources"] = prompts
+            prompts = [[self.specials["start"]] for _ in rows]
         if options.beams is None:
-            inputs["sampling"] = self.sampling
             inputs["row_ids"] = [row.sample_id for row in rows]
-            steps: Iterable[DecodeStep] = decode(self.model, **inputs)
+            inputs["sampling"] = self.sampling
+            steps: Iterable[DecodeStep] = decode(self.model, prompts, **inputs)
         else:
             inputs["length_penalty"] = options.length_penalty
-            steps = beam_search(self.model, beams=options.beams, **inputs)
+            steps = beam_search(self.model, prompts, beams=options.beams, **inputs)
 
-        yield rows[0].echo
+        for row in rows:
+            yield row, row.prompt if self.continues else ""
         for step in steps:
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
-                yield row.stream.push(i, logprob)
+                yield row, row.stream.push(i, logprob)
             if all(row.stream.finish_reason for row in rows):
                 break
         for row in rows:
-            yield row.stream.finish("length")
-        yield "\n"
+            yield row, row.stream.finish("length") + "\n"
 
-    def fill(self, rows: list[Row]) -> None:
+    def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
         for row in rows:
             if self.specials["mask"] not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-        prompts = [row.ids for row in rows]
-        results = fill_masks(self.model, prompts, self.specials)
+        results = fill_masks(self.model, [row.ids for row in rows], self.specials)
         for row, filled in zip(rows, results, strict=True):
+            predictions = ""
             for number, top in enumerate(filled.predictions, 1):
                 row.stream.push(*top[0])
                 named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in top)
-                row.notes += f"  {MASK} {number}: {named}\n"
-            start = len(self.before)
-            end = len(row.ids) - len(self.after)
-            row.stream.text = decode(filled.ids[start:end])
+                predictions += f"  {MASK} {number}: {named}\n"
+            row.stream.text = decode(filled.ids)
+            yield row, f"{row.stream.text}\n{predictions}"
 
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}
         if self.model.kind == "encoder_decoder":
             target = [self.specials["start"], *row.stream.ids[:-1]]
-            length = self.model.context_length
-            inputs = {"source": row.ids, "tokens": target[:length]}
+            inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
         maps = attention_maps(self.model, inputs)
-        names = self.tokenizer.decode_with_specials
-        draw_maps(maps, names, self.options.attention_map)
+        draw_maps(maps, self.tokenizer.decode_with_specials, self.options.attention_map)
 
 
 def show(text: str) -> None:
@@ -169,14 +161,9 @@ def show(text: str) -> None:
 
 
 def as_json(row: Row) -> str:
-    stream = row.stream
-    fields = {
-        "prompt": row.prompt,
-        "text": stream.text,
-        "ids": stream.ids,
-        "logprobs": stream.logprobs,
-        "finish_reason": stream.finish_reason,
-    }
+    fields = {"prompt": row.prompt}
+    for name in ("text", "ids", "logprobs", "finish_reason"):
+        fields[name] = getattr(row.stream, name)
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
 
 

@@ -3,11 +3,10 @@
 import re
 import sys
 from argparse import Namespace
-from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
 from configs.cli import ArgumentParser, expand_user
-from configs.registry import Count, check_value, from_dict
+from configs.registry import Bounds, check_value, from_dict
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling
 
@@ -38,10 +37,25 @@ OPTIONS = """
 --debug                     show the traceback of an error
 """
 INPUTS = ("--prompt", "--source", "--file", "--interactive")
+DEFAULTS: dict[str, Any] = {
+    "checkpoint": "latest",
+    "device": "auto",
+    "precision": "auto",
+    "max_new_tokens": 200,
+    "stop": [],
+    "n": 1,
+    "length_penalty": 1.0,
+}
+# names of options
+FILTERS = "top_k top_p min_p n"
+SAMPLING = f"{FILTERS} temperature repetition_penalty seed"
+GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
+IMAGES = (".png", ".pdf", ".svg")
+Samples = Annotated[int, Bounds(least=1, most=10_000)]
 SETTINGS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true"},
     "TEXT": {"action": "append", "metavar": "TEXT"},
-    "NAME": {"default": "auto", "metavar": "NAME"},
+    "NAME": {"metavar": "NAME"},
     "PATH": {"type": expand_user, "metavar": "PATH"},
     "N": {"type": int, "metavar": "N"},
     "X": {"type": float, "metavar": "X"},
@@ -60,44 +74,49 @@ def make_parser() -> ArgumentParser:
     for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", OPTIONS):
         group = inputs if flag in INPUTS else parser
         group.add_argument(flag, help=text, **SETTINGS[metavar])
-    parser.set_defaults(checkpoint="latest", max_new_tokens=200, stop=[], n=1, length_penalty=1.0)
+    parser.set_defaults(**DEFAULTS)
     return parser
 
 
 def parse_options(args: list[str] | None = None) -> Namespace:
     options, unknown = make_parser().parse_known_args(args)
     if unknown:
-        name = unknown[0].strip("-").partition("=")[0].replace("-", "_")
-        near = get_close_matches(name, vars(options), 1)
         hint = "a text is given by --prompt; see --help"
-        if near:
-            hint = f"did you mean --{near[0]}?".replace("_", "-")
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
-
+    check_value("--n", options.n, Samples)
     if "" in options.stop:
         raise ValueError("--stop is empty")
-    check_value("--n", options.n, Count)
+    if options.attention_map and options.attention_map.suffix not in IMAGES:
+        raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
     return options
 
 
-def choose_sampling(options: Namespace, temperature: float) -> Sampling:
-    """The options of sampling, with this default temperature."""
-    values = {"temperature": temperature}
+def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
+    """The options of sampling, for a model of this kind; `continues` if it continues a prompt."""
+    values = {"temperature": 0.8 if continues else 0.0}
     for name in vars(Sampling()):
         if vars(options)[name] is not None:
             values[name] = vars(options)[name]
-
     sampling = from_dict(Sampling, values)
-    is_greedy = sampling.temperature == 0
-    if is_greedy and (options.n > 1 or values.keys() & {"top_k", "top_p", "min_p"}):
-        raise ValueError(
-            "greedy decoding (temperature 0) has one result: "
-            "set --temperature, or remove --n, --top-k, --top-p and --min-p"
-        )
 
-    if options.beams is not None and not is_greedy and options.temperature is not None:
-        raise ValueError("--beams does not sample: remove --temperature")
+    if continues:
+        refuse("source", options, "this model continues a --prompt")
+    if kind == "encoder":
+        refuse(GENERATION, options, f"an encoder fills in {MASK}")
+    if options.beams is None:
+        refuse("length_penalty", options, "it is for --beams")
+    else:
+        refuse(SAMPLING, options, "beam search does not sample")
+    if sampling.temperature == 0:
+        refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
     return sampling
+
+
+def refuse(names: str, options: Namespace, reason: str) -> None:
+    """An option that would be ignored is an error."""
+    for name in names.split():
+        if vars(options)[name] != DEFAULTS.get(name):
+            raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
 
 
 def read_texts(options: Namespace) -> list[str]:
