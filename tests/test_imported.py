@@ -132,5 +132,5 @@ def test_export_keeps_the_template(name, imported, tmp_path):
 def test_a_finetuned_model_has_no_template(imported, tmp_path):
     imported("bart")
     assert load_run(tmp_path / "run").tokenizer.template == [[END], [END]]
-    _, tokenizer = init_model(tmp_path / "run")
+    _, tokenizer = init_model(str(tmp_path / "run"))
     assert tokenizer.template == [[], []] == tokenizer_from_state(tokenizer.state()).template

@@ -38,7 +38,7 @@ def best_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatc
     """That of the first family, or of the one with this name, which takes such a model."""
     families = ALL if name is None else [FAMILIES[name]]
     matches = [match(family, spec, ids) for family in families]
-    best = min(matches, key=lambda found: (found.n_kinds, len(found.mismatches)))
+    best = min(matches, key=lambda tried: (not tried.hf_config, len(tried.mismatches)))
     if best.mismatches:
         nearest = "; ".join(best.mismatches)
         raise HubError(f"no class of transformers fits this model; the nearest: {nearest}")

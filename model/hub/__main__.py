@@ -13,10 +13,11 @@ from torch import nn
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose
 from configs.schema import Config
+from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
 from model.hub import FAMILIES
-from model.hub.convert import atomic_folder, export, load_hf
+from model.hub.convert import export, load_hf
 
 
 def write_run(
@@ -30,13 +31,12 @@ def write_run(
 
 def import_run(place: str | Path, folder: Path) -> str:
     """Write the run, and return what has become of the model."""
-    model, tokenizer, config, family = load_hf(place)
+    model, tokenizer, config = load_hf(place)
     defaults = compose([f"model.kind={config.kind}"])
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
-    name = family.model_type
-    write_run(folder, run_config, model, tokenizer, f"imported from {place}, a {name} model")
+    write_run(folder, run_config, model, tokenizer, f"imported from {place}")
     n = sum(parameter.numel() for parameter in model.parameters())
-    return f"{folder}: {name}, {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
+    return f"{folder}: {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
 
 
 def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:

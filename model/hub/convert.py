@@ -2,13 +2,9 @@
 back."""
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +12,7 @@ from torch import Tensor, nn
 from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.schema import ModelConfig
+from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import (
     assign_weights,
@@ -36,15 +33,8 @@ from model.transformer import build_model
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
 
-class Loaded(NamedTuple):
-    model: nn.Module
-    tokenizer: Tokenizer
-    config: ModelConfig
-    family: Family
-
-
-def load_hf(place: str | Path) -> Loaded:
-    """A folder, or the model of that name on the hub."""
+def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
+    """The model of a folder, or of that name on the hub."""
     folder = resolve_folder(str(place))
     family, spec, hf_config = read_hf_config(folder)
     tokenizer = read_tokenizer(folder, hf_config)
@@ -54,7 +44,7 @@ def load_hf(place: str | Path) -> Loaded:
             model = build_model(config, tokenizer.vocab_size)
         table = family.tensors(spec, hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
-    return Loaded(assign_weights(model, tensors), tokenizer, config, family)
+    return assign_weights(model, tensors), tokenizer, config
 
 
 def init_config(place: str) -> dict[str, Any]:
@@ -71,21 +61,8 @@ def init_config(place: str) -> dict[str, Any]:
 
 def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
     """The (model, tokenizer) that init_from loads."""
-    loaded: Any = load_hf(place) if is_hf_folder(place) else load_run(expand_user(place))
-    return loaded.model.train(), drop_template(loaded.tokenizer)
-
-
-@contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
-    draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        yield draft
-        os.rename(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    model, tokenizer, *_ = load_hf(place) if is_hf_folder(place) else load_run(place)
+    return model.train(), drop_template(tokenizer)
 
 
 def export(
@@ -95,7 +72,8 @@ def export(
     folder: Path,
     family: str | None = None,
 ) -> Family:
-    """Write a folder and compare its logits. Return the family that the model was written as."""
+    """Write a folder, and keep it if its logits are those of the model. Return the family that the
+    model was written as."""
     ids = token_ids(tokenizer, config.kind)
     match = best_match(spec_from_config(config, model), ids, family)
 
@@ -107,13 +85,25 @@ def export(
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, match, model, tokenizer)
         expected = model.float()(*inputs)
-        largest = expected.abs().max().clamp(min=1e-6)
-        for reader, logits in read_logits(draft, match.family, inputs):
-            difference = (expected - logits).abs().max() / largest
-            if not difference <= LOGIT_TOLERANCE:
-                wrong = f"the logits differ by {difference:.1e}; nothing was kept"
-                raise HubError(f"read by {reader}, {wrong}")
+        difference = (expected - read_logits(draft, match.family, inputs)).abs().max()
+        if not difference <= LOGIT_TOLERANCE * expected.abs().max():
+            raise HubError(f"the folder's logits differ by {difference:.1e}; nothing was kept")
     return match.family
+
+
+def read_logits(folder: Path, family: Family, inputs: Tensor) -> Tensor:
+    """As transformers reads the folder. Without it, as import does, by the same tables as export,
+    so that their mistakes cancel out."""
+    try:
+        import transformers
+    except ImportError:
+        return load_hf(folder)[0].eval()(*inputs)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
+    with naming("transformers cannot load it"):
+        model_class = getattr(transformers, family.architecture)
+        return model_class.from_pretrained(folder, local_files_only=True)(**named).logits
 
 
 def token_ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
@@ -125,31 +115,11 @@ def token_ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
         "bos_token_id": ends[0] if start is None and tokenizer.text is None else start,
         "pad_token_id": tokenizer.specials.get("pad"),
     }
-    if kind != "encoder_decoder":
-        return ids
-    return ids | {
-        "decoder_start_token_id": start,
-        "forced_eos_token_id": None,
-        "is_encoder_decoder": True,
-    }
-
-
-def read_logits(folder: Path, family: Family, inputs: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """(what reads the folder, logits): import, which uses the same tables as export, so that their
-    mistakes cancel out; and transformers, if it is installed and knows the class."""
-    yield "import", load_hf(folder).model.eval()(*inputs)
-    try:
-        import transformers
-
-        model_class = getattr(transformers, family.architecture)
-    except (ImportError, AttributeError):
-        return
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
-    with naming("transformers cannot load it"):
-        logits = model_class.from_pretrained(folder, local_files_only=True)(**named).logits
-    yield "transformers", logits
+    if kind == "encoder_decoder":
+        ids["decoder_start_token_id"] = start
+        ids["forced_eos_token_id"] = None
+        ids["is_encoder_decoder"] = True
+    return ids
 
 
 def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokenizer) -> None:

@@ -138,14 +138,13 @@ class FamilyMatch(NamedTuple):
     hf_config: HFConfig
     spec: Spec  # with lossless upgrades
     mismatches: list[str]
-    n_kinds: int  # those among them of a part of another kind
 
 
 def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
-    """Write config.json and read it back: an option that comes back changed is a mismatch."""
+    """Write config.json, unless a part is of another kind, and read it back: an option that comes
+    back changed is a mismatch."""
     kinds = [name for name in family.spec if name.endswith("kind")]
     mismatches = diff(family, spec, family.spec, kinds)
-    n_kinds = len(mismatches)
     hf_config: HFConfig = {}
     upgraded = spec
     if not mismatches:
@@ -155,7 +154,7 @@ def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
             mismatches = diff(family, spec, upgraded, spec | upgraded)
         except ValueError as error:
             mismatches = [f"{family.architecture}: {error}"]
-    return FamilyMatch(family, hf_config, upgraded, mismatches, n_kinds)
+    return FamilyMatch(family, hf_config, upgraded, mismatches)
 
 
 def diff(family: Family, spec: Spec, other: Spec, names: Iterable[str]) -> list[str]:

@@ -19,18 +19,17 @@ PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
 def is_hf_folder(place: str) -> bool:
     """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
     folder = expand_user(place)
-    if folder.is_dir():
-        return (folder / "config.json").exists() and not (folder / "config.yaml").exists()
-    return NAME.fullmatch(place) is not None and not folder.parent.exists()
+    is_name = NAME.fullmatch(place) and not folder.parent.exists()
+    return bool(is_name) or (folder / "config.json").exists()
 
 
 def resolve_folder(place: str) -> Path:
     """The folder of that name, or the model of that name on the hub, downloaded once."""
     folder = expand_user(place)
-    if folder.is_dir():
+    if (folder / "config.json").exists():
         return folder
-    if not NAME.fullmatch(place):
-        raise HubError(f"no such folder: {place}")
+    if folder.exists() or not NAME.fullmatch(place):
+        raise HubError(f"{place} is no model in a Hugging Face format: it has no config.json")
     from huggingface_hub import snapshot_download
 
     with naming(f"{place} is no folder, and cannot be downloaded"):

@@ -6,10 +6,7 @@ d_ff.
 """
 
 from dataclasses import asdict
-from types import NoneType
 from typing import Any
-
-from torch import nn
 
 from configs.errors import HubError
 from configs.registry import flatten, from_dict
@@ -19,8 +16,6 @@ from model.feedforward import MLP
 
 Spec = dict[str, Any]
 
-OURS = ("model.", "torch.")
-KNOWN = {MultiHeadAttention, MultiHeadLatentAttention, MLP, NoneType}
 # {name in transformers: kind of feed-forward layer}
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -29,20 +24,14 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-GAINED = (
-    "norm.weight",
-    "norm.bias",
-    "attention.bias",
-    "attention.o_bias",
-    "cross_attention.bias",
-    "cross_attention.o_bias",
-    "ffn.bias",
-    "head.bias",
-)
+GAINED = """
+    norm.weight norm.bias attention.bias attention.o_bias cross_attention.bias
+    cross_attention.o_bias ffn.bias head.bias
+"""
 # (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a
 # copy of the embedding in an untied head, and 0 elsewhere
 LOSSLESS_UPGRADES = {
-    **dict.fromkeys(GAINED, (False, True)),
+    **dict.fromkeys(GAINED.split(), (False, True)),
     "head.tie_weights": (True, False),
     "embedding.type_vocab_size": (0, 1),
 }
@@ -89,11 +78,10 @@ RMSNORM_NO_BIAS = {
 def spec_from_config(config: ModelConfig, model: Any) -> Spec:
     """The spec of a config; `model` is any model built from it."""
     block = (model.stack if config.cross_attention is None else model.decoder).blocks[0]
-    refuse_own_parts(model, block)
     nodes = asdict(config)
     sizes = nodes.pop("encoder")
     del nodes["init"]
-    nodes["ffn"] |= {"d_ff": block.ffn.d_ff, "expansion": None, "multiple_of": None}
+    nodes["ffn"] |= closed_options(block.ffn)
     nodes["attention"] |= closed_options(block.attention)
     if config.cross_attention is None:
         del nodes["cross_attention"]
@@ -103,43 +91,39 @@ def spec_from_config(config: ModelConfig, model: Any) -> Spec:
     return flatten(nodes)
 
 
-def refuse_own_parts(model: nn.Module, block: Any) -> None:
-    """A part of one's own may have the options, and even the weights, of another."""
-    kinds = {type(part) for part in model.modules()}
-    own = {kind for kind in kinds if not kind.__module__.startswith(OURS)}
-    own |= {type(part) for part in (block.attention, block.cross, block.ffn)} - KNOWN
-    for kind in own:
-        raise HubError(f"no class of transformers has {kind.__name__}, a part of your own")
-
-
-def closed_options(attention: Any) -> dict[str, Any]:
-    """What the config of an attention may leave open."""
-    if isinstance(attention, MultiHeadLatentAttention):
+def closed_options(part: Any) -> dict[str, Any]:
+    """What the config of a part may leave open. A part of one's own may have the options, and even
+    the weights, of another."""
+    kind = type(part)
+    if kind is MLP:
+        return {"d_ff": part.d_ff, "expansion": None, "multiple_of": None}
+    if kind is MultiHeadLatentAttention:
         return {
-            "kv_lora_rank": attention.kv_lora_rank,
-            "qk_nope_head_dim": attention.qk_nope_head_dim,
-            "qk_rope_head_dim": attention.rotary_dim,
-            "v_head_dim": attention.v_head_dim,
+            "kv_lora_rank": part.kv_lora_rank,
+            "qk_nope_head_dim": part.qk_nope_head_dim,
+            "qk_rope_head_dim": part.rotary_dim,
+            "v_head_dim": part.v_head_dim,
         }
-    is_default = attention.scale == attention.head_dim**-0.5
-    return {
-        "kind": "gqa",
-        "queries_per_kv": attention.n_heads // attention.n_groups,
-        "head_dim": attention.head_dim,
-        "v_head_dim": attention.v_head_dim,
-        "scale": None if is_default else attention.scale,
-    }
+    if kind is MultiHeadAttention:
+        return {
+            "kind": "gqa",
+            "queries_per_kv": part.n_heads // part.n_groups,
+            "head_dim": part.head_dim,
+            "v_head_dim": part.v_head_dim,
+            "scale": None if part.scale == part.head_dim**-0.5 else part.scale,
+        }
+    raise HubError(f"no class of transformers has {kind.__name__}, a part of your own")
 
 
 def config_from_spec(spec: Spec) -> ModelConfig:
     """The weights come from files, so that any init will do."""
-    nodes: dict[str, Any] = {"dropout": 0.0, "cross_attention": None, "encoder": {}, "init": "gpt2"}
+    nodes: dict[str, Any] = {"dropout": 0.0, "init": "gpt2", "encoder": {}}
     for name, value in spec.items():
         *path, option = name.split(".")
         node = nodes
         for part in path:
-            node[part] = node.get(part) or {}
-            node = node[part]
+            node = node.setdefault(part, {})
         node[option] = value
-    nodes["encoder"] = {"d_model": None, "n_layers": None, "n_heads": None} | nodes["encoder"]
+    nodes.setdefault("cross_attention", None)
+    nodes["encoder"] = dict.fromkeys(("d_model", "n_layers", "n_heads")) | nodes["encoder"]
     return from_dict(ModelConfig, nodes, "model.")

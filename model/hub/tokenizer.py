@@ -50,36 +50,36 @@ def special_ids(
 ) -> dict[str, int]:
     """{special token: id}, from the first config that has it, else by its name, else by the usual
     spelling. An id of -1 stands for none."""
+    valid = range(configs[0]["vocab_size"])
+    # an ordinary token may be spelled so, too
+    added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
-    def ids_of(role: str) -> list[int]:
+    def ids_of(role: str) -> list[Any]:
         ids: list[Any] = []
         for config in configs:
             value = config.get(f"{role}_token_id")
             ids += value if isinstance(value, list) else [value]
-        return [i for i in ids if i is not None and 0 <= i < configs[0]["vocab_size"]]
+        return [i for i in ids if i in valid]
 
-    # an ordinary token may be spelled so, too
-    added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
-    specials = {}
+    specials: dict[str, int] = {}
     for special, (roles, spellings) in ROLES.items():
-        found = []
+        candidates = []
         for role in roles:
             name = names.get(f"{role}_token") or ""
             name = name["content"] if isinstance(name, dict) else name
-            found += [*ids_of(role), library.token_to_id(name)]
-        found += map(added.get, spellings)
-        found = [i for i in found if i is not None]
-        if found:
-            specials[special] = found[0]
+            candidates += [*ids_of(role), library.token_to_id(name)]
+        candidates += map(added.get, spellings)
+        known = [i for i in candidates if i is not None]
+        if known:
+            specials[special] = known[0]
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
+
     for name, i in added.items():
         if match := SENTINEL.fullmatch(name):
             specials[f"sentinel_{match[1]}"] = i
-    more = {*ids_of("eos")} - {specials["end"]}
-    for n, i in enumerate(sorted(more), 1):
-        specials[f"end_{n}"] = i
-    return specials
+    more_ends = {*ids_of("eos")} - {specials["end"]}
+    return specials | {f"end_{n}": i for n, i in enumerate(sorted(more_ends), 1)}
 
 
 def role_names(names: dict[str, str]) -> dict[str, str]:

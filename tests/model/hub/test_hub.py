@@ -368,7 +368,7 @@ def without_head(folder):
 
 BAD_FILES = [
     (LLAMA, written("config.json", "{"), "config.json cannot be read"),
-    (LLAMA, removed("config.json"), "config.json cannot be read .* No such file"),
+    (LLAMA, removed("config.json"), "is no model in a Hugging Face format: it has no config.json"),
     (LLAMA, removed("model.safetensors"), "copy: no model.safetensors; save weights in another"),
     (LLAMA, truncated, "copy: model.safetensors: .* incomplete metadata"),
     (LLAMA, removed("tokenizer.json"), "has no tokenizer.json; write one with transformers"),
@@ -402,7 +402,7 @@ def test_invalid_folders_are_refused(name, change, sentence, copy, tmp_path, cap
 
 BAD_COMMANDS = [
     ("import --from owner/name --to run", 4, "owner/name is no folder, and cannot be downloaded"),
-    ("import --from nowhere --to run", 4, "no such folder: nowhere"),
+    ("import --from nowhere --to run", 4, "nowhere is no model in a Hugging Face format"),
     ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~ in ~nosuchuser/x"),
     ("import --from nowhere --to .", 2, "already exists; choose another folder"),
     ("export --run nowhere --to out", 4, "nowhere"),
