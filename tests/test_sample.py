@@ -369,8 +369,7 @@ WRONG = [
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run was trained with up to"),
-    ("gpt2", "--file none.txt", "none.txt cannot be read (No such file or directory)"),
-    ("gpt2", "--file latin.txt", "latin.txt cannot be read ('utf-8' codec"),
+    ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
     ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; a text is given by"),
@@ -386,6 +385,10 @@ def test_errors(run, name, args, sentence):
     answer = run(*shlex.split(args), name=name)
     assert answer[0] == 2, answer
     assert sentence in answer[1]
+
+
+def test_a_missing_file(run):
+    assert run("--file", "none.txt") == (6, "error: none.txt: no such file or directory")
 
 
 def test_a_terminal_without_a_prompt(run, monkeypatch):

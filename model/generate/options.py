@@ -127,11 +127,6 @@ def read_texts(options: Namespace) -> list[str]:
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
 
-    try:
-        data = file.read_bytes() if file else sys.stdin.buffer.read()
-        text = data.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", error)
-        raise ValueError(f"{file or 'stdin'} cannot be read ({reason})") from None
-    text = text.replace("\r\n", "\n").removesuffix("\n")
+    data = file.read_bytes() if file else sys.stdin.buffer.read()
+    text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
     return text.split("\n") if file else [text]

@@ -27,6 +27,7 @@ class Sampling:
 
 
 GREEDY = Sampling()
+COLDEST = 1e-6  # a lower temperature is greedy, too, for it may overflow
 
 
 def at_least_float32(logits_BV: Tensor) -> Tensor:
@@ -75,14 +76,10 @@ def sample_next(
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
         logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
-    if sampling.temperature == 0:
+    if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
 
-    logits_BV = at_least_float32(logits_BV)
-    # the largest becomes 0, which no temperature can overflow
-    logits_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
-    tiny = torch.finfo(logits_BV.dtype).tiny
-    logits_BV = logits_BV / max(sampling.temperature, tiny)
+    logits_BV = at_least_float32(logits_BV) / sampling.temperature
     probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
 
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from configs.cli import expand_user
-from configs.errors import CheckpointError
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import (
     assign_weights,
-    did_you_mean_run,
     load_run,
     model_tensors,
     read_config,
@@ -44,7 +42,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
             model = build_model(config, tokenizer.vocab_size)
         table = family.tensors(spec, hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
-    return assign_weights(model, tensors), tokenizer, config
+        return assign_weights(model, tensors), tokenizer, config
 
 
 def init_config(place: str) -> dict[str, Any]:
@@ -52,11 +50,7 @@ def init_config(place: str) -> dict[str, Any]:
     if is_hf_folder(place):
         _, spec, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
-    run = expand_user(place)
-    if not run.exists():
-        hint = "a model of the Hub is owner/name; a run is continued by name=... resume=true"
-        raise CheckpointError(f"no such run: {place}{did_you_mean_run(run)}; {hint}")
-    return read_config(run)
+    return read_config(expand_user(place))
 
 
 def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
@@ -92,17 +86,18 @@ def export(
 
 
 def read_logits(folder: Path, family: Family, inputs: Tensor) -> Tensor:
-    """As transformers reads the folder. Without it, as import does, by the same tables as export,
+    """As transformers reads the folder. Where it cannot, as import does, by the same tables as export,
     so that their mistakes cancel out."""
     try:
         import transformers
-    except ImportError:
+
+        model_class = getattr(transformers, family.architecture)
+    except (ImportError, AttributeError):
         return load_hf(folder)[0].eval()(*inputs)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
     with naming("transformers cannot load it"):
-        model_class = getattr(transformers, family.architecture)
         return model_class.from_pretrained(folder, local_files_only=True)(**named).logits
 
 

@@ -87,12 +87,12 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
 
     tensors: Tensors = {}
     for name, (rule, model_names) in resolved.items():
-        shape = rule.to_hf([model_tensors[part] for part in model_names]).shape
         source = name if name in stored else family.fallback[name]
-        weight = stored[source]() if source else torch.zeros(shape)
-        if weight.shape != shape or not weight.is_floating_point():
-            got = f"{name} is {weight.dtype} of {tuple(weight.shape)}"
-            raise HubError(f"{got}; config.json implies floats of {tuple(shape)}")
+        if source:
+            weight = stored[source]()
+        else:
+            shape = rule.to_hf([model_tensors[part] for part in model_names]).shape
+            weight = torch.zeros(shape)
         own = weight.to(torch.float32, copy=True)  # the file is mapped, and may be deleted
         parts = [part.contiguous() for part in rule.to_ours(own)]
         tensors |= zip(model_names, parts, strict=True)

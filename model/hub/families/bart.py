@@ -5,14 +5,12 @@ from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
 from model.hub.tensors import Table, columns, elementwise, skip_rows
 
-UNSUPPORTED = (
-    "normalize_before",
-    "add_final_layer_norm",
-    "static_position_embeddings",
-    "add_bias_logits",
-)
-
-
+UNSUPPORTED = """
+    normalize_before add_final_layer_norm static_position_embeddings add_bias_logits
+"""
+COPIES = """
+    lm_head.weight model.encoder.embed_tokens.weight model.decoder.embed_tokens.weight
+"""
 NAMES = """
 model.SIDE.layernorm_embedding                SIDE.embedding_norm
 model.SIDE.layers.*.fc1                       SIDE.blocks.*.ffn.up
@@ -58,18 +56,11 @@ BART = Family(
         "tie_word_embeddings": Key("head.tie_weights", {True: True}, True),
         "dropout": Key("dropout", Decay, 0.1),
     },
-    required=dict.fromkeys(UNSUPPORTED, False)
+    required=dict.fromkeys(UNSUPPORTED.split(), False)
     | {"normalize_embedding": True, "extra_pos_embeddings": 2, "is_encoder_decoder": True},
     implied=lambda spec: {"num_hidden_layers": spec["encoder.n_layers"]},
     tensors=tensors,
     prefix="model.",
-    aliases=dict.fromkeys(
-        (
-            "lm_head.weight",
-            "model.encoder.embed_tokens.weight",
-            "model.decoder.embed_tokens.weight",
-        ),
-        "model.shared.weight",
-    ),
+    aliases=dict.fromkeys(COPIES.split(), "model.shared.weight"),
     fallback={"final_logits_bias": None},
 )

@@ -96,14 +96,15 @@ MISTRAL = LLAMA._replace(
 
 def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
     """Qwen3 may use a window in some layers; here all layers have it, or none."""
-    layer_types = {"full_attention"}
+    layer_types = ["full_attention"]
     if hf_config.get("use_sliding_window"):
         n_full = hf_config.get("max_window_layers", 28)
-        used = {"full_attention": n_full > 0, "sliding_attention": n_full < spec["n_layers"]}
-        layer_types = set(hf_config.get("layer_types") or filter(used.get, used))
-    if layer_types not in ({"full_attention"}, {"sliding_attention"}):
+        usual = ["full_attention"] * n_full + ["sliding_attention"] * spec["n_layers"]
+        layer_types = hf_config.get("layer_types") or usual[: spec["n_layers"]]
+    if set(layer_types) not in ({"full_attention"}, {"sliding_attention"}):
         raise HubError("layer_types is a mixture; only one type for all layers is supported")
-    window = None if layer_types == {"full_attention"} else hf_config.get("sliding_window", 4096)
+    has_window = "sliding_attention" in layer_types
+    window = hf_config.get("sliding_window", 4096) if has_window else None
     return {"attention.sliding_window": window, **read(hf_config, spec)}
 
 

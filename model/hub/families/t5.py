@@ -10,6 +10,7 @@ ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu
 HEAD_DIMS = (
     "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
 )
+COPIES = "lm_head.weight encoder.embed_tokens.weight decoder.embed_tokens.weight"
 ACT_FNS = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}
 
 
@@ -49,9 +50,8 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
     """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
-    scaled = hf_config.get(
-        "scale_decoder_outputs", hf_config.get("tie_word_embeddings", True) is not False
-    )
+    tied = hf_config.get("tie_word_embeddings", True) is not False
+    scaled = hf_config.get("scale_decoder_outputs", tied)
     n_layers = hf_config.get("num_decoder_layers") or spec["encoder.n_layers"]
     return {"n_layers": n_layers, "head.tie_weights": scaled, "head.scale_by_inv_sqrt_d": scaled}
 
@@ -62,10 +62,12 @@ def implied(spec: Spec) -> HFConfig:
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    scaled = dict.fromkeys(
-        ("tie_word_embeddings", "scale_decoder_outputs"), spec["head.scale_by_inv_sqrt_d"]
-    )
-    return {"num_decoder_layers": spec["n_layers"], **scaled}
+    scaled = spec["head.scale_by_inv_sqrt_d"]
+    return {
+        "num_decoder_layers": spec["n_layers"],
+        "tie_word_embeddings": scaled,
+        "scale_decoder_outputs": scaled,
+    }
 
 
 T5 = Family(
@@ -94,10 +96,7 @@ T5 = Family(
     read=read,
     write=write,
     tensors=tensors,
-    aliases=dict.fromkeys(
-        ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-        "shared.weight",
-    ),
+    aliases=dict.fromkeys(COPIES.split(), "shared.weight"),
     fallback={"lm_head.weight": "shared.weight"},
     optional=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )
