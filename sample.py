@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
 from model.cpu import pack_linears
 from model.generate.beams import beam_search
-from model.generate.decode import DecodeStep, decode
+from model.generate.decode import decode
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt, fill_masks
 from model.generate.stream import TextStream
@@ -112,7 +112,7 @@ class Sampler:
         if options.beams is None:
             inputs["row_ids"] = [row.sample_id for row in rows]
             inputs["sampling"] = self.sampling
-            steps: Iterable[DecodeStep] = decode(self.model, prompts, **inputs)
+            steps: Any = decode(self.model, prompts, **inputs)
         else:
             inputs["length_penalty"] = options.length_penalty
             steps = beam_search(self.model, prompts, beams=options.beams, **inputs)

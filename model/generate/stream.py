@@ -13,11 +13,7 @@ class TextStream:
     ) -> None:
         self.decode = tokenizer.incremental_decoder(prefix)
         self.end_ids = tokenizer.end_ids
-        # sentinels are shown, since they separate the spans that a model fills in
-        self.sentinels = {
-            i: f"<{name}>" for i, name in tokenizer.names.items() if name.startswith("sentinel")
-        }
-
+        self.names = tokenizer.names  # of special tokens
         self.stops = stops
         self.text = ""
         self.pending = ""  # perhaps the beginning of a stop string
@@ -34,8 +30,9 @@ class TextStream:
         if i in self.end_ids:
             return self.finish("eos")
 
-        if i in self.sentinels:
-            self.pending += self.decode([], final=True) + self.sentinels[i]
+        name = self.names.get(i, "")
+        if name.startswith("sentinel"):  # shown, for it separates the spans that a model fills in
+            self.pending += self.decode([], final=True) + f"<{name}>"
         else:
             self.pending += self.decode([i])
 

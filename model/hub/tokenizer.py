@@ -26,6 +26,11 @@ ROLES = {
 SENTINEL = re.compile(r"<(?:extra_id|\|sentinel)_(\d+)\|?>")  # T5's and this project's
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 SETTINGS = "tokenizer_config.json"
+NO_CLASS = {  # adds nothing to a text
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "add_bos_token": False,
+    "add_eos_token": False,
+}
 
 
 def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
@@ -82,7 +87,7 @@ def special_ids(
     return specials | {f"end_{n}": i for n, i in enumerate(sorted(more_ends), 1)}
 
 
-def role_names(names: dict[str, str]) -> dict[str, str]:
+def role_names(names: dict[str, str]) -> dict[str, Any]:
     return {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
 
 
@@ -93,26 +98,17 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     text, names = to_hf(tokenizer)
     tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
-    settings = role_names(names) | json.loads(tokenizer.files.get(SETTINGS, "{}"))
-    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    settings |= {"add_bos_token": False, "add_eos_token": False}
-    tokenizer.files[SETTINGS] = json.dumps(settings, indent=2)
+    settings = json.loads(tokenizer.files.get(SETTINGS, "{}"))
+    tokenizer.files[SETTINGS] = json.dumps(role_names(names) | settings | NO_CLASS, indent=2)
     tokenizer.template = NO_TEMPLATE
     return tokenizer
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> None:
     text, names = to_hf(tokenizer)
-    settings = role_names(names) | {
-        "model_max_length": context_length,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-    }
+    settings = role_names(names) | NO_CLASS | {"model_max_length": context_length}
     if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
         settings["split_special_tokens"] = True  # text is always text; masks are written in it
-    files = {
-        SETTINGS: json.dumps(settings, indent=2),
-        **tokenizer.files,
-        "tokenizer.json": text,
-    }
+    files = {SETTINGS: json.dumps(settings, indent=2)} | tokenizer.files | {"tokenizer.json": text}
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
