@@ -34,12 +34,13 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
         return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
 
 
-def best_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
+def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
     """That of the first family, or of the one with this name, which takes such a model."""
-    families = ALL if name is None else [FAMILIES[name]]
-    matches = [match(family, spec, ids) for family in families]
-    best = min(matches, key=lambda tried: (not tried.hf_config, len(tried.mismatches)))
-    if best.mismatches:
-        nearest = "; ".join(best.mismatches)
-        raise HubError(f"no class of transformers fits this model; the nearest: {nearest}")
-    return best
+    reasons = []
+    for family in ALL if name is None else [FAMILIES[name]]:
+        if name or family.spec["kind"] == spec["kind"]:
+            try:
+                return match(family, spec, ids)
+            except ValueError as error:
+                reasons.append(f"{family.architecture} ({error})")
+    raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")

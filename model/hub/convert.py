@@ -20,7 +20,7 @@ from model.checkpoint import (
     read_config,
     write_tensors,
 )
-from model.hub import HubError, best_match, read_hf_config
+from model.hub import HubError, first_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
 from model.hub.files import is_hf_folder, naming, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
@@ -69,7 +69,7 @@ def export(
     """Write a folder, and keep it if its logits are those of the model. Return the family that the
     model was written as."""
     ids = token_ids(tokenizer, config.kind)
-    match = best_match(spec_from_config(config, model), ids, family)
+    match = first_match(spec_from_config(config, model), ids, family)
 
     # random ids over the whole context; padding has no position in RoBERTa
     texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]])

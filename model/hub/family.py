@@ -1,7 +1,7 @@
 """Family: a class of transformers, mostly as data. One table serves both directions."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from configs.errors import HubError
@@ -137,32 +137,22 @@ class FamilyMatch(NamedTuple):
     family: Family
     hf_config: HFConfig
     spec: Spec  # with lossless upgrades
-    mismatches: list[str]
 
 
 def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
-    """Write config.json, unless a part is of another kind, and read it back: an option that comes
-    back changed is a mismatch."""
-    kinds = [name for name in family.spec if name.endswith("kind")]
-    mismatches = diff(family, spec, family.spec, kinds)
-    hf_config: HFConfig = {}
-    upgraded = spec
-    if not mismatches:
-        try:
-            hf_config = to_hf_config(family, spec, ids)
-            upgraded = spec_from_hf(family, hf_config)
-            mismatches = diff(family, spec, upgraded, spec | upgraded)
-        except ValueError as error:
-            mismatches = [f"{family.architecture}: {error}"]
-    return FamilyMatch(family, hf_config, upgraded, mismatches)
+    """Write config.json and read it back: an option that comes back changed is refused."""
+    kinds = {name: value for name, value in family.spec.items() if name.endswith("kind")}
+    refuse_changes(spec, spec | kinds)
+    hf_config = to_hf_config(family, spec, ids)
+    upgraded = spec_from_hf(family, hf_config)
+    refuse_changes(spec, upgraded)
+    return FamilyMatch(family, hf_config, upgraded)
 
 
-def diff(family: Family, spec: Spec, other: Spec, names: Iterable[str]) -> list[str]:
-    """What changes logits; dropout does not."""
-    mismatches = []
-    for name in names:
+def refuse_changes(spec: Spec, other: Spec) -> None:
+    """Of what changes logits; dropout does not."""
+    for name in spec | other:
         change = spec.get(name), other.get(name)
         if change[0] != change[1] and LOSSLESS_UPGRADES.get(name) != change and name != "dropout":
             ours, theirs = map(json.dumps, change)
-            mismatches.append(f"model.{name} is {ours} and {family.architecture} has {theirs}")
-    return mismatches
+            raise HubError(f"model.{name} is {ours}; only {theirs} is supported")

@@ -20,7 +20,7 @@ import torch
 
 from configs.compose import compose
 from model.generate.decode import generate
-from model.hub import best_match
+from model.hub import first_match
 from model.hub.spec import spec_from_config
 from model.precision import DTYPES
 from model.transformer import build_model
@@ -40,7 +40,7 @@ def build_both(size):
     *sizes, vocab_size = SIZES[size]
     config = compose(["model=gpt2", "model.dropout=0", *model_sizes(*sizes)]).model
     model = build_model(config, vocab_size).eval()
-    match = best_match(spec_from_config(config, model), IDS, "gpt2")
+    match = first_match(spec_from_config(config, model), IDS, "gpt2")
     # without an end token, every text has the full length
     options = match.hf_config | dict.fromkeys(("bos_token_id", "eos_token_id"))
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 
 from configs.compose import compose
-from model.hub import FAMILIES, best_match
+from model.hub import FAMILIES, first_match
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import resolve
 from model.transformer import build_model
@@ -53,7 +53,7 @@ def copy_weights(model, hf_model, rules):
 @torch.no_grad()
 def test_logits(overrides, name, tolerance):
     config = compose([*overrides.split(), *SIZES]).model
-    match = best_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
+    match = first_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
     family = match.family
     spec = match.spec
     hf_config = match.hf_config | {"vocab_size": VOCABULARY}
@@ -88,6 +88,6 @@ def test_every_family_is_a_preset():
 def test_every_dropout_of_a_class_is_written(preset):
     """Its defaults would drop what this model does not."""
     config = compose([f"model={preset}", "model.dropout=0.3", *SIZES]).model
-    match = best_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
+    match = first_match(spec_from_config(config, build_model(config, VOCABULARY)), IDS)
     dropouts = {k: v for k, v in match.hf_config.items() if re.search("pdrop$|dropout_prob$", k)}
     assert len(dropouts) > 1 and set(dropouts.values()) == {0.3}
