@@ -50,14 +50,17 @@ def export_run(run: str | Path, which: str, folder: Path, family_name: str | Non
 def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m model.hub", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser("import", help="Hugging Face folder to run").add_argument
-    add("--from", dest="place", required=True, help="folder, or owner/name of a hub model")
-    add("--to", required=True, help="new run folder, such as runs/name")
-    add = commands.add_parser("export", help="run to Hugging Face folder").add_argument
-    add("--run", required=True, help="run folder, such as runs/name")
-    add("--to", required=True, help="new folder")
-    add("--checkpoint", default="latest", help="latest, best or a step (default: latest)")
-    add("--family", choices=FAMILIES, help="default: the first that fits")
+    importing = commands.add_parser("import", help="Hugging Face folder to run")
+    place = "folder, or owner/name of a hub model"
+    importing.add_argument("--from", dest="place", required=True, help=place)
+    exporting = commands.add_parser("export", help="run to Hugging Face folder")
+    exporting.add_argument("--run", required=True, help="run folder, such as runs/name")
+    exporting.add_argument(
+        "--checkpoint", default="latest", help="latest (default), best or a step"
+    )
+    exporting.add_argument("--family", choices=FAMILIES, help="default: the first that fits")
+    for command in (importing, exporting):
+        command.add_argument("--to", required=True, help="new folder")
     options = parser.parse_args(args)
     folder = expand_user(options.to)
     if folder.exists():

@@ -9,7 +9,6 @@ from model.hub.spec import Spec
 from model.position import SCALINGS
 
 KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
-KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 SCALING = "position.scaling."
 
 
@@ -46,11 +45,9 @@ def read_yarn(rope: HFConfig) -> HFConfig:
 
 def read_rope(hf_config: HFConfig) -> Spec:
     rope = rope_parameters(hf_config)
-    kind = rope.pop("rope_type")
+    kind = rope.pop("rope_type").replace("default", "none")
     theta = rope.pop("rope_theta")
     fraction = rope.pop("partial_rotary_factor")
-    if kind not in KINDS:
-        raise HubError(f"rope_type is {kind!r}; expected one of: {', '.join(KINDS)}")
     if fraction != 1.0:
         raise HubError(f"partial_rotary_factor is {fraction}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
@@ -59,8 +56,8 @@ def read_rope(hf_config: HFConfig) -> Spec:
         rope["original_max_position"] = original
     if kind == "yarn":
         rope = read_yarn(rope)
-    scaling = {"kind": KINDS[kind]}
-    checked = build("rope", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
+    scaling = {"kind": kind}
+    checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
     if rope:
         scaling |= vars(checked)
     spec = {"rope_theta": float(theta), "rotary_fraction": 1.0, "scaling": scaling}
