@@ -84,8 +84,8 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         hint = "a text is given by --prompt; see --help"
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     check_value("--n", options.n, Samples)
-    if "" in options.stop:
-        raise ValueError("--stop is empty")
+    if "" in (*options.stop, *vars(options).values()):
+        raise ValueError("--stop, --checkpoint, --device and --precision cannot be empty")
     if options.attention_map and options.attention_map.suffix not in IMAGES:
         raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
     return options

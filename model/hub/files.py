@@ -29,7 +29,8 @@ def resolve_folder(place: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     if folder.exists() or not NAME.fullmatch(place):
-        raise HubError(f"{place} is no model in a Hugging Face format: it has no config.json")
+        reason = "it has no config.json; a run of this project needs no import"
+        raise HubError(f"{place} is no model in a Hugging Face format: {reason}")
     from huggingface_hub import snapshot_download
 
     with naming(f"{place} is no folder, and cannot be downloaded"):
