@@ -25,14 +25,14 @@ class TensorRule(NamedTuple):
 
 
 # by the name in transformers, where * stands for any layer, and a module for its weight and bias
-Table = dict[str, str | TensorRule]
+Table = dict[str, TensorRule]
 Change = Callable[[Tensor], Tensor]
 
 
 def columns(text: str) -> Table:
-    """A table from two columns of words."""
-    words = text.split()
-    return dict(zip(words[::2], words[1::2], strict=True))
+    """A table from two columns: names in transformers, and those of the same tensors here."""
+    words = iter(text.split())
+    return {hf_name: TensorRule((name,)) for hf_name, name in zip(words, words, strict=True)}
 
 
 def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
@@ -51,8 +51,7 @@ def skip_rows(n: int, name: str) -> TensorRule:
 def resolve(table: Table, tensors: Tensors) -> dict[str, tuple[TensorRule, list[str]]]:
     """{name in the file: (rule, names in the model)}, for the tensors that a model has."""
     resolved = {}
-    for hf_name, entry in table.items():
-        rule = TensorRule((entry,)) if isinstance(entry, str) else entry
+    for hf_name, rule in table.items():
         pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias|)"
         for match in filter(None, [re.fullmatch(pattern, name) for name in tensors]):
             *layers, suffix = match.groups()

@@ -11,6 +11,11 @@ from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
 from model.hub.tensors import Table, TensorRule, columns, elementwise
 
+LATENT_NAMES = """
+model.layers.*.self_attn.q_a_proj             stack.blocks.*.attention.query.0
+model.layers.*.self_attn.q_a_layernorm        stack.blocks.*.attention.query.1
+model.layers.*.self_attn.kv_a_layernorm       stack.blocks.*.attention.latent_norm
+"""
 MOE_KEYS = """
     moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts
     n_shared_experts num_experts_per_tok norm_topk_prob routed_scaling_factor scoring_func
@@ -39,17 +44,14 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
         return torch.cat(heads, 1).flatten(0, 1)
 
     attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
-    table = columns(NAMES)
+    table = columns(f"{NAMES} {LATENT_NAMES}")
     del table[f"{layer}.k_proj"], table[f"{layer}.v_proj"]
     return table | {
-        f"{layer}.q_a_proj": f"{attention}.query.0",
-        f"{layer}.q_a_layernorm": f"{attention}.query.1",
         f"{layer}.q_b_proj" if q_rank else f"{layer}.q_proj": elementwise(
             f"{attention}.query.2" if q_rank else f"{attention}.query",
             lambda weight: weight[order] * scale,
             lambda weight: weight[order.argsort()] * (1 / scale),
         ),
-        f"{layer}.kv_a_layernorm": f"{attention}.latent_norm",
         f"{layer}.kv_a_proj_with_mqa": TensorRule(
             (f"{attention}.kv_down", f"{attention}.k_rope"),
             lambda weight: weight[latent_order].split([latent, rotary]),

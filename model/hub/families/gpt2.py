@@ -24,8 +24,8 @@ transformer.h.*.mlp.c_proj       stack.blocks.*.ffn.out
 
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     table = columns(NAMES)
-    for hf_name, name in columns(TRANSPOSED).items():
-        table[hf_name] = elementwise(str(name), torch.t, torch.t)
+    for hf_name, rule in columns(TRANSPOSED).items():
+        table[hf_name] = elementwise(rule.names[0], torch.t, torch.t)
     table["transformer.h.*.attn.c_attn"] = TensorRule(
         tuple(f"stack.blocks.*.attention.{part}" for part in ("query", "key", "value")),
         lambda weight: list(weight.t().chunk(3)),
