@@ -1,4 +1,4 @@
-"""Disk: files that are complete or absent after a power cut, and errors as sentences."""
+"""Disk: files and folders that are complete or absent after a power cut."""
 
 import hashlib
 import os
@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from configs.errors import DataError
 
 
 def write_synced(path: Path, text: str) -> None:
@@ -55,6 +53,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         sync_folder(draft)
         os.rename(draft, folder)
         sync_folder(folder.parent)
+    except OSError as error:
+        error.filename = error.filename or folder.parent  # a full disk names no file
+        raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -67,18 +68,3 @@ def filesize(n: float) -> str:
     if n >= 2**10:
         return f"{n / 2**10:.0f} KiB"
     return f"{n:.0f} bytes"
-
-
-@contextmanager
-def disk_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a DataError that names the file, if it is known, or `path`."""
-    try:
-        yield
-    except OSError as error:
-        if error.strerror is None:  # not an error of the disk
-            raise
-        hint = "; free some space or choose another folder with data.cache=FOLDER"
-        if action == "cannot read":
-            hint = ""
-        place = error.filename or path
-        raise DataError(f"{action} {place}: {error.strerror.lower()}{hint}") from None

@@ -18,18 +18,13 @@ from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
-SORT_GROUP = 128  # batches of pairs that are sorted together by source length,
-SUBGROUP = 2  # then this many at a time by target length
+SORT_GROUP = 128  # batches of pairs that are sorted by length together
+SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
 
 
 def row_draw(seed: int | str, row_ids: ndarray) -> Draw:
     """Draws for each row that do not depend on the rows beside it."""
     return lambda purpose, width: random_words(hash_seed("draw", seed, purpose), row_ids, width)
-
-
-def rank_slice(n_rows: int, rank: int, world_size: int) -> slice:
-    """The rows of a batch that one process gets."""
-    return slice(rank * n_rows // world_size, (rank + 1) * n_rows // world_size)
 
 
 def eval_subset(n: int, limit: int | None) -> ndarray:
@@ -70,10 +65,9 @@ class TokenLoader(Loader):
             raise DataError(f"{self.part.split} has {sizes}; {hint}")
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
-        rows = rank_slice(self.batch_size, rank, world_size)
-        positions = step * self.batch_size + np.arange(self.batch_size)[rows]
+        positions = step * self.batch_size + np.arange(self.batch_size)
         ids = shuffled_ids(positions, self.n, self.seed)
-        return self.make(ids, self.width, row_draw(self.seed, positions))
+        return self.make(ids, self.width, row_draw(self.seed, positions)).share(rank, world_size)
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
@@ -83,18 +77,17 @@ class TokenLoader(Loader):
         rows = self.part.windows(ids * self.objective.seq_len, width)
         return self.objective.batch(rows, draw, self.tokenizer)
 
-    def evaluation(
-        self, limit: int | None = None, rank: int = 0, world_size: int = 1
-    ) -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Batches of each sequence once, always with the same draws; the rest of the text is a
         shorter one."""
-        batches = [(ids, self.width) for ids in self.eval_batches(eval_subset(self.n, limit))]
-        rest = self.part.n_tokens - self.n * self.objective.seq_len
-        if rest > 1 and (limit is None or limit >= self.n):
-            batches.append((np.array([self.n]), rest))
+        subset = eval_subset(self.n, limit)
+        for ids in self.eval_batches(subset):
+            yield self.make(ids, self.width, row_draw("evaluation", ids))
 
-        for ids, width in batches[rank::world_size]:
-            yield self.make(ids, width, row_draw("evaluation", ids))
+        rest = self.part.n_tokens - self.n * self.objective.seq_len
+        if rest > 1 and len(subset) == self.n:
+            ids = np.array([self.n])
+            yield self.make(ids, rest, row_draw("evaluation", ids))
 
 
 @dataclass
@@ -102,28 +95,27 @@ class PairLoader(Loader):
     """Pairs, each once per epoch, batched with others of similar length to save padding."""
 
     def __post_init__(self) -> None:
-        lengths = self.part.lengths()
+        starts, lengths = self.part.pairs()
         truncated = self.objective.truncated_lengths(lengths)
         is_too_long = (truncated < lengths).any(1)
-        self.n_too_long = int(is_too_long.sum())
         too_long = self.objective.too_long
+        used = ~is_too_long | (too_long != "drop")
 
-        self.pairs = np.flatnonzero(~is_too_long | (too_long != "drop"))
-        self.n = len(self.pairs)
-
+        self.n_too_long = int(is_too_long.sum())
+        self.n = int(used.sum())
         if not self.n or (self.n_too_long and too_long == "error"):
             pairs = f"{self.n_too_long} of {len(lengths)} pairs of {self.part.split}"
             context = f"a context of {self.objective.context_length}"
             hint = "raise model.context_length or choose objective.too_long=truncate"
             raise DataError(f"{pairs} are too long for {context}; {hint}")
 
-        self.lengths = truncated[self.pairs]
-        self.widths = self.objective.widths(self.lengths)
+        self.starts = starts[used]
+        self.lengths = truncated[used]
         self.tokens_per_example = self.lengths.sum(1).mean()
         self.group_ids = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
-        return self.make(self.batch_ids(step), rank_slice(self.batch_size, rank, world_size))
+        return self.make(self.batch_ids(step)).share(rank, world_size)
 
     def batch_ids(self, step: int) -> ndarray:
         """SORT_GROUP batches are sorted by length together, then taken in random order."""
@@ -139,32 +131,24 @@ class PairLoader(Loader):
 
     def sort(self, ids: ndarray) -> ndarray:
         """In an order in which neighbors have similar source and target lengths."""
-        subgroup = np.arange(len(ids)) // (SUBGROUP * self.batch_size)
-        ids = ids[np.lexsort(self.widths[ids].T[::-1])]
-        return ids[np.lexsort((self.widths[ids, -1], subgroup))]
+        widths = self.objective.widths(self.lengths[ids])
+        return ids[np.lexsort((widths[:, -1], widths[:, 0] // SIMILAR))]
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch, source and target together."""
-        return int(self.widths[self.batch_ids(step)].max(0).sum())
+        widths = self.objective.widths(self.lengths[self.batch_ids(step)])
+        return int(widths.max(0).sum())
 
-    def make(self, ids: ndarray, rows: slice = slice(None)) -> Batch:
-        """Some rows of a batch, padded to the longest of all."""
-        pairs = self.pairs[ids[rows]]
-        sources = self.part.texts(2 * pairs)
-        targets = self.part.texts(2 * pairs + 1)
-        end = self.tokenizer.specials["end"]
-        for i, (n, m) in enumerate(self.lengths[ids[rows]]):
-            sources[i] = sources[i][:n]
-            targets[i] = np.append(targets[i], end)[: m + 1]
+    def make(self, ids: ndarray) -> Batch:
+        sources, targets = (
+            self.part.texts(self.starts[ids, side], self.lengths[ids, side]) for side in (0, 1)
+        )
+        return self.objective.batch(sources, targets, self.tokenizer)
 
-        return self.objective.batch(sources, targets, self.widths[ids].max(0), self.tokenizer)
-
-    def evaluation(
-        self, limit: int | None = None, rank: int = 0, world_size: int = 1
-    ) -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Batches of each pair once."""
         ids = self.sort(eval_subset(self.n, limit))
-        yield from map(self.make, self.eval_batches(ids)[rank::world_size])
+        return map(self.make, self.eval_batches(ids))
 
 
 def map_ahead(function: Callable, items: Iterable, workers: int, ahead: int) -> Iterator:

@@ -5,13 +5,13 @@ The names given to draw() are seeds: with other names, the same seed gives other
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from configs.registry import Bounds, Ratio
 from configs.schema import IGNORE_INDEX
@@ -58,9 +58,9 @@ class Batch(NamedTuple):
         return self._replace(count=int((self.targets != IGNORE_INDEX).sum()))
 
 
-def make_batch(targets: ndarray, **inputs: ndarray) -> Batch:
-    tensors = {name: torch.from_numpy(x) for name, x in inputs.items()}
-    return Batch(tensors, torch.from_numpy(targets), 0).recount()
+def make_batch(targets: ndarray | Tensor, **inputs: ndarray | Tensor) -> Batch:
+    tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
+    return Batch(tensors, torch.as_tensor(targets), 0).recount()
 
 
 class NextToken:
@@ -150,29 +150,29 @@ class Span:
         return max(length - removed + spans, removed + spans + 1)
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
-        removed, spans = self.sizes(rows.shape[1])
+        length = rows.shape[1]
+        removed, spans = self.sizes(length)
 
-        kept_lengths = random_partition(rows.shape[1] - removed, spans, partial(draw, "kept"))
-        removed_lengths = random_partition(removed, spans, partial(draw, "cut"))
+        kept_lengths = random_partition(draw("kept", length - removed - 1), spans)
+        removed_lengths = random_partition(draw("cut", removed - 1), spans)
         lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()  # they take turns
         is_removed = np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(rows.shape)
 
         sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
-        start = np.full((len(rows), 1), tokenizer.specials["start"])
-        end = np.full((len(rows), 1), tokenizer.specials["end"])
         return make_batch(
             source=collapse_spans(rows, is_removed, sentinels),
-            tokens=np.hstack([start, target]),
-            targets=np.hstack([target, end]),
+            tokens=np.insert(target, 0, tokenizer.specials["start"], axis=1),
+            targets=np.insert(target, target.shape[1], tokenizer.specials["end"], axis=1),
         )
 
 
-def random_partition(total: int, n: int, draw: Callable[[int], ndarray]) -> ndarray:
-    """`total` as a sum of n positive lengths, each such sum equally likely."""
-    mask = random_subset_mask(draw(total - 1), n - 1)
+def random_partition(words: ndarray, n: int) -> ndarray:
+    """n positive lengths for each row, by one random word for each place between two tokens; all
+    partitions are equally likely."""
+    mask = random_subset_mask(words, n - 1)
     cuts = 1 + np.nonzero(mask)[1].reshape(len(mask), n - 1)
-    return np.diff(cuts, axis=1, prepend=0, append=total)
+    return np.diff(cuts, axis=1, prepend=0, append=words.shape[1] + 1)
 
 
 def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> ndarray:
@@ -197,40 +197,29 @@ class Seq2Seq:
         architecture: str,
         too_long: Literal["drop", "truncate", "error"],
     ) -> None:
-        if context_length < 3:
-            raise ValueError(f"model.context_length is {context_length}: too short for a pair")
         self.context_length = context_length
         self.too_long = too_long
         self.is_joined = architecture == "decoder"
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
-        """(pair, 2): how much of each source and target fits."""
+        """(pair, 2): how much of each source and target fits. A decoder's share the context, and
+        either has at least half of it."""
+        context = self.context_length
+        if not self.is_joined:
+            return np.minimum(lengths, context)
         sources, targets = lengths.T
-        room = self.context_length - 1  # beside the start token
-
-        if self.is_joined:  # both share the room, and either has at least half of it
-            targets = np.minimum(targets, np.maximum(room - sources, room // 2))
-            sources = np.minimum(sources, room - targets)
-            return np.stack([sources, targets], 1)
-
-        return np.minimum(lengths, [self.context_length, room])
+        targets = np.minimum(targets, np.maximum(context - sources, (context + 1) // 2))
+        return np.stack([np.minimum(sources, context - targets), targets], 1)
 
     def widths(self, lengths: ndarray) -> ndarray:
         """(pair, row): the tokens of the one or two rows that a pair becomes."""
-        widths = lengths + np.array([0, 1])  # of the start token
-        return widths.sum(1, keepdims=True) if self.is_joined else widths
+        return lengths.sum(1, keepdims=True) if self.is_joined else lengths
 
-    def batch(
-        self,
-        sources: list[ndarray],
-        targets: list[ndarray],
-        widths: ndarray,
-        tokenizer: Tokenizer,
-    ) -> Batch:
+    def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """`targets` have an end token unless they are truncated."""
+        start = tokenizer.specials["start"]
         pad = tokenizer.specials["pad"]
-        start = np.array([tokenizer.specials["start"]])
-        tokens = [np.append(start, target[:-1]) for target in targets]
+        tokens = [np.insert(target[:-1], 0, start) for target in targets]
         inputs = {}
 
         if self.is_joined:
@@ -238,19 +227,18 @@ class Seq2Seq:
             silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
             targets = list(map(np.append, silent, targets))
         else:
-            lengths = np.array([len(source) for source in sources])
-            inputs["source"] = pad_rows(sources, widths[0], pad)
-            inputs["source_visible"] = np.arange(widths[0]) < lengths[:, None]
+            inputs["source"] = pad_rows(sources, pad)
+            inputs["source_visible"] = pad_rows(
+                [np.ones(len(source), bool) for source in sources], False
+            )
 
-        inputs["tokens"] = pad_rows(tokens, widths[-1], pad)
-        return make_batch(pad_rows(targets, widths[-1], IGNORE_INDEX), **inputs)
+        inputs["tokens"] = pad_rows(tokens, pad)
+        return make_batch(pad_rows(targets, IGNORE_INDEX), **inputs)
 
 
-def pad_rows(rows: list[ndarray], width: int, value: int) -> ndarray:
-    padded = np.full((len(rows), width), value, np.int64)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row
-    return padded
+def pad_rows(rows: list[ndarray], value: int) -> Tensor:
+    tensors = [torch.from_numpy(row) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
 Objective = NextToken | Masked | Span | Seq2Seq

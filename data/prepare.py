@@ -6,23 +6,25 @@ position matter, and equal documents stay together.
 
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
 from numpy import ndarray
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from configs.cli import expand_user
+from configs.cli import expand_user, print
 from configs.errors import DataError
-from data.disk import atomic_folder, disk_errors
+from data.disk import atomic_folder
 from data.loader import map_ahead
 from data.readers import rechunk
 from data.sources import Document, Source
@@ -30,11 +32,10 @@ from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
-FORMAT = 3  # of a corpus in the cache
+FORMAT = 4  # of a corpus in the cache
 LOOKAHEAD = 256  # documents; of fewer, at least one goes to validation
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
-
-Report = Callable[..., object]  # (bytes done, total=bytes in total, if they are known)
+LARGE = 10**7  # bytes of text, which may take a while
 
 
 class Chunk(NamedTuple):
@@ -43,8 +44,7 @@ class Chunk(NamedTuple):
     split: str
     name: Path | str
     texts: Sequence[str]
-    is_last: bool  # of its document
-    has_end: bool  # an end token follows
+    is_last: bool  # of its document: an end token follows
 
     def n_bytes(self) -> int:
         return sum(len(text.encode()) for text in self.texts)
@@ -52,27 +52,34 @@ class Chunk(NamedTuple):
 
 def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation."""
-    is_pairs = source.input_kind == "pairs"
+    for split, document in split_documents(source, val_fraction):
+        if source.input_kind == "pairs":
+            yield Chunk(split, document.name, list(document.texts), is_last=True)
+            continue
+        for text in rechunk(document.chunks()):
+            yield Chunk(split, document.name, [text], is_last=False)
+        yield Chunk(split, document.name, [""], is_last=True)
+
+
+def split_documents(source: Source, val_fraction: float) -> Iterator[tuple[str, Document]]:
+    """Each document with its split. A single one is cut: its end is for validation."""
     hashed = hashed_documents(source)
     first = list(islice(hashed, LOOKAHEAD))
     if not first:
         raise DataError("there is no text: what was found is empty")
-    if len(first) == 1 and not is_pairs:
-        yield from cut_document(first[0][1], val_fraction)
+
+    if len(first) == 1 and source.input_kind == "text":
+        [(_, document)] = first
+        length = sum(map(len, document.chunks()))
+        cut = int(length * (1 - val_fraction))
+        yield TRAIN, document.part(0, cut)
+        yield VALIDATION, document.part(cut, length)
         return
 
-    if len(first) < LOOKAHEAD:
-        lowest = min(x for x, _ in first)
-        val_fraction = max(val_fraction, math.nextafter(lowest, 1))
-
-    for x, document in chain(first, hashed):
-        split = VALIDATION if x < val_fraction else TRAIN
-        if is_pairs:
-            yield Chunk(split, document.name, document.texts, is_last=True, has_end=False)
-            continue
-        for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
-            is_last = not following
-            yield Chunk(split, document.name, [text], is_last, has_end=is_last)
+    if len(first) < LOOKAHEAD:  # at least one is for validation
+        val_fraction = max(val_fraction, min(number for number, _ in first))
+    for number, document in chain(first, hashed):
+        yield VALIDATION if number <= val_fraction else TRAIN, document
 
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
@@ -85,36 +92,16 @@ def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
             yield int.from_bytes(digest) / 2**64, document
 
 
-def cut_document(document: Document, val_fraction: float) -> Iterator[Chunk]:
-    """The end of a single document is for validation. It has no end token to learn."""
-    length = sum(map(len, document.chunks()))
-    cut = int(length * (1 - val_fraction))
-    start = 0
-
-    for text in rechunk(document.chunks()):
-        stop = start + len(text)
-        n_train = max(cut - start, 0)
-        if n_train:
-            train = [text[:n_train]]
-            yield Chunk(TRAIN, document.name, train, is_last=stop >= cut, has_end=False)
-        if stop > cut:
-            rest = [text[n_train:]]
-            yield Chunk(VALIDATION, document.name, rest, is_last=stop == length, has_end=False)
-        start = stop
-
-
 def prepare(
     source: Source,
     trainer: Trainer,
     specials: Sequence[str],
     cache: str | Path,
     val_fraction: float,
-    report: Report,
 ) -> Corpus:
     """The corpus of a source, from the cache or built now."""
     root = expand_user(cache)
-    with disk_errors("cannot use", root):
-        root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     version = source.version()
     options = json.dumps([describe(source), describe(trainer), specials, val_fraction])
     key = hashlib.sha256(json.dumps([FORMAT, version, options]).encode()).hexdigest()
@@ -122,21 +109,36 @@ def prepare(
 
     if not folder.exists():
         # other processes wait; the lock is released even by a kill
-        with disk_errors("cannot write", root), FileLock(folder.with_suffix(".lock")):
+        with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
-                total = sum(size for _, size, _ in version) or None
-                progress = partial(report, total=total)
                 with atomic_folder(folder) as draft:
-                    made = tokenize(draft, source, trainer, specials, val_fraction, progress)
+                    n_bytes = sum(size for _, size, _ in version)
+                    with progress_bar(n_bytes or None) as report:
+                        made = tokenize(draft, source, trainer, specials, val_fraction, report)
                     write_index(draft, options, *made)
 
     return Corpus(folder)
 
 
-def describe(part: object) -> list:
+def describe(part: Source | Trainer) -> list:
     """The name of a class, and the options of its object."""
     options = {name: str(value) for name, value in vars(part).items() if name != "cache"}
     return [type(part).__name__, options]
+
+
+@contextmanager
+def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
+    """A function of the bytes done so far. It moves a bar on a terminal; a large text, or one of
+    unknown size, is announced by a line, too."""
+    if total is None or total >= LARGE:
+        print(f"tokenizing {decimal(total) if total else 'a text'} ...", file=sys.stderr)
+
+    columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    console = Console(stderr=True)
+    is_hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=is_hidden) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda n_bytes: progress.update(task, completed=n_bytes)
 
 
 def tokenize(
@@ -154,7 +156,6 @@ def tokenize(
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts
 
-    report(0)
     tokenizer = trainer.train(texts, specials)
     limit = source.max_tokens or sys.maxsize
     jobs = batch_chunks(split_chunks(source, val_fraction))
@@ -209,7 +210,7 @@ def encode(tokenizer: Tokenizer, job: list[Chunk]) -> list[tuple[Chunk, list[nda
             ids = [tokenizer.encode(text) for text in chunk.texts]
         except ValueError as error:
             raise DataError(f"{chunk.name}: {error}") from None
-        if chunk.has_end:
+        if chunk.is_last:
             ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
 

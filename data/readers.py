@@ -15,7 +15,6 @@ from typing import Any, TextIO
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from data.disk import disk_errors
 
 CHUNK_CHARS = 1 << 18  # regexes fail on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
@@ -72,7 +71,7 @@ def find_files(path: str, cache: str) -> list[Path]:
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """A UTF-8 file, unchanged except that a byte order mark is dropped."""
-    with disk_errors("cannot read", path), open(path, encoding="utf-8-sig", newline="\n") as file:
+    with open(path, encoding="utf-8-sig", newline="\n") as file:
         try:
             yield file
         except UnicodeDecodeError as error:
@@ -93,6 +92,14 @@ def read_lines(path: Path) -> Iterator[str]:
     with open_text(path) as file:
         for line in file:
             yield line.removesuffix("\n").removesuffix("\r")
+
+
+def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
+    """The characters from start to stop of all chunks together."""
+    for chunk in chunks:
+        yield chunk[max(start, 0) : max(stop, 0)]
+        start -= len(chunk)
+        stop -= len(chunk)
 
 
 def rechunk(chunks: Iterable[str]) -> Iterator[str]:

@@ -2,23 +2,24 @@
 
 import ast
 import os
+import random
 import textwrap
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import starmap, zip_longest
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Annotated, Literal, NamedTuple
 
 from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data import readers
-from data.disk import atomic_write, disk_errors
-from data.readers import find_files, read_chunks, read_lines, stdlib_files
-from data.shuffle import hash_seed, random_words
+from data.disk import atomic_write
+from data.readers import find_files, read_chunks, read_lines, slice_chunks, stdlib_files
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -29,10 +30,14 @@ class Document(NamedTuple):
     """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
 
     name: Path | str  # for messages
-    texts: Sequence[str] = ()
+    texts: Iterable[str] = ()
 
     def chunks(self) -> Iterator[str]:
         return iter(self.texts) if self.texts else read_chunks(Path(self.name))
+
+    def part(self, start: int, stop: int) -> "Document":
+        """Some of its characters, to be read once."""
+        return Document(self.name, slice_chunks(self.chunks(), start, stop))
 
 
 class Source:
@@ -49,8 +54,7 @@ class Source:
 
     def version(self) -> list[tuple[str, int, int]]:
         """(name, size, time) of each file."""
-        with disk_errors("cannot read", Path()):
-            stats = [(os.path.abspath(path), path.stat()) for path in self.files()]
+        stats = [(os.path.abspath(path), path.stat()) for path in self.files()]
         return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
@@ -264,13 +268,11 @@ class Synthetic(Source):
             raise ValueError(f"max_length is {self.max_length}; {expected}")
 
     def documents(self) -> Iterator[Document]:
-        seed = hash_seed("synthetic", "reverse")
-        n_lengths = self.max_length - self.min_length + 1
+        draw = random.Random(0)  # always the same strings
 
         for number in range(self.size):
-            [row] = random_words(seed, [number], 2 + self.max_length).tolist()
-            length = self.min_length + row[0] % n_lengths
-            text = "".join(chr(ord("a") + word % 26) for word in row[2 : 2 + length])
+            length = draw.randint(self.min_length, self.max_length)
+            text = "".join(draw.choices(ascii_lowercase, k=length))
             yield Document(f"pair {number}", (text, text[::-1]))
 
 

@@ -61,7 +61,6 @@ class TokenFile:
 
     folder: Path
     split: str
-    content: str  # a hash of the whole corpus, equal only where all of it is
     vocab_size: int
     n_bytes: int
     n_items: int
@@ -78,15 +77,14 @@ class TokenFile:
         """(window, token): `length` tokens from each start."""
         return self.check_ids(self.tokens[starts[:, None] + np.arange(length)])
 
-    def texts(self, numbers: ndarray) -> list[ndarray]:
-        """The tokens of these texts; each pair has two, first its source."""
-        starts = np.where(numbers > 0, self.ends[numbers - 1], 0)
-        parts = map(slice, starts, self.ends[numbers])
+    def texts(self, starts: ndarray, lengths: ndarray) -> list[ndarray]:
+        parts = map(slice, starts, starts + lengths)
         return [self.check_ids(self.tokens[part]) for part in parts]
 
-    def lengths(self) -> ndarray:
-        """(pair, 2): the tokens of each source and target."""
-        return np.diff(self.ends, prepend=0).reshape(-1, 2)
+    def pairs(self) -> tuple[ndarray, ndarray]:
+        """(pair, 2) each: where its source and its target start, and their lengths."""
+        lengths = np.diff(self.ends, prepend=0)
+        return (self.ends - lengths).reshape(-1, 2), lengths.reshape(-1, 2)
 
     def check_ids(self, ids: ndarray) -> ndarray:
         """Ids are checked when they are read, so that no forward pass needs to."""
@@ -105,9 +103,10 @@ class Corpus:
         try:
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
-            shared = index["content"], self.tokenizer.vocab_size
-            self.train = TokenFile(folder, TRAIN, *shared, **index[TRAIN])
-            self.validation = TokenFile(folder, VALIDATION, *shared, **index[VALIDATION])
+            self.name = index["content"]
+            vocab_size = self.tokenizer.vocab_size
+            self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
+            self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
         except (OSError, ValueError, KeyError) as error:
             raise damaged(folder, error) from None
 

@@ -4,6 +4,7 @@ there."""
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def evaluate(
     split = data.validation
 
     def batches(rank: int = 0, size: int = 1) -> Iterator[Batch]:
-        part = split.evaluation(limit, rank, size)
+        part = islice(split.evaluation(limit), rank, None, size)
         return watch(part, split.n / split.batch_size / size) if watch else part
 
     loss = mean_loss(module, batches(), rows, world)

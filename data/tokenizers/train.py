@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Protocol
 
-import numpy as np
-
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data.tokenizers.tokenizer import (
     BytePairTokenizer,
     ByteTokenizer,
     CharTokenizer,
+    State,
     Tokenizer,
     assign_ids,
     to_base64,
+    tokenizer_from_state,
 )
 
 # GPT-2's: contractions, words, numbers, the rest, each with the space before it; white space
@@ -36,10 +36,10 @@ class ByteTrainer:
 
 class CharTrainer:
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        seen = np.zeros(0x110000, bool)
+        seen: set[str] = set()
         for text in texts(True):
-            seen[np.frombuffer(text.encode("utf-32-le"), np.uint32)] = True
-        characters = "".join(map(chr, np.flatnonzero(seen)))
+            seen.update(text)
+        characters = "".join(sorted(seen))
         return CharTokenizer(characters, assign_ids(specials, len(characters)))
 
 
@@ -105,10 +105,19 @@ def bytes_to_unicode() -> list[str]:
 
 
 @dataclass
-class TiktokenPretrained:
+class Pretrained:
+    """The tokenizer of a pretrained model. It is trained already."""
+
+    state: State
+
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
+        return tokenizer_from_state(self.state)
+
+
+@dataclass
+class Tiktoken:
     """The encodings of GPT-2 and its successors; <|endoftext|>, our `end`, keeps its id."""
 
-    kind: str
     encoding: str
 
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
@@ -117,9 +126,9 @@ class TiktokenPretrained:
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
         except OSError as error:  # requests' own are such, too
-            what = f"the ranks of tokenizer={self.kind} ({type(error).__name__})"
-            hint = "connect once, set TIKTOKEN_CACHE_DIR to their folder or use tokenizer=bpe"
-            raise DataError(f"cannot download {what}; {hint}") from None
+            reason = f"cannot download the encoding {self.encoding} ({type(error).__name__})"
+            hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
+            raise DataError(f"{reason}; {hint}") from None
 
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))
@@ -133,7 +142,7 @@ TOKENIZERS = {
     "byte": ByteTrainer,
     "char": CharTrainer,
     "bpe": BpeTrainer,
-    "gpt2": partial(TiktokenPretrained, kind="gpt2", encoding="gpt2"),
-    "cl100k": partial(TiktokenPretrained, kind="cl100k", encoding="cl100k_base"),
-    "o200k": partial(TiktokenPretrained, kind="o200k", encoding="o200k_base"),
+    "gpt2": partial(Tiktoken, encoding="gpt2"),
+    "cl100k": partial(Tiktoken, encoding="cl100k_base"),
+    "o200k": partial(Tiktoken, encoding="o200k_base"),
 }

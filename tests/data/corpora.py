@@ -1,5 +1,8 @@
 """What the tests of data share: small corpora, built on the spot."""
 
+from contextlib import nullcontext
+from unittest.mock import patch
+
 from configs.registry import build
 from data.loader import PairLoader, TokenLoader
 from data.objectives import OBJECTIVES
@@ -31,9 +34,10 @@ def corpus(
     specials=("end", "pad", "start", "mask"),
     tokenizer="byte",
     val_fraction=0.05,
-    report=lambda done, total: None,
+    report=lambda n_bytes: None,
 ):
-    return prepare(source, trainer(tokenizer), specials, folder / "cache", val_fraction, report)
+    with patch("data.prepare.progress_bar", lambda total: nullcontext(report)):
+        return prepare(source, trainer(tokenizer), specials, folder / "cache", val_fraction)
 
 
 def text_corpus(folder, text, **options):

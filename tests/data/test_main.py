@@ -7,7 +7,7 @@ import pytest
 from rich.filesize import decimal
 
 from configs.cli import run_command
-from data import corpus
+from data import prepare
 from data.__main__ import main
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
@@ -119,7 +119,7 @@ def test_errors_are_one_line(run, overrides, code, message):
 
 def test_a_large_text_is_announced(run, capsys, tmp_path, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
-    monkeypatch.setattr(corpus, "LARGE", len(TEXT))
+    monkeypatch.setattr(prepare, "LARGE", len(TEXT))
     code = run_command(
         lambda: main(["size=tiny", *TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=300"])
     )

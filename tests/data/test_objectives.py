@@ -104,9 +104,16 @@ def test_span_has_the_sizes_of_t5():
     assert span.seq_len == 569 and span.longest(569) == 512 and span.sizes(569) == (85, 28)
 
 
+PAIRS = [[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]]  # sources, targets
+
+
+def arrays(rows):
+    return [np.array(row) for row in rows]
+
+
 def test_pairs_for_an_encoder_decoder():
     pairs = objective("pairs", architecture="encoder_decoder", context_length=8)
-    batch = pairs.batch([[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]], (3, 3), FakeTokenizer)
+    batch = pairs.batch(*map(arrays, PAIRS), FakeTokenizer)
     assert batch.inputs["source"].tolist() == [[1, 2, 3], [4, 1001, 1001]]
     assert batch.inputs["source_visible"].tolist() == [[True] * 3, [True, False, False]]
     assert batch.inputs["tokens"].tolist() == [[1002, 5, 1001], [1002, 6, 7]]
@@ -116,7 +123,7 @@ def test_pairs_for_an_encoder_decoder():
 
 def test_pairs_for_a_decoder():
     pairs = objective("pairs", architecture="decoder", context_length=8)
-    batch = pairs.batch([[1, 2, 3], [4]], [[5, 1000], [6, 7, 1000]], (5,), FakeTokenizer)
+    batch = pairs.batch(*map(arrays, PAIRS), FakeTokenizer)
     assert batch.inputs["tokens"].tolist() == [[1, 2, 3, 1002, 5], [4, 1002, 6, 7, 1001]]
     ignored = IGNORE_INDEX
     assert batch.targets.tolist() == [[ignored] * 3 + [5, 1000], [ignored, 6, 7, 1000, ignored]]
@@ -135,9 +142,8 @@ def test_truncated_pairs_fit(architecture):
 
 
 def test_a_context_that_is_too_short():
-    for name in ("span", "pairs"):
-        with pytest.raises(ValueError, match="context_length is 2: too short for a (span|pair)"):
-            objective(name, context_length=2)
+    with pytest.raises(ValueError, match="context_length is 2: too short for a span"):
+        objective("span", context_length=2)
 
 
 def test_a_truncated_target_has_no_end_token(tmp_path):

@@ -97,14 +97,6 @@ def test_not_text(tmp_path, content, sentence):
         read(text(tmp_path / "t.txt"))
 
 
-@pytest.mark.skipif(
-    not os.path.exists("/proc/self/mem"), reason="no file that opens and cannot be read"
-)
-def test_a_file_that_cannot_be_read_is_named():
-    with pytest.raises(DataError, match="cannot read /proc/self/mem: input/output error"):
-        read(text("/proc/self/mem"))
-
-
 def test_the_version_changes_with_names_sizes_and_times(tmp_path):
     found = text(tmp_path)
     versions = []
