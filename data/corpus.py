@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from configs.registry import Ratio, build, check_value
+from configs.registry import build
 from configs.schema import Config
 from data.loader import PairLoader, TokenLoader
 from data.objectives import OBJECTIVES, Objective
@@ -20,14 +20,9 @@ class Loaders(NamedTuple):
     validation: TokenLoader | PairLoader
 
 
-def build_data(config: Config) -> tuple[Source, Objective, str, float]:
-    """(source, objective, cache, val_fraction) of a config; no text is read."""
-    options = dict(config.data)
-    cache = check_value("data.cache", options.pop("cache", None), str)
-    val_fraction = check_value("data.val_fraction", options.pop("val_fraction", None), Ratio)
-    if not cache:
-        raise ValueError("data.cache is empty; give a folder")
-    source = build("data", SOURCES, options, {"cache": cache})
+def build_data(config: Config) -> tuple[Source, Objective]:
+    """The source and the objective of a config; no text is read."""
+    source = build("data", SOURCES, config.data, {})
     architecture = config.model.kind
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
@@ -36,16 +31,16 @@ def build_data(config: Config) -> tuple[Source, Objective, str, float]:
         needed = " or ".join(objective.architectures)
         raise ValueError(
             f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "
-            f"kind is {needed}; data={options['kind']} gives {source.input_kind}, and this model "
+            f"kind is {needed}; data={config.data['kind']} gives {source.input_kind}, and this model "
             f"is of the kind {architecture}; for text, objective=auto suits every model"
         )
 
-    return source, objective, cache, val_fraction
+    return source, objective
 
 
 def load(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
-    source, objective, cache, val_fraction = build_data(config)
+    source, objective = build_data(config)
 
     if tokenizer:
         missing = [name for name in objective.specials if name not in tokenizer.specials]
@@ -58,7 +53,7 @@ def load(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    corpus = prepare(source, trainer, objective.specials, cache, val_fraction)
+    corpus = prepare(source, trainer, objective.specials)
     loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
     train, validation = (
         loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)

@@ -29,9 +29,8 @@ def row_draw(seed: int | str, row_ids: ndarray) -> Draw:
 
 def eval_subset(n: int, limit: int | None) -> ndarray:
     """The ids to evaluate, of n examples: all, or `limit` of them, always the same."""
-    if limit is None or limit >= n:
-        return np.arange(n)
-    return np.sort(permutation(np.arange(limit), n, hash_seed("evaluation")))
+    count = min(n, limit or n)
+    return np.sort(permutation(np.arange(count), n, hash_seed("evaluation")))
 
 
 @dataclass
@@ -112,7 +111,7 @@ class PairLoader(Loader):
         self.starts = starts[used]
         self.lengths = truncated[used]
         self.tokens_per_example = self.lengths.sum(1).mean()
-        self.group_ids = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
+        self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
         return self.make(self.batch_ids(step)).share(rank, world_size)
@@ -120,14 +119,14 @@ class PairLoader(Loader):
     def batch_ids(self, step: int) -> ndarray:
         """SORT_GROUP batches are sorted by length together, then taken in random order."""
         group, turn = divmod(step, SORT_GROUP)
-        [i] = permutation([turn], SORT_GROUP, hash_seed("turns", self.seed, group))
-        return self.group_ids(group)[i]
+        return self.group_batches(group)[turn]
 
     def sorted_group(self, group: int) -> ndarray:
         """(batch, pair)"""
         n = SORT_GROUP * self.batch_size
         ids = self.sort(shuffled_ids(group * n + np.arange(n), self.n, self.seed))
-        return ids.reshape(SORT_GROUP, self.batch_size)
+        turns = permutation(np.arange(SORT_GROUP), SORT_GROUP, hash_seed("turns", self.seed, group))
+        return ids.reshape(SORT_GROUP, self.batch_size)[turns]
 
     def sort(self, ids: ndarray) -> ndarray:
         """In an order in which neighbors have similar source and target lengths."""

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
         return self.map_tensors(lambda x: x.to(device, non_blocking=is_gpu))
 
     def pinned(self) -> "Batch":
-        return self.map_tensors(lambda x: x.contiguous().pin_memory())
+        return self.map_tensors(Tensor.pin_memory)
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
@@ -45,13 +45,13 @@ class Batch(NamedTuple):
 
     def share(self, rank: int, size: int) -> "Batch":
         """The rows of one of `size` processes. All have equally many, for they must run equally
-        many forward passes: in place of a row that is missing, the last one without targets."""
-        last = len(self.targets) - 1
-        n_rows = math.ceil(len(self.targets) / size)
-        rows = torch.arange(rank * n_rows, (rank + 1) * n_rows)
+        many forward passes: in place of a row that is missing, another one without targets."""
+        n = len(self.targets)
+        share = math.ceil(n / size)
+        rows = torch.arange(rank * share, (rank + 1) * share)
 
-        part = self.map_tensors(lambda x: x[rows.clamp(max=last)])
-        part.targets[rows > last] = IGNORE_INDEX
+        part = self.map_tensors(lambda x: x[rows % n])
+        part.targets[rows >= n] = IGNORE_INDEX
         return part.recount()
 
     def recount(self) -> "Batch":
@@ -98,11 +98,11 @@ class Masked:
 
         roll = draw("fate", length) % np.uint64(10)
         random_ids = draw("other", length) % np.uint64(tokenizer.n_ordinary)
-        tokens = np.where(is_target & (roll < 8), tokenizer.specials["mask"], rows)
-        tokens = np.where(is_target & (roll == 8), random_ids.astype(np.int64), tokens)
-        targets = np.where(is_target, rows, IGNORE_INDEX)
-
-        return make_batch(tokens=tokens, targets=targets)
+        other = np.where(roll < 8, tokenizer.specials["mask"], random_ids.astype(np.int64))
+        return make_batch(
+            tokens=np.where(is_target & (roll < 9), other, rows),
+            targets=np.where(is_target, rows, IGNORE_INDEX),
+        )
 
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
@@ -129,12 +129,12 @@ class Span:
         self.mean_span_length = mean_span_length
 
         # as much text as fits once its spans are removed, if the target fits, too
-        lengths = range(2, 2 * context_length + 2)
-        fitting = [length for length in lengths if self.longest(length) <= context_length]
-        if not fitting:
+        self.seq_len = 2
+        if self.longest(self.seq_len) > context_length:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
+        while self.longest(self.seq_len + 1) <= context_length:
+            self.seq_len += 1
 
-        self.seq_len = fitting[-1]
         _, n_spans = self.sizes(self.seq_len)
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(n_spans)))
 

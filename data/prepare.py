@@ -20,13 +20,13 @@ from filelock import FileLock
 from numpy import ndarray
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress
 
 from configs.cli import expand_user, print
 from configs.errors import DataError
 from data.disk import atomic_folder
 from data.loader import map_ahead
-from data.readers import rechunk
+from data.readers import rechunk, slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
@@ -42,7 +42,6 @@ class Chunk(NamedTuple):
     """A part of a document, or both texts of a pair."""
 
     split: str
-    name: Path | str
     texts: Sequence[str]
     is_last: bool  # of its document: an end token follows
 
@@ -50,18 +49,18 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(source: Source, val_fraction: float) -> Iterator[Chunk]:
+def split_chunks(source: Source) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation."""
-    for split, document in split_documents(source, val_fraction):
+    for split, document in split_documents(source):
         if source.input_kind == "pairs":
-            yield Chunk(split, document.name, list(document.texts), is_last=True)
+            yield Chunk(split, list(document.texts), is_last=True)
             continue
         for text in rechunk(document.chunks()):
-            yield Chunk(split, document.name, [text], is_last=False)
-        yield Chunk(split, document.name, [""], is_last=True)
+            yield Chunk(split, [text], is_last=False)
+        yield Chunk(split, [""], is_last=True)
 
 
-def split_documents(source: Source, val_fraction: float) -> Iterator[tuple[str, Document]]:
+def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
     """Each document with its split. A single one is cut: its end is for validation."""
     hashed = hashed_documents(source)
     first = list(islice(hashed, LOOKAHEAD))
@@ -71,15 +70,16 @@ def split_documents(source: Source, val_fraction: float) -> Iterator[tuple[str, 
     if len(first) == 1 and source.input_kind == "text":
         [(_, document)] = first
         length = sum(map(len, document.chunks()))
-        cut = int(length * (1 - val_fraction))
-        yield TRAIN, document.part(0, cut)
-        yield VALIDATION, document.part(cut, length)
+        cut = int(length * (1 - source.val_fraction))
+        for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
+            yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
         return
 
+    highest = source.val_fraction
     if len(first) < LOOKAHEAD:  # at least one is for validation
-        val_fraction = max(val_fraction, min(number for number, _ in first))
+        highest = max(highest, min(number for number, _ in first))
     for number, document in chain(first, hashed):
-        yield VALIDATION if number <= val_fraction else TRAIN, document
+        yield VALIDATION if number <= highest else TRAIN, document
 
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
@@ -92,18 +92,12 @@ def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
             yield int.from_bytes(digest) / 2**64, document
 
 
-def prepare(
-    source: Source,
-    trainer: Trainer,
-    specials: Sequence[str],
-    cache: str | Path,
-    val_fraction: float,
-) -> Corpus:
+def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus:
     """The corpus of a source, from the cache or built now."""
-    root = expand_user(cache)
+    root = expand_user(source.cache)
     root.mkdir(parents=True, exist_ok=True)
     version = source.version()
-    options = json.dumps([describe(source), describe(trainer), specials, val_fraction])
+    options = json.dumps([describe(source), describe(trainer), specials])
     key = hashlib.sha256(json.dumps([FORMAT, version, options]).encode()).hexdigest()
     folder = root / f"{type(source).__name__.lower()}-{key[:16]}"
 
@@ -114,7 +108,7 @@ def prepare(
                 with atomic_folder(folder) as draft:
                     n_bytes = sum(size for _, size, _ in version)
                     with progress_bar(n_bytes or None) as report:
-                        made = tokenize(draft, source, trainer, specials, val_fraction, report)
+                        made = tokenize(draft, source, trainer, specials, report)
                     write_index(draft, options, *made)
 
     return Corpus(folder)
@@ -133,11 +127,11 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
     if total is None or total >= LARGE:
         print(f"tokenizing {decimal(total) if total else 'a text'} ...", file=sys.stderr)
 
-    columns = TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    columns = *Progress.get_default_columns(), DownloadColumn()
     console = Console(stderr=True)
     is_hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=is_hidden) as progress:
-        task = progress.add_task("", total=total)
+        task = progress.add_task("tokenizing", total=total)
         yield lambda n_bytes: progress.update(task, completed=n_bytes)
 
 
@@ -146,19 +140,18 @@ def tokenize(
     source: Source,
     trainer: Trainer,
     specials: Sequence[str],
-    val_fraction: float,
     report: Callable[[int], object],
 ) -> tuple[Tokenizer, list[TokenWriter]]:
     """Train the tokenizer, and write the tokens of both splits."""
 
     def texts(include_val: bool) -> Iterator[str]:
-        for chunk in split_chunks(source, val_fraction):
+        for chunk in split_chunks(source):
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts
 
     tokenizer = trainer.train(texts, specials)
-    limit = source.max_tokens or sys.maxsize
-    jobs = batch_chunks(split_chunks(source, val_fraction))
+    limit = getattr(source, "max_tokens", None) or sys.maxsize
+    jobs = batch_chunks(split_chunks(source))
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
     with (
@@ -168,8 +161,7 @@ def tokenize(
         for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
             for chunk, texts_ids in encoded:
                 part = train if chunk.split == TRAIN else validation
-                for ids in texts_ids:
-                    part.write(ids[: limit - train.n_tokens] if part is train else ids)
+                part.write(texts_ids)
                 part.n_bytes += chunk.n_bytes()
                 part.n_items += chunk.is_last
             report(train.n_bytes + validation.n_bytes)
@@ -178,7 +170,7 @@ def tokenize(
 
     for part in (train, validation):
         if not part.n_tokens:
-            reason = f"the {part.split} split is empty with data.val_fraction={val_fraction}"
+            reason = f"the {part.split} split is empty with data.val_fraction={source.val_fraction}"
             raise DataError(f"{reason}; change it, or give more texts that differ")
 
     return tokenizer, [train, validation]
@@ -206,10 +198,7 @@ def encode(tokenizer: Tokenizer, job: list[Chunk]) -> list[tuple[Chunk, list[nda
     encoded = []
 
     for chunk in job:
-        try:
-            ids = [tokenizer.encode(text) for text in chunk.texts]
-        except ValueError as error:
-            raise DataError(f"{chunk.name}: {error}") from None
+        ids = [tokenizer.encode(text) for text in chunk.texts]
         if chunk.is_last:
             ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))

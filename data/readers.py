@@ -61,10 +61,8 @@ def find_files(path: str, cache: str) -> list[Path]:
     ours = os.path.join(os.path.abspath(expand_user(cache)), "")
     names = [name for name in found if not os.path.abspath(name).startswith(ours)]
     files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
-    if not files and os.path.isdir(place):
-        raise DataError(f"there is no text in the folder {path}: it holds no files")
     if not files:
-        raise DataError(f"there is no file or folder {path} (in {Path.cwd()})")
+        raise DataError(f"there is no file at {path} (in {Path.cwd()})")
     return files
 
 
@@ -75,10 +73,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
         try:
             yield file
         except UnicodeDecodeError as error:
-            end = file.buffer.tell()  # type: ignore[attr-defined]
-            offset = end - len(error.object) + error.start
-            place = f"byte 0x{error.object[error.start]:02x} at offset {offset}"
-            raise DataError(f"{path} is not UTF-8: {place}; {HINT}") from None
+            raise DataError(f"{path} is not UTF-8 ({error.reason}); {HINT}") from None
 
 
 def read_chunks(path: Path) -> Iterator[str]:
@@ -188,11 +183,9 @@ def text_fields(rows: Rows, fields: list[str]) -> TextRows:
         if not isinstance(row, dict):
             raise DataError(f'{place}: expected an object such as {{"{fields[0]}": "..."}}')
         for field in fields:
-            if field not in row:
-                known = ", ".join(row)
-                raise DataError(f"{place} has no field {field!r}; its fields are: {known}")
-            if not isinstance(row[field], str):
-                raise DataError(f"{place}: {field} is {row[field]!r:.40}; expected text")
+            if not isinstance(row.get(field), str):
+                found = f"{row.get(field)!r:.40} as {field!r}, not text"
+                raise DataError(f"{place} has {found}; its fields are: {', '.join(row)}")
             try:
                 row[field].encode()
             except UnicodeEncodeError as error:  # of half a character in JSON, such as \ud83d

@@ -16,10 +16,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from configs.registry import Bounds, Count
+from configs.registry import Bounds, Count, Ratio
 from data import readers
 from data.disk import atomic_write
-from data.readers import find_files, read_chunks, read_lines, slice_chunks, stdlib_files
+from data.readers import find_files, read_chunks, read_lines, stdlib_files
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -35,16 +35,14 @@ class Document(NamedTuple):
     def chunks(self) -> Iterator[str]:
         return iter(self.texts) if self.texts else read_chunks(Path(self.name))
 
-    def part(self, start: int, stop: int) -> "Document":
-        """Some of its characters, to be read once."""
-        return Document(self.name, slice_chunks(self.chunks(), start, stop))
 
-
+@dataclass
 class Source:
     """Documents, which change only when files do, if there are any."""
 
     input_kind = "text"
-    max_tokens: int | None = None
+    cache: str
+    val_fraction: Ratio
 
     def files(self) -> list[Path]:
         return []
@@ -72,7 +70,6 @@ class Text(Source):
 
     path: str
     split_on: Literal["file", "line"]
-    cache: str
 
     def files(self) -> list[Path]:
         return find_files(self.path, self.cache)
@@ -86,30 +83,39 @@ class Text(Source):
                     yield Document(f"{path}:{number}", [line])
 
 
+@dataclass
 class Table(Source):
     """One field of a table (jsonl, json, csv, tsv, parquet); each row is a document."""
 
-    def __init__(self, path: str, field: str, cache: str) -> None:
-        self.path = path
-        self.fields = [field]
-        self.cache = cache
+    path: str
+    field: str
 
     def files(self) -> list[Path]:
         return find_files(self.path, self.cache)
 
     def documents(self) -> Iterator[Document]:
-        for path in self.files():
-            yield from starmap(Document, readers.table_rows(path, self.fields))
+        return table_documents(self.files(), [self.field])
 
 
-class PairTable(Table):
+@dataclass
+class PairTable(Source):
     """Two fields of a table."""
 
     input_kind = "pairs"
+    path: str
+    source: str
+    target: str
 
-    def __init__(self, path: str, source: str, target: str, cache: str) -> None:
-        super().__init__(path, source, cache)
-        self.fields = [source, target]
+    def files(self) -> list[Path]:
+        return find_files(self.path, self.cache)
+
+    def documents(self) -> Iterator[Document]:
+        return table_documents(self.files(), [self.source, self.target])
+
+
+def table_documents(files: list[Path], fields: list[str]) -> Iterator[Document]:
+    for path in files:
+        yield from starmap(Document, readers.table_rows(path, fields))
 
 
 @dataclass
@@ -122,7 +128,6 @@ class Hub(Source):
     field: str
     revision: str | None
     streaming: bool
-    cache: str
     max_tokens: Count | None
 
     def __post_init__(self) -> None:
@@ -179,8 +184,6 @@ class Hub(Source):
 @dataclass
 class Shakespeare(Source):
     """Tiny Shakespeare, the text of many small benchmarks; downloaded once."""
-
-    cache: str
 
     def files(self) -> list[Path]:
         path = expand_user(self.cache) / "tinyshakespeare.txt"

@@ -32,10 +32,12 @@ class TokenWriter:
         self.n_bytes = 0
         self.n_items = 0
 
-    def write(self, ids: ndarray) -> None:
-        self.tokens.write(ids.astype(self.dtype).tobytes())
-        self.n_tokens += len(ids)
-        self.ends.write(np.int64(self.n_tokens).tobytes())
+    def write(self, texts: list[ndarray]) -> None:
+        """The ids of each text."""
+        for ids in texts:
+            self.tokens.write(ids.astype(self.dtype).tobytes())
+            self.n_tokens += len(ids)
+            self.ends.write(np.int64(self.n_tokens).tobytes())
 
     def close(self) -> None:
         self.tokens.close()
@@ -75,23 +77,16 @@ class TokenFile:
 
     def windows(self, starts: ndarray, length: int) -> ndarray:
         """(window, token): `length` tokens from each start."""
-        return self.check_ids(self.tokens[starts[:, None] + np.arange(length)])
+        return self.tokens[starts[:, None] + np.arange(length)].astype(np.int64)
 
     def texts(self, starts: ndarray, lengths: ndarray) -> list[ndarray]:
         parts = map(slice, starts, starts + lengths)
-        return [self.check_ids(self.tokens[part]) for part in parts]
+        return [self.tokens[part].astype(np.int64) for part in parts]
 
     def pairs(self) -> tuple[ndarray, ndarray]:
         """(pair, 2) each: where its source and its target start, and their lengths."""
         lengths = np.diff(self.ends, prepend=0)
         return (self.ends - lengths).reshape(-1, 2), lengths.reshape(-1, 2)
-
-    def check_ids(self, ids: ndarray) -> ndarray:
-        """Ids are checked when they are read, so that no forward pass needs to."""
-        if ids.size and ids.max() >= self.vocab_size:
-            reason = f"{self.split} has the id {ids.max()}, beyond its vocab_size {self.vocab_size}"
-            raise damaged(self.folder, reason)
-        return ids.astype(np.int64)
 
 
 class Corpus:
@@ -108,8 +103,5 @@ class Corpus:
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
         except (OSError, ValueError, KeyError) as error:
-            raise damaged(folder, error) from None
-
-
-def damaged(folder: Path, reason: object) -> DataError:
-    return DataError(f"{folder} is damaged ({reason}); remove it and run again to rebuild it")
+            hint = "remove it and run again to rebuild it"
+            raise DataError(f"{folder} is damaged ({error}); {hint}") from None

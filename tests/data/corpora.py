@@ -12,10 +12,9 @@ from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
 
 
-def source(name, /, cache="", **changes):
-    options = part("data", name, **changes)
-    options.pop("val_fraction", None)  # an option of the split, not of a source
-    return build("data", SOURCES, options, {"cache": cache})
+def source(name, /, **changes):
+    shared = {"cache": "", "val_fraction": 0.05}
+    return build("data", SOURCES, shared | part("data", name, **changes), {})
 
 
 def trainer(name="byte", **changes):
@@ -36,8 +35,10 @@ def corpus(
     val_fraction=0.05,
     report=lambda n_bytes: None,
 ):
+    source.cache = str(folder / "cache")
+    source.val_fraction = val_fraction
     with patch("data.prepare.progress_bar", lambda total: nullcontext(report)):
-        return prepare(source, trainer(tokenizer), specials, folder / "cache", val_fraction)
+        return prepare(source, trainer(tokenizer), specials)
 
 
 def text_corpus(folder, text, **options):

@@ -139,14 +139,6 @@ def test_too_little_text(text):
         loader(text.train, text.tokenizer, context_length=1000)
 
 
-def test_ids_beyond_the_vocabulary(tmp_path):
-    made = text_corpus(tmp_path, TEXT)
-    made.train.vocab_size = ord("z")
-    loader_ = loader(made.train, made.tokenizer)
-    with pytest.raises(DataError, match="train has the id 122, beyond its vocab_size 122.; remove"):
-        [loader_.batch(step) for step in range(loader_.n)]
-
-
 def pair_loader(pairs, **options):
     options = {"architecture": "encoder_decoder", "context_length": 40, "batch_size": 8} | options
     return loader(pairs.train, pairs.tokenizer, "pairs", **options)

@@ -74,7 +74,7 @@ def test_every_objective(run, overrides, seen):
         (
             [*PAIR_TABLE, "data.source=question"],
             3,
-            "has no field 'question'; its fields are: source, target",
+            "has None as 'question', not text; its fields are: source, target",
         ),
         (
             [*PAIR_TABLE, "objective=pairs", "objective.too_long=error", "model.context_length=8"],
@@ -84,7 +84,7 @@ def test_every_objective(run, overrides, seen):
         (
             [*TEXTS, "data.val_fraction=2"],
             2,
-            "data.val_fraction is 2; expected a number above 0 and below 1",
+            "val_fraction is 2; expected a number above 0 and below 1",
         ),
         ([*TEXTS, "data.kind=[a]"], 2, r"data.kind is \['a'\]; choose one of: python"),
         (
