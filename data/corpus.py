@@ -26,8 +26,8 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     architecture = config.model.kind
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
-    fits_data = objective.input_kind == source.input_kind
-    if not fits_data or architecture not in objective.architectures:
+    fits_model = architecture in objective.architectures
+    if not fits_model or objective.input_kind != source.input_kind:
         needed = " or ".join(objective.architectures)
         raise ValueError(
             f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -55,9 +56,12 @@ def split_chunks(source: Source) -> Iterator[Chunk]:
         if source.input_kind == "pairs":
             yield Chunk(split, list(document.texts), is_last=True)
             continue
+        last = ""
         for text in rechunk(document.chunks()):
-            yield Chunk(split, [text], is_last=False)
-        yield Chunk(split, [""], is_last=True)
+            if last:
+                yield Chunk(split, [last], is_last=False)
+            last = text
+        yield Chunk(split, [last], is_last=True)
 
 
 def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
@@ -97,9 +101,11 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     root = expand_user(source.cache)
     root.mkdir(parents=True, exist_ok=True)
     version = source.version()
-    options = json.dumps([describe(source), describe(trainer), specials])
+    kinds = [type(source).__name__, type(trainer).__name__]
+    settings = asdict(source) | {"cache": None}  # which may be moved
+    options = json.dumps([kinds, settings, vars(trainer), specials])
     key = hashlib.sha256(json.dumps([FORMAT, version, options]).encode()).hexdigest()
-    folder = root / f"{type(source).__name__.lower()}-{key[:16]}"
+    folder = root / f"{kinds[0].lower()}-{key[:16]}"
 
     if not folder.exists():
         # other processes wait; the lock is released even by a kill
@@ -112,12 +118,6 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
                     write_index(draft, options, *made)
 
     return Corpus(folder)
-
-
-def describe(part: Source | Trainer) -> list:
-    """The name of a class, and the options of its object."""
-    options = {name: str(value) for name, value in vars(part).items() if name != "cache"}
-    return [type(part).__name__, options]
 
 
 @contextmanager

@@ -65,14 +65,20 @@ class Python(Source):
 
 
 @dataclass
-class Text(Source):
-    """Plain text: a file, a folder (recursively) or a glob."""
+class Files(Source):
+    """A file, a folder (recursively) or a glob."""
 
     path: str
-    split_on: Literal["file", "line"]
 
     def files(self) -> list[Path]:
         return find_files(self.path, self.cache)
+
+
+@dataclass
+class Text(Files):
+    """Plain text."""
+
+    split_on: Literal["file", "line"]
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():
@@ -84,30 +90,22 @@ class Text(Source):
 
 
 @dataclass
-class Table(Source):
+class Table(Files):
     """One field of a table (jsonl, json, csv, tsv, parquet); each row is a document."""
 
-    path: str
     field: str
-
-    def files(self) -> list[Path]:
-        return find_files(self.path, self.cache)
 
     def documents(self) -> Iterator[Document]:
         return table_documents(self.files(), [self.field])
 
 
 @dataclass
-class PairTable(Source):
+class PairTable(Files):
     """Two fields of a table."""
 
     input_kind = "pairs"
-    path: str
     source: str
     target: str
-
-    def files(self) -> list[Path]:
-        return find_files(self.path, self.cache)
 
     def documents(self) -> Iterator[Document]:
         return table_documents(self.files(), [self.source, self.target])
@@ -137,7 +135,7 @@ class Hub(Source):
         return find_files(self.id, self.cache) if self.folder.is_dir() else []
 
     def version(self) -> list[tuple[str, int, int]]:
-        return super().version() if self.folder.is_dir() else [(self.commit, 0, 0)]
+        return super().version() or [(self.commit, 0, 0)]
 
     @cached_property
     def commit(self) -> str:
@@ -223,13 +221,10 @@ class ParallelText(Source):
 
 
 @dataclass
-class Docstrings(Source):
+class Docstrings(Python):
     """Functions of the standard library without their docstring -> its first line."""
 
     input_kind = "pairs"
-
-    def files(self) -> list[Path]:
-        return stdlib_files()
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():

@@ -9,7 +9,7 @@ import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import groupby, takewhile
+from itertools import groupby
 from threading import get_ident
 from typing import Any
 
@@ -53,16 +53,16 @@ class Tokenizer:
     """Ordinary ids, those of text, are below `n_ordinary`; special ids usually follow them."""
 
     kind: str
+    # of an imported tokenizer
+    template = NO_TEMPLATE  # ids before and after a prompt
+    text: str | None = None  # tokenizer.json
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
         self.names = {i: name for name, i in specials.items()}
         self.vocab_size = vocab_size or max(n_ordinary - 1, *specials.values()) + 1
-        # of an imported tokenizer
-        self.template = NO_TEMPLATE  # ids before and after a prompt
-        self.files: dict[str, str] = {}
-        self.text: str | None = None  # tokenizer.json
+        self.files: dict[str, str] = {}  # other files of an imported tokenizer
 
     def encode(self, text: str) -> ndarray:
         raise NotImplementedError
@@ -134,8 +134,8 @@ class CharTokenizer(Tokenizer):
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
         if len(ids) and ids.min() < 0:
             unknown = text[int(np.argmax(ids < 0))]
-            known = f"the tokenizer's {len(self.characters)} characters"
-            raise ValueError(f"{unknown!r} is not among {known}; try tokenizer=bpe")
+            reason = f"{unknown!r} is not among the characters of the tokenizer"
+            raise ValueError(f"{reason}; try tokenizer=bpe")
         return ids
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -258,10 +258,10 @@ def load_hf_tokenizer(text: str) -> Any:
 def template_of(backend: Any) -> Template:
     """The ids that it puts before and after a text."""
     encoding = backend.encode("a")
-    marks = list(zip(encoding.special_tokens_mask, encoding.ids, strict=True))
-    before = [i for _, i in takewhile(lambda mark: mark[0], marks)]
-    after = [i for is_special, i in marks[len(before) :] if is_special]
-    return [before, after]
+    is_special = encoding.special_tokens_mask
+    n_before = is_special.index(0)
+    n_after = is_special[::-1].index(0)
+    return [encoding.ids[:n_before], encoding.ids[len(is_special) - n_after :]]
 
 
 KINDS = {c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}

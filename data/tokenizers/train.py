@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from configs.errors import DataError
 from configs.registry import Bounds, Count
@@ -23,10 +23,6 @@ PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S
 MAX_WORD_CHARS = 256  # when tokens are learned: that takes time quadratic in the length of a word
 
 Texts = Callable[[bool], Iterator[str]]  # of the training split, or with that of validation
-
-
-class Trainer(Protocol):
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer: ...
 
 
 class ByteTrainer:
@@ -138,6 +134,7 @@ class Tiktoken:
         return BytePairTokenizer(published["pat_str"], ranks, ids)
 
 
+Trainer = ByteTrainer | CharTrainer | BpeTrainer | Tiktoken | Pretrained
 TOKENIZERS = {
     "byte": ByteTrainer,
     "char": CharTrainer,

@@ -24,8 +24,7 @@ def lines(tmp_path, rows, val_fraction=0.2, split_on="line"):
     options = {"split_on": split_on, "val_fraction": val_fraction}
     chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), **options)))
     return {
-        split: [c.texts[0] for c in chunks if c.split == split and not c.is_last]
-        for split in (TRAIN, VALIDATION)
+        split: [c.texts[0] for c in chunks if c.split == split] for split in (TRAIN, VALIDATION)
     }
 
 
@@ -57,12 +56,10 @@ def test_the_tail_of_a_single_document_is_for_validation(tmp_path):
     found = source("text", path=str(tmp_path / "t.txt"), val_fraction=0.1)
     chunks = list(split_chunks(found))
     assert [(chunk.split, chunk.texts[0], chunk.is_last) for chunk in chunks] == [
-        (TRAIN, text[:900], False),
-        (TRAIN, "", True),
-        (VALIDATION, text[900:], False),
-        (VALIDATION, "", True),
+        (TRAIN, text[:900], True),
+        (VALIDATION, text[900:], True),
     ]
-    assert [chunk.n_bytes() for chunk in chunks] == [1800, 0, 201, 0]
+    assert [chunk.n_bytes() for chunk in chunks] == [1800, 201]
 
 
 def test_a_long_run_of_spaces_can_be_encoded(tmp_path):
