@@ -120,7 +120,7 @@ def loop(
     run_length = RunLength(config.train, data.train)
     schedule = build_schedule(config.schedule, run_length.steps)
     batches = prefetch(
-        lambda step: data.train.batch(step, *world.share),
+        lambda step: data.train.batch(step).share(*world.share),
         itertools.count(state.step),
         pin=world.device.type == "cuda",
     )

@@ -63,10 +63,10 @@ class TokenLoader(Loader):
             hint = "give more text or lower model.context_length"
             raise DataError(f"{self.part.split} has {sizes}; {hint}")
 
-    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
+    def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
         ids = shuffled_ids(positions, self.n, self.seed)
-        return self.make(ids, self.width, row_draw(self.seed, positions)).share(rank, world_size)
+        return self.make(ids, self.width, row_draw(self.seed, positions))
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
@@ -113,8 +113,8 @@ class PairLoader(Loader):
         self.tokens_per_example = self.lengths.sum(1).mean()
         self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
-    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
-        return self.make(self.batch_ids(step)).share(rank, world_size)
+    def batch(self, step: int) -> Batch:
+        return self.make(self.batch_ids(step))
 
     def batch_ids(self, step: int) -> ndarray:
         """SORT_GROUP batches are sorted by length together, then taken in random order."""

@@ -111,10 +111,9 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
         # other processes wait; the lock is released even by a kill
         with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
-                with atomic_folder(folder) as draft:
-                    n_bytes = sum(size for _, size, _ in version)
-                    with progress_bar(n_bytes or None) as report:
-                        made = tokenize(draft, source, trainer, specials, report)
+                total = sum(size for _, size, _ in version) or None
+                with atomic_folder(folder) as draft, progress_bar(total) as report:
+                    made = tokenize(draft, source, trainer, specials, report)
                     write_index(draft, options, *made)
 
     return Corpus(folder)

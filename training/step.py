@@ -85,7 +85,7 @@ def fit_micro_batch(
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
     if previous:
         return min(previous, rows)
-    widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len), *world.share)
+    widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len)).share(*world.share)
     while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
         if rows == 1:
             hint = "lower size= or model.context_length"

@@ -32,8 +32,11 @@ class Loader:
     def seq_len(self, step):
         return 8 if step == 77 else 4
 
-    def batch(self, step, rank, size):
+    def batch(self, step):
         assert step == 77, "the widest of the first batches"
+        return self
+
+    def share(self, rank, size):
         return Rows(ROWS // size)
 
 
