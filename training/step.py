@@ -1,7 +1,7 @@
 """What a training step is made of; train.py has the step itself."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from model.loss import loss
 from training.distributed import World
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
+MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 FIRST_STEPS = 128  # the widest batch of these has to fit on a GPU
 
 
@@ -51,7 +52,18 @@ def compile_module(module: nn.Module, config: Config, world: World) -> Any:
         return module
     torch._dynamo.config.suppress_errors = is_optional
     torch._dynamo.config.recompile_limit = 64  # pairs: a graph for each number of the loss's chunks
-    return torch.compile(module)
+    blocks = list(blocks_of(module))
+    if len(blocks) < MANY_BLOCKS:
+        return torch.compile(module)
+    for block in blocks:  # all of one kind share a graph, which is compiled once
+        block.forward = compiled_in_training(block)
+    return module
+
+
+def compiled_in_training(block: nn.Module) -> Callable[..., Tensor]:
+    eager = block.forward
+    compiled = torch.compile(eager)
+    return lambda *inputs: (compiled if block.training else eager)(*inputs)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -1,5 +1,8 @@
 """Every preset in lower precision, and compiled: the same model within rounding."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,7 +12,8 @@ from model.generate.decode import generate
 from model.loss import loss
 from model.transformer import build_model
 from tests.parts import names, tokens
-from training.step import LossModule
+from training import step
+from training.step import LossModule, compile_module
 
 SOURCE = tokens(2, 9, seed=1)
 TEXT = tokens(2, 7)
@@ -90,3 +94,26 @@ def test_a_step_compiles_to_one_graph(preset):
         ]
         torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
     assert len(graphs) <= (2 if preset in ("bert", "t5") else 1)
+
+
+def test_the_blocks_of_a_deep_model_share_a_graph(monkeypatch):
+    """They are compiled for training alone."""
+    net, _ = built("gpt2")
+    module = LossModule(net, LossConfig(label_smoothing=0.0, z_loss=0.0)).train()
+    parameters = list(net.parameters())
+    expected = torch.autograd.grad(module({"tokens": TEXT}, TEXT, TEXT.numel()), parameters)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    monkeypatch.setattr(step, "MANY_BLOCKS", 2)
+    config = SimpleNamespace(compile=True)
+    compiled = compile_module(module, config, SimpleNamespace(device=torch.device("cpu")))
+    loss = compiled({"tokens": TEXT}, TEXT, TEXT.numel())
+    torch.testing.assert_close(torch.autograd.grad(loss, parameters), expected)
+    assert len(graphs) == 1
+    compiled.eval()({"tokens": TEXT}, TEXT, TEXT.numel())
+    assert len(graphs) == 1

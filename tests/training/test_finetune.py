@@ -89,10 +89,7 @@ def test_a_model_that_gets_worse_keeps_its_first_weights(tune, every):
 
 def test_places_that_are_no_runs(start):
     Path("runs/mine").mkdir(parents=True)
-    for place, code, sentence in (
-        ("none", 4, "none is missing"),
-        ("book.txt", 4, "is not the folder of a run: it has no config.yaml"),
-        ("runs/mine", 4, "is not the folder of a run: it has no config.yaml"),
-    ):
-        found, _, errors = start.plainly(f"init_from={place}")
-        assert found == code and sentence in errors, errors
+    for place in ("none", "book.txt", "runs/mine"):
+        code, _, errors = start.plainly(f"init_from={place}")
+        assert code == 4
+        assert f"{place} is not the folder of a run: it has no config.yaml" in errors
