@@ -96,6 +96,7 @@ def test_a_step_compiles_to_one_graph(preset):
     assert len(graphs) <= (2 if preset in ("bert", "t5") else 1)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # read by torch.compile itself
 def test_the_blocks_of_a_deep_model_share_a_graph(monkeypatch):
     """They are compiled for training alone."""
     net, _ = built("gpt2")
