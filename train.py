@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 from configs.cli import print, run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
-from data.corpus import Loaders, load
+from data.corpus import Loaders, load_data
 from data.loader import prefetch
 from data.objectives import Batch
-from model.checkpoint import name_of, newest_whole, write_metadata
+from model.checkpoint import name_of, newest_undamaged, write_metadata
 from model.transformer import build_model
 from training import cost, distributed, run_folder
 from training.checkpointer import Checkpointer, TrainState
@@ -50,11 +50,11 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
     run_folder.check_name(config)
     world = distributed.start(config)
     with run_folder.open_folder(config, world) as run:
-        stored = newest_whole(run) if config.resume else None
+        stored = newest_undamaged(run) if config.resume else None
 
         # data: the tokens of a text, cached, and the batch of any step
         model, tokenizer = starting_point(config, run, stored is not None)
-        data = load(config, tokenizer)
+        data = load_data(config, tokenizer)
         world.wait()
 
         # the model, and the loss of a batch

@@ -17,9 +17,9 @@ def main(args: list[str] | None = None) -> None:
     help = "a group or setting of configs/"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     config = compose(parser.parse_args(args).overrides)
-    from data.corpus import load  # not for --help: it imports torch
+    from data.corpus import load_data  # not for --help: it imports torch
 
-    loaders = load(config)
+    loaders = load_data(config)
     train = loaders.train
     part = train.part
     is_pairs = loaders.objective == "pairs"

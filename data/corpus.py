@@ -38,7 +38,7 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     return source, objective
 
 
-def load(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
+def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
     source, objective = build_data(config)
 

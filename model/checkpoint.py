@@ -155,7 +155,7 @@ def read_best(run: Path) -> str | None:
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 
-def newest_whole(run: Path) -> Path | None:
+def newest_undamaged(run: Path) -> Path | None:
     """The newest undamaged checkpoint; None if there is none at all."""
     checkpoints = list_checkpoints(run)
     for checkpoint in checkpoints:
@@ -171,7 +171,7 @@ def newest_whole(run: Path) -> Path | None:
 
 def find(run: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
-    newest = newest_whole(run) if which == "latest" else None
+    newest = newest_undamaged(run) if which == "latest" else None
     if newest:
         return newest
     name = read_best(run) if which == "best" else f"step-{which:0>8}"

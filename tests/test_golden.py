@@ -17,7 +17,7 @@ import torch
 
 import train
 from configs.compose import compose
-from data.corpus import load
+from data.corpus import load_data
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import names
@@ -49,7 +49,7 @@ def losses(preset):
     data = ["data=text", "data.path=text", "tokenizer=byte"]
     run = [f"train.steps={STEPS}", "train.batch_size=4"]
     config = compose([f"model={preset}", "size=tiny", *data, *run])
-    loaders = load(config)
+    loaders = load_data(config)
     model = build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     module = LossModule(model, config.loss)
     optimizers = build_optimizers(config.optimizer, model)

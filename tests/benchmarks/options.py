@@ -10,7 +10,7 @@ import time
 from statistics import mean, median
 
 from configs.compose import compose
-from data.corpus import load
+from data.corpus import load_data
 from tests.benchmarks.step import Ours
 from tests.parts import names
 from training import cost
@@ -31,7 +31,7 @@ class Run(Ours):
 
     def __init__(self, overrides):
         config = compose(overrides)
-        self.data = load(config)
+        self.data = load_data(config)
         super().__init__(config, self.data.tokenizer.vocab_size)
         self.length = RunLength(config.train, self.data.train)
         self.schedule = build_schedule(config.schedule, self.length.steps)

@@ -19,7 +19,7 @@ import numpy as np
 import tiktoken
 
 from configs.compose import compose
-from data.corpus import load
+from data.corpus import load_data
 from data.readers import stdlib_files
 from data.tokenizers.train import TOKENIZERS
 
@@ -28,7 +28,7 @@ CORES = 2
 
 def ours(folder, text, texts, encoding, name="files"):
     overrides = ["data=text", f"data.path={text / name}", f"data.cache={folder}"]
-    load(compose([*overrides, "tokenizer=gpt2"]))
+    load_data(compose([*overrides, "tokenizer=gpt2"]))
 
 
 def ours_one_file(folder, text, texts, encoding):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tokenizers.normalizers import Lowercase
 
 from configs.compose import compose
-from data.corpus import load
+from data.corpus import load_data
 from model.checkpoint import load_run
 from model.hub.convert import init_model
 from tests.model.hub.hub_models import build_hf, byte_pairs, save
@@ -41,7 +41,7 @@ def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
     config = compose(["data=text", "data.path=book.txt", "train.batch_size=4"])
     config = replace(config, model=replace(config.model, context_length=model.context_length))
     total = n = 0
-    for batch in load(config, tokenizer).validation.evaluation():
+    for batch in load_data(config, tokenizer).validation.evaluation():
         with torch.no_grad():
             scores = hf_model(batch.inputs["tokens"]).logits.flatten(0, 1)
         total += F.cross_entropy(scores, batch.targets.flatten(), reduction="sum").item()
