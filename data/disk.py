@@ -54,7 +54,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         os.rename(draft, folder)
         sync_folder(folder.parent)
     except OSError as error:
-        error.filename = error.filename or folder.parent  # a full disk names no file
+        if error.strerror and not error.filename:  # a full disk names no file
+            error.filename = folder.parent
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)

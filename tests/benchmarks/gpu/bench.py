@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 import train
+from configs.cli import run_hydra
 from configs.compose import compose
-from configs.errors import StopRequested
 from model.checkpoint import list_checkpoints, read_state
 from model.precision import DTYPES, Precision, choose_device
 from tests.benchmarks.step import random_batch
@@ -23,6 +23,7 @@ COMMON = """
 """
 FULL = "model=gpt2 size=124m optimizer=adamw train.batch_size=64 train.steps=30"
 TINY = "size=tiny model.context_length=32 train.batch_size=8 train.steps=6 device=cpu"
+STOPPED = 75  # the exit code of a run that a signal has stopped
 CHARACTERS = {False: 50_256, True: 63}  # of the text: GPT-2's vocabulary, without the end token
 
 
@@ -76,12 +77,10 @@ class Bench:
 
         sys.argv = ["train.py", f"name={name}", *self.settings(*overrides)]
         train.update = watched
-        try:
-            train.command()
-        except StopRequested:
-            pass
-        finally:
-            train.update = update
+        code = run_hydra(train.main)
+        train.update = update
+        if code not in (0, STOPPED):
+            raise SystemExit(code)
         return figures(name)
 
 
