@@ -69,6 +69,7 @@ def use_deterministic_algorithms(on: bool) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if on != torch.are_deterministic_algorithms_enabled():  # for the call imports torch._inductor
         torch.use_deterministic_algorithms(on)
+        torch._inductor.config.deterministic = on  # no kernel is chosen by its time
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:
@@ -77,13 +78,16 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
         # cuDNN would plan attention anew for each shape, so for each token that is decoded
         torch.backends.cuda.enable_cudnn_sdp(False)
+        has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
+        if precision == "bf16" and not has_bf16:
+            raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
     if precision in DTYPES:
         return Precision(device, DTYPES[precision], "as configured")
     if precision != "auto":
         raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
 
     if device.type == "cuda":
-        if torch.cuda.get_device_capability(device) >= (8, 0):
+        if has_bf16:
             return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
         return Precision(device, torch.float16, "GPU lacks native bf16 matmul")
 

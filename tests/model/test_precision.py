@@ -94,3 +94,21 @@ def test_deterministic_algorithms(monkeypatch):
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     use_deterministic_algorithms(False)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_precision_of_a_gpu(monkeypatch):
+    """cuDNN would plan attention for each length; bf16 on a T4 would be emulated."""
+    capability = (8, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    before = torch.get_float32_matmul_precision()
+    gpu = torch.device("cuda")
+    try:
+        assert choose_precision(gpu, "auto").dtype == torch.bfloat16
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        capability = (7, 5)
+        assert choose_precision(gpu, "auto").dtype == torch.float16
+        with pytest.raises(ValueError, match="no native bf16 matmul; choose precision=fp16"):
+            choose_precision(gpu, "bf16")
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cuda.enable_cudnn_sdp(True)
