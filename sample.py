@@ -43,7 +43,7 @@ class Sampler:
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
-        run.model.to(device, precision.dtype)
+        run.model.to(device, precision.dtype).requires_grad_(False)
         pack_linears(run.model)
         dtype = str(precision.dtype).removeprefix("torch.")
         where = f"{dtype} on {device}, {precision.reason}"

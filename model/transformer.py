@@ -92,17 +92,17 @@ class Stack(nn.Module):
         self, x: Tensor, visible: Tensor | None, caches: Caches | None
     ) -> tuple[Tensor, Tensor]:
         """Positions of the new tokens, and of all tokens including cached ones."""
-        start = caches[0].self_attn.length if caches else 0
-        end = start + x.shape[1]
+        cache = caches[0].self_attn if caches else KVCache()
+        q_pos, k_pos = cache.slots(x.shape[1], x.device)
         limit = self.position.max_positions
-        if limit is not None and end > limit:
-            raise ValueError(f"{end} positions, but model.context_length is {limit}")
+        if limit is not None and len(k_pos) > limit:
+            raise ValueError(f"{len(k_pos)} positions, but model.context_length is {limit}")
 
-        k_pos = torch.arange(end, device=x.device)[None]
-        if visible is not None:
-            # count from the first visible token, so that left padding changes nothing
-            k_pos = k_pos - visible.int().argmax(-1, keepdim=True)
-        return k_pos[:, start:], k_pos
+        if visible is None:
+            return q_pos[None], k_pos[None]
+        # count from the first visible token, so that left padding changes nothing
+        first_B1 = visible.int().argmax(-1, keepdim=True)
+        return q_pos - first_B1, k_pos - first_B1
 
 
 def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:

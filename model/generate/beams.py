@@ -81,6 +81,8 @@ def beam_search(
             break
 
         state.select_rows(rows)
-        state.append([h.ids[-1] for h in longer])
+        ids = [h.ids[-1] for h in longer]
+        state.tokens = torch.tensor(ids, device=logprobs_BV.device)[:, None]
+        state.append(ids)
         active = longer
     return [DecodeStep([i], [logprob]) for i, logprob in zip(*best, strict=True)]

@@ -2,16 +2,20 @@
 cache."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, check_value
+from model.cuda import HostCopy, Replay, can_replay, to_host
 from model.generate.sampling import GREEDY, Sampling, at_least_float32, sample_next, uniform
 
 NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
+DELAY = 2  # steps of a GPU that may be under way while the host reads an earlier one
 
 Rows = list[list[int]]  # of token ids
 
@@ -40,8 +44,9 @@ class DecodingState:
     """A batch of rows during generation. A row longer than the context slides: it continues with
     its newer half, which alone is read again. A source is encoded once."""
 
-    visible: Tensor | None
+    visible: Tensor | None  # (B, size), false at padding, true where tokens will be
     memory: Tensor | None = None
+    slot: Tensor | None = None  # of the next token, where the caches are fixed
 
     def __init__(
         self, model: Any, prompts: Rows, sources: Rows | None, max_new_tokens: int
@@ -59,15 +64,14 @@ class DecodingState:
         self.rows = [list(row) for row in prompts]
         longest = max(map(len, prompts)) + max_new_tokens
         self.size = min(model.context_length, longest)
-        self.prefill()
+        self.caches = model.new_caches(self.size)
+        self.tokens, self.visible = left_pad(prompts, model)
+        if self.visible is not None:
+            self.visible = F.pad(self.visible, (0, self.size - self.tokens.shape[1]), value=True)
 
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
             self.memory = model.encode(tokens, visible=self.memory_visible)
-
-    def prefill(self) -> None:
-        self.tokens, self.visible = left_pad(self.rows, self.model)
-        self.caches = self.model.new_caches(self.size)
 
     def hidden(self, tokens: Tensor, rows: Any = slice(None), **options: Any) -> Tensor:
         if self.memory is None:
@@ -78,8 +82,28 @@ class DecodingState:
 
     def next_logits(self) -> Tensor:
         """The logits of the next token of each row."""
-        hidden = self.hidden(self.tokens, visible=self.visible, caches=self.caches)
+        visible = self.visible
+        if visible is not None and self.slot is None:
+            visible = visible[:, : self.caches[0].self_attn.length + self.tokens.shape[1]]
+
+        hidden = self.hidden(self.tokens, visible=visible, caches=self.caches)
+        if self.slot is not None:
+            self.slot += 1
         return self.model.head(hidden[:, -1])
+
+    def fix(self) -> None:
+        """From now on all shapes and places stay the same, as a CUDA graph needs."""
+        n_stored = self.caches[0].self_attn.length
+        self.slot = torch.tensor([n_stored], device=self.tokens.device)
+        for layer in self.caches:
+            layer.self_attn.slot = self.slot
+        if self.visible is None:
+            shape = (len(self.rows), self.size)
+            self.visible = torch.ones(shape, dtype=torch.bool, device=self.tokens.device)
+
+    def is_full(self, n_new: int) -> bool:
+        """Whether a row with this many more tokens exceeds the context."""
+        return max(map(len, self.rows)) + n_new > self.model.context_length
 
     def append(self, ids: list[int]) -> None:
         """One new id for each row."""
@@ -88,14 +112,6 @@ class DecodingState:
             row.append(ids[number])
             if len(row) > self.model.context_length:
                 full.append(number)
-
-        new_B1 = torch.tensor(ids)[:, None]
-        self.tokens = new_B1.to(self.tokens.device, non_blocking=True)
-
-        if self.visible is not None:
-            is_new_B1 = torch.ones_like(self.visible[:, :1])
-            self.visible = torch.cat([self.visible, is_new_B1], 1)
-
         if full:
             self.slide(full)
 
@@ -103,17 +119,19 @@ class DecodingState:
         """These rows continue with their newer half. All of it but the newest id is read again,
         into their last slots; the other rows stay as they are."""
         half = self.model.context_length // 2 or 1
+        n_stored = max(map(len, self.rows)) - 1
         for number in full:
             self.rows[number] = self.rows[number][-half:]
 
-        if self.visible is None:  # then all rows are full
-            return self.prefill()
-
         slots = max(map(len, self.rows)) - 1
-        self.visible = self.visible[:, -slots - 1 :]
-        self.visible[full, : slots + 1 - half] = False
+        shift = n_stored - slots
+        if self.visible is not None:
+            self.visible.copy_(F.pad(self.visible[:, shift:], (0, shift), value=True))
+            self.visible[full, : slots + 1 - half] = False
+        if self.slot is not None:
+            self.slot.fill_(slots)
         for layer in self.caches:
-            layer.self_attn.keep_last(slots)
+            layer.self_attn.keep(shift, n_stored)
 
         if half > 1:
             newer = [self.rows[number][:-1] for number in full]
@@ -130,6 +148,46 @@ class DecodingState:
         for layer in self.caches:
             layer.self_attn.select_rows(numbers)
             layer.cross_attn.select_rows(numbers)
+
+
+class Chooser:
+    """A call reads the newest tokens of a state and chooses the next, without leaving the device."""
+
+    def __init__(self, state: DecodingState, sampling: Sampling, row_ids: Sequence[int]) -> None:
+        self.state = state
+        self.sampling = sampling
+        self.row_ids = row_ids
+        device = state.tokens.device
+        self.new_B1 = torch.empty_like(state.tokens[:, :1])
+        self.seen_BV: Tensor | None = None
+        if sampling.repetition_penalty != 1:
+            shape = (len(state.rows), state.model.embedding.table.num_embeddings)
+            self.seen_BV = torch.zeros(shape, dtype=torch.bool, device=device)
+            for row, seen_V in zip(state.rows, self.seen_BV, strict=True):
+                seen_V[row] = True
+
+        # mps has no float64
+        home = "cpu" if device.type == "mps" else device
+        self.uniforms_B = torch.zeros(len(state.rows), dtype=torch.float64, device=home)
+
+    def draw(self, step: int) -> None:
+        if self.sampling.temperature > 0:
+            numbers = [uniform(self.sampling.seed, n, step) for n in self.row_ids]
+            pin = self.uniforms_B.is_cuda
+            drawn_B = torch.tensor(numbers, dtype=torch.float64, pin_memory=pin)
+            self.uniforms_B.copy_(drawn_B, non_blocking=True)
+
+    def __call__(self) -> Tensor:
+        """(2, B): the ids and their log-probabilities, which one copy then brings to the host."""
+        logits_BV = self.state.next_logits()
+        new_B = sample_next(logits_BV, self.seen_BV, self.uniforms_B, self.sampling)
+        self.state.tokens = self.new_B1.copy_(new_B[:, None])
+        if self.seen_BV is not None:
+            self.seen_BV.scatter_(1, self.new_B1, True)
+
+        logprobs_BV = at_least_float32(logits_BV).log_softmax(-1)
+        logprobs_B = logprobs_BV.gather(1, self.new_B1)[:, 0]
+        return torch.stack([new_B.to(logprobs_B.dtype), logprobs_B])  # exact below 2^24
 
 
 class DecodeStep(NamedTuple):
@@ -154,38 +212,32 @@ def decode(
     on the others. The prompts of an encoder-decoder begin the targets, usually with a start token.
     """
     state = DecodingState(model, prompts, sources, max_new_tokens)
-    row_ids = range(len(prompts)) if row_ids is None else row_ids
+    choose = Chooser(state, sampling, range(len(prompts)) if row_ids is None else row_ids)
+    is_replayed = can_replay(model)
+    step_function: Callable[[], Tensor] = choose
 
+    copies: deque[HostCopy] = deque()
     ended = [False] * len(prompts)
-    seen_BV = None
-
     for step in range(max_new_tokens):
-        logits_BV = state.next_logits()
-        if step == 0 and sampling.repetition_penalty != 1:
-            seen_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
-            for row, seen_V in zip(prompts, seen_BV, strict=True):
-                seen_V[row] = True
+        choose.draw(step)
+        copies.append(to_host(step_function()))
+        if step == 0 and is_replayed:
+            state.fix()
+            step_function = Replay(choose)
 
-        uniforms = []
-        if sampling.temperature > 0:
-            uniforms = [uniform(sampling.seed, n, step) for n in row_ids]
-        new_B1 = sample_next(logits_BV, seen_BV, uniforms, sampling)[:, None]
-        if seen_BV is not None:
-            seen_BV.scatter_(1, new_B1, True)
+        must_wait = not is_replayed or step + 1 == max_new_tokens or state.is_full(len(copies))
+        while len(copies) > (0 if must_wait else DELAY):
+            numbers, logprobs = copies.popleft().read()
+            if any(map(math.isnan, logprobs)):
+                raise FloatingPointError(NOT_FINITE)
 
-        logprobs_BV = at_least_float32(logits_BV).log_softmax(-1)
-        logprobs = logprobs_BV.gather(1, new_B1)[:, 0].tolist()
-        if any(map(math.isnan, logprobs)):
-            raise FloatingPointError(NOT_FINITE)
-
-        ids = new_B1[:, 0].tolist()
-        state.append(ids)
-
-        new = [None if done else i for done, i in zip(ended, ids, strict=True)]
-        yield DecodeStep(new, logprobs)
-        ended = [i is None or i in stop for i in new]
-        if all(ended):
-            return
+            ids = list(map(int, numbers))
+            state.append(ids)
+            new = [None if done else i for done, i in zip(ended, ids, strict=True)]
+            yield DecodeStep(new, logprobs)
+            ended = [i is None or i in stop for i in new]
+            if all(ended):
+                return
 
 
 def generate(model: nn.Module, prompts: Rows, **options: Any) -> Iterator[list[int | None]]:

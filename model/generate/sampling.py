@@ -70,7 +70,10 @@ def uniform(seed: int, row_id: int, step: int) -> float:
 
 
 def sample_next(
-    logits_BV: Tensor, seen_BV: Tensor | None, uniforms: Sequence[float], sampling: Sampling
+    logits_BV: Tensor,
+    seen_BV: Tensor | None,
+    uniforms: Tensor | Sequence[float],
+    sampling: Sampling,
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row has already, None without a
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
@@ -85,8 +88,8 @@ def sample_next(
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
     device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
     cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
-    uniforms_B1 = torch.tensor(uniforms, dtype=torch.float64)[:, None]
-    targets_B1 = uniforms_B1.to(device, non_blocking=True) * cdf_BV[:, -1:]
+    uniforms_B1 = torch.as_tensor(uniforms, dtype=torch.float64, device=device)[:, None]
+    targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
 
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
     last = cdf_BV.shape[-1] - 1  # which NaN is beyond

@@ -197,7 +197,8 @@ def compilation(bench):
 def decoding(bench):
     """Tokens per second of GPT-2 in bfloat16, with and without the kernels of cuDNN."""
     config = bench.config()
-    model = build_model(config.model, bench.vocab_size).to(bench.device, torch.bfloat16).eval()
+    model = build_model(config.model, bench.vocab_size).to(bench.device, torch.bfloat16)
+    model.eval().requires_grad_(False)
     for rows, cudnn in product(bench.pick((1, 64), (1, 2)), (True, False)):
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
         prompts = bench.batch(config, rows).inputs["tokens"][:, :16].tolist()

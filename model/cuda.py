@@ -1,0 +1,60 @@
+"""What is faster on a CUDA GPU than launching the kernels of a token one by one. Without this file
+everything works, only more slowly."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+def can_replay(model: nn.Module) -> bool:
+    """Whether decoding replays a CUDA graph. A graph reads weights where they are, so they must be
+    frozen: model.requires_grad_(False)."""
+    return all(p.is_cuda and not p.requires_grad for p in model.parameters())
+
+
+class Replay:
+    """A step whose tensors keep their shapes and places, as one launch instead of hundreds: the
+    second call records it as a CUDA graph. What it returns is overwritten by the next call."""
+
+    output: Tensor
+
+    def __init__(self, step: Callable[[], Tensor]):
+        self.step = step
+        self.is_warm = False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> Tensor:
+        if not self.is_warm:  # libraries allocate at first, which no graph can record
+            self.is_warm = True
+            return self.step()
+
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.output = self.step()
+        self.graph.replay()
+        return self.output
+
+
+class HostCopy(NamedTuple):
+    """Values on their way to the host."""
+
+    values: Tensor
+    arrived: torch.cuda.Event | None
+
+    def read(self) -> list[list[float]]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.values.tolist()
+
+
+def to_host(values: Tensor) -> HostCopy:
+    """On CUDA the host need not wait until it reads them."""
+    copied = values.to("cpu", non_blocking=values.is_cuda, copy=True)
+    if not values.is_cuda:
+        return HostCopy(copied, None)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return HostCopy(copied, arrived)

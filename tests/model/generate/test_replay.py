@@ -1,0 +1,138 @@
+"""Decoding by a CUDA graph, on a graph made of the CPU's operations: the same ids and
+log-probabilities as with a cache that grows."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from configs.compose import compose
+from model.generate import decode as decode_module
+from model.generate.decode import decode
+from tests.model.generate.test_decode import HOT, SAMPLINGS, lively
+from tests.parts import alive, names, part, tokens
+
+aten = torch.ops.aten
+
+
+class Graph(TorchDispatchMode):
+    """Records operations with their tensors, and repeats them on the same memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+        self.undo = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        assert function is not aten._local_scalar_dense.default, "a graph cannot wait for a number"
+        if function._schema.is_mutable:  # recording executes nothing on a GPU
+            self.undo.append((args[0], args[0].clone()))
+        output = function(*args, **kwargs)
+        self.calls.append((function, args, kwargs, output))
+        return output
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        for tensor, before in reversed(self.undo):
+            tensor.copy_(before)
+
+    def replay(self):
+        for function, args, kwargs, output in self.calls:
+            new = function(*args, **kwargs)
+            outputs = output if isinstance(output, tuple | list) else [output]
+            news = new if isinstance(new, tuple | list) else [new]
+            for tensor, value in zip(outputs, news, strict=True):
+                if isinstance(tensor, torch.Tensor) and tensor.data_ptr() != value.data_ptr():
+                    tensor.copy_(value)
+
+
+@contextmanager
+def record(graph, **options):
+    with graph:
+        yield
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that a test has made."""
+    made = []
+
+    def new():
+        made.append(Graph())
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    return made
+
+
+def both(model, monkeypatch, prompts, **options):
+    """The steps of a cache that grows, and of a graph."""
+    grown = list(decode(model, prompts, **options))
+    monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
+    return grown, list(decode(model, prompts, **options))
+
+
+def assert_same(model, monkeypatch, graphs, prompts, **options):
+    grown, replayed = both(model, monkeypatch, prompts, **options)
+    assert [step.ids for step in replayed] == [step.ids for step in grown]
+    for step, expected in zip(replayed, grown, strict=True):
+        assert step.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
+    assert len(graphs) == 1
+    return grown
+
+
+PROMPTS = {
+    "one": [tokens(5, seed=5).tolist()],
+    "equal": [tokens(4, seed=n).tolist() for n in range(3)],
+    "unequal": [tokens(n, seed=n).tolist() for n in (5, 1, 9)],
+}
+
+
+def sources_of(model, prompts):
+    if model.kind == "decoder":
+        return None
+    return [tokens(n, seed=50 + n).tolist() for n in (7, 12, 2)][: len(prompts)]
+
+
+def preset(name, *overrides):
+    """A preset in float64, with random weights and a context of 16."""
+    small = ["size=tiny", "model.context_length=16", "model.dropout=0"]
+    return alive(compose([f"model={name}", *small, *overrides]).model)
+
+
+@SAMPLINGS
+@pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("name", names("model"))
+def test_presets(name, prompts, sampling, graphs, monkeypatch):
+    """Also past the context."""
+    model = preset(name)
+    if model.kind == "encoder":
+        pytest.skip("an encoder generates no text")
+    options = {"sources": sources_of(model, prompts), "max_new_tokens": 24, "sampling": sampling}
+    assert_same(model, monkeypatch, graphs, prompts, **options)
+
+
+@pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("position", names("position"))
+@pytest.mark.parametrize("window", [None, 3])
+def test_windows_and_positions(position, window, prompts, graphs, monkeypatch):
+    attention = part("attention", "gqa", sliding_window=window)
+    model = lively(attention=attention, position=part("position", position))
+    grown = assert_same(model, monkeypatch, graphs, prompts, max_new_tokens=24, sampling=HOT)
+    assert len({step.ids[0] for step in grown}) > 3
+
+
+def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
+    """The model runs in Python for the prompt, to warm up, and to be recorded; then no more."""
+    model = lively()
+    runs = []
+    model.head.register_forward_pre_hook(lambda module, args: runs.append(module))
+    monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
+    steps = decode(model, PROMPTS["one"], max_new_tokens=9)
+    next(steps)
+    assert len(runs) == 3
+    assert len(list(steps)) == 8
+    assert len(runs) == 3
