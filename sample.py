@@ -15,12 +15,12 @@ from typing import Any
 from configs.cli import escape, print, run_command
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
-from model.cpu import pack_linears
 from model.generate.beams import beam_search
 from model.generate.decode import decode
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt, fill_masks
 from model.generate.stream import TextStream
+from model.inference import prepare
 from model.precision import choose_device, choose_precision
 
 MAX_BATCH = 64
@@ -43,8 +43,7 @@ class Sampler:
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
         precision = choose_precision(device, options.precision)
-        run.model.to(device, precision.dtype).requires_grad_(False)
-        pack_linears(run.model)
+        prepare(run.model.to(device, precision.dtype))
         dtype = str(precision.dtype).removeprefix("torch.")
         where = f"{dtype} on {device}, {precision.reason}"
         print(f"{folder}, step {run.step}: {where}", file=sys.stderr)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from configs.registry import Count, Positive
-from model import cpu
 from model.attend import Mask, attend
 from model.cache import KVCache
+from model.linear import project
 from model.norm import MakeNorm, RMSNorm
 from model.position import Rotate
 
@@ -120,7 +120,7 @@ class MultiHeadAttention(Attention):
     ) -> Tensor:
         """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
         if keys is None:
-            query, key, value = cpu.project(x, self.query, self.key, self.value)
+            query, key, value = project(x, self.query, self.key, self.value)
         else:
             query = self.query(x)
         q_BHTD = self.query_norm(split(query, self.n_heads))

@@ -3,14 +3,12 @@ are the same up to rounding; without this file everything works, only more slowl
 
 import ctypes
 import platform
-from collections.abc import Sequence
 from functools import cache, cached_property
 from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -46,18 +44,8 @@ def float32_wins(q_BHTD: Tensor) -> bool:
 
 
 def trains_eagerly(values: Tensor) -> bool:
-    """Where the functions below replace torch's."""
+    """Where functions written for it replace torch's."""
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-def project(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
-    """Each map of x: in training as one matmul, which reads and casts x once; the weights stay
-    apart. 2 % of a default step."""
-    if not (trains_eagerly(x) and all(type(linear) is nn.Linear for linear in maps)):
-        return [linear(x) for linear in maps]
-    weight = torch.cat([linear.weight for linear in maps])
-    bias = None if maps[0].bias is None else torch.cat([linear.bias for linear in maps])
-    return F.linear(x, weight, bias).split([linear.out_features for linear in maps], -1)
 
 
 class CrossEntropy(torch.autograd.Function):

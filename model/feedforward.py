@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, Positive
-from model import cpu
+from model.linear import project
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -44,7 +44,7 @@ class MLP(nn.Module):
         if self.gate is None:
             h_BTF = self.activation(self.up(x))
         else:
-            gate_BTF, up_BTF = cpu.project(x, self.gate, self.up)
+            gate_BTF, up_BTF = project(x, self.gate, self.up)
             h_BTF = self.activation(gate_BTF) * up_BTF
         return self.out(h_BTF)
 

@@ -21,7 +21,7 @@ FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding
 NETWORK = "transformer block attention attend cache position norm feedforward embedding init loss"
-CORE = {f"model.{name}" for name in [*NETWORK.split(), "cpu", "cuda"]}
+CORE = {f"model.{name}" for name in [*NETWORK.split(), "linear", "cpu", "cuda", "inference"]}
 CORE |= {"model", "configs.registry", "configs.schema", "model.generate"}
 CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
 USE_DATA = ("model.hub", "model.checkpoint")

@@ -93,13 +93,13 @@ SIDES = {"ours": decode, "hf": decode_hf, "linear": run_linear_maps}
 
 def measure(side, size, dtype, batch, new):
     """The ids and times of one side."""
-    from model.cpu import pack_linears
+    from model.inference import prepare
 
     model, hf_model = build_both(size)
     if side == "hf":
         model = hf_model.to(DTYPES[dtype])
     else:
-        pack_linears(model.to(DTYPES[dtype]))
+        prepare(model.to(DTYPES[dtype]))
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=generator).tolist()
     SIDES[side](model, prompts, 4)  # the first call warms up

@@ -11,6 +11,7 @@ import torch
 
 from configs.compose import compose
 from model.generate.decode import generate
+from model.inference import prepare
 from model.transformer import build_model
 from tests.benchmarks.gpu.bench import saved
 from tests.parts import names
@@ -198,7 +199,7 @@ def decoding(bench):
     """Tokens per second of GPT-2 in bfloat16, with and without the kernels of cuDNN."""
     config = bench.config()
     model = build_model(config.model, bench.vocab_size).to(bench.device, torch.bfloat16)
-    model.eval().requires_grad_(False)
+    prepare(model.eval())
     for rows, cudnn in product(bench.pick((1, 64), (1, 2)), (True, False)):
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
         prompts = bench.batch(config, rows).inputs["tokens"][:, :16].tolist()

@@ -5,19 +5,26 @@ import torch
 import torch.nn as nn
 
 from model.attend import Mask, attend
-from model.cpu import PackedLinear, pack_linears
+from model.block import blocks_of
+from model.cpu import PackedLinear
+from model.inference import prepare
+from model.linear import Merged, project
 from tests.parts import ARCHITECTURES, alive, part, tiny, tokens
 
 
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mla"])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_packed_weights_give_the_same_logits(kind, attention):
-    net = alive(tiny(kind, attention=part("attention", attention)))
+def test_a_prepared_model_gives_the_same_logits(kind, attention):
+    """Its maps are merged and packed."""
+    parts = {"attention": part("attention", attention), "ffn": part("ffn", "swiglu")}
+    net = alive(tiny(kind, **parts))
     inputs = {"tokens": tokens(3, 7)} | (
         {"source": tokens(3, 5)} if kind == "encoder_decoder" else {}
     )
     expected = net(**inputs)
-    pack_linears(net.float())
+    prepare(net.float())
+    merged = sum(type(module) is Merged for module in net.modules())
+    assert merged == len(blocks_of(net)) * (1 if attention == "mla" else 2)
     assert not any(type(module) is nn.Linear for module in net.modules())
     with torch.inference_mode():
         torch.testing.assert_close(net(**inputs).double(), expected, rtol=1e-4, atol=1e-4)
@@ -44,3 +51,14 @@ def test_a_16_bit_query_attends_in_float32(groups):
         for bias in (None, hidden * -9.0, hidden[:1] * -9.0):
             exact = attend(q.float(), k.float(), v.float(), Mask(bias))
             assert torch.equal(attend(q, k, v, Mask(bias)), exact.bfloat16())
+
+
+def test_maps_are_merged_where_a_class_uses_one_of_them():
+    """As an attention of one's own might."""
+    net = alive(tiny(attention=part("attention", "mha")))
+    x = torch.randn(2, 3, 32, dtype=torch.float64)
+    attention = net.stack.blocks[0].attention
+    expected = [attention.value(x), attention.query(x)]
+    prepare(net)
+    torch.testing.assert_close([attention.value(x), attention.query(x)], expected)
+    torch.testing.assert_close([*project(x, attention.value, attention.query)], expected)
