@@ -15,6 +15,15 @@ class Mask(NamedTuple):
     bias: Tensor | None = None  # broadcasts to (B, H, T, S); -inf hides a key
     causal: bool = False  # T = S, and each position attends to itself and to earlier ones
 
+    def cast_for(self, x: Tensor) -> "Mask":
+        """In the dtype of the scores: one copy for all layers."""
+        if self.bias is None:
+            return self
+        device = x.device.type
+        autocasts = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if autocasts else x.dtype
+        return self._replace(bias=self.bias.to(dtype))
+
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
         if self.causal:
             ahead_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
@@ -138,6 +147,11 @@ def attend(
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
     if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
+        missing = q_BHTD.shape[-1] - v_BGSE.shape[-1]
+        if mask.causal and missing > 0:  # flash attention needs one width
+            padded = F.pad(v_BGSE, (0, missing))
+            y_BHTD = attend(q_BHTD, k_BGSD, padded, mask, dropout=dropout, **options)
+            return y_BHTD[..., :-missing]
         return F.scaled_dot_product_attention(
             q_BHTD,
             k_BGSD,

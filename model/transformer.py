@@ -69,18 +69,19 @@ class Stack(nn.Module):
         """visible: (B, S), false at padding, with a column for each cached token; once given, it
         must be given at every later step. memory_visible: the same for the memory."""
         q_pos, k_pos = self.positions(x, visible, caches)
+        mask = make_mask(
+            q_pos,
+            k_pos,
+            causal=self.causal,
+            sliding_window=self.sliding_window,
+            visible=visible,
+            bias=self.position.bias(q_pos, k_pos),
+        )
         context = AttentionContext(
-            mask=make_mask(
-                q_pos,
-                k_pos,
-                causal=self.causal,
-                sliding_window=self.sliding_window,
-                visible=visible,
-                bias=self.position.bias(q_pos, k_pos),
-            ),
+            mask=mask.cast_for(x),
             rotate=self.position.rotary(x, q_pos),
             memory=memory,
-            memory_mask=make_cross_mask(memory_visible),
+            memory_mask=make_cross_mask(memory_visible).cast_for(x),
         )
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))

@@ -63,7 +63,8 @@ class DecodingState:
         self.model = model
         self.rows = [list(row) for row in prompts]
         longest = max(map(len, prompts)) + max_new_tokens
-        self.size = min(model.context_length, longest)
+        # masks of other lengths than multiples of 8 are copied in each layer
+        self.size = min(model.context_length, longest + -longest % 8)
         self.caches = model.new_caches(self.size)
         self.tokens, self.visible = left_pad(prompts, model)
         if self.visible is not None:

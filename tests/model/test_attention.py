@@ -6,9 +6,11 @@ import torch
 
 from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
 from model.attention import ATTENTIONS, MultiHeadAttention
+from model.block import blocks_of
 from model.hub.multihead import from_torch
 from model.norm import LayerNorm
 from tests.model.helpers import assert_same, randn
+from tests.parts import alive, part, tiny, tokens
 
 B, T, S = 2, 5, 7
 POS = torch.arange(T)[None]
@@ -148,3 +150,22 @@ def test_dropout_only_in_training(kind, math, monkeypatch):
     assert not torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
     attention.eval()
     assert torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_all_layers_share_one_mask_in_the_dtype_of_the_scores(kind):
+    net = alive(tiny(kind, position=part("position", "alibi")))
+    biases = []
+    for block in blocks_of(net):
+        for attention in (block.attention, block.cross):
+            if attention is not None:
+                attention.attend = lambda q, k, v, mask: biases.append(mask.bias) or q
+    inputs = [tokens(2, 5), tokens(2, 5)][: 1 if kind == "decoder" else 2]
+    options = {} if kind == "decoder" else {"source_visible": torch.arange(5)[None] < 4}
+    for dtype, is_autocast in ((torch.bfloat16, False), (torch.float32, True)):
+        net.to(dtype)
+        biases.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+            net(*inputs, **options)
+        assert all(bias.dtype == torch.bfloat16 for bias in biases)
+        assert len({id(bias) for bias in biases}) == (1 if kind == "decoder" else 3)
