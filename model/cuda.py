@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 
 def can_replay(model: nn.Module) -> bool:
-    """Whether decoding replays a CUDA graph. A graph reads weights where they are, so they must be
-    frozen: model.requires_grad_(False)."""
-    return all(p.is_cuda and not p.requires_grad for p in model.parameters())
+    """Whether decoding replays a CUDA graph, which belongs to one GPU and reads weights where they
+    are: they must be frozen by model.requires_grad_(False)."""
+    return all(
+        p.is_cuda and p.get_device() == torch.cuda.current_device() and not p.requires_grad
+        for p in model.parameters()
+    )
 
 
 class Replay:

@@ -108,11 +108,10 @@ class DecodingState:
 
     def append(self, ids: list[int]) -> None:
         """One new id for each row."""
-        full = []
-        for number, row in enumerate(self.rows):
-            row.append(ids[number])
-            if len(row) > self.model.context_length:
-                full.append(number)
+        for row, i in zip(self.rows, ids, strict=True):
+            row.append(i)
+        limit = self.model.context_length
+        full = [number for number, row in enumerate(self.rows) if len(row) > limit]
         if full:
             self.slide(full)
 

@@ -2,12 +2,15 @@
 log-probabilities as with a cache that grows."""
 
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs.compose import compose
+from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
 from tests.model.generate.test_decode import HOT, SAMPLINGS, lively
@@ -136,3 +139,26 @@ def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
     assert len(runs) == 3
     assert len(list(steps)) == 8
     assert len(runs) == 3
+
+
+class Weight(NamedTuple):
+    is_cuda: bool
+    requires_grad: bool
+    index: int = 0
+
+    def get_device(self):
+        return self.index
+
+
+CASES = [
+    (True, [Weight(True, False), Weight(True, False)]),
+    (False, [Weight(True, False), Weight(True, True)]),
+    (False, [Weight(True, False), Weight(False, False)]),
+    (False, [Weight(True, False), Weight(True, False, index=1)]),
+]
+
+
+@pytest.mark.parametrize(("expected", "weights"), CASES)
+def test_only_frozen_weights_of_the_current_gpu_are_replayed(expected, weights, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert can_replay(SimpleNamespace(parameters=lambda: weights)) == expected
