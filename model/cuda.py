@@ -17,28 +17,18 @@ def can_replay(model: nn.Module) -> bool:
     )
 
 
-class Replay:
-    """A step whose tensors keep their shapes and places, as one launch instead of hundreds: the
-    second call records it as a CUDA graph. What it returns is overwritten by the next call."""
+def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """A step whose tensors keep their shapes and places, as one launch instead of hundreds. It must
+    have run once, for libraries allocate at first. Its output is overwritten by the next call."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        output = step()
 
-    output: Tensor
+    def replay() -> Tensor:
+        graph.replay()
+        return output
 
-    def __init__(self, step: Callable[[], Tensor]):
-        self.step = step
-        self.is_warm = False
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> Tensor:
-        if not self.is_warm:  # libraries allocate at first, which no graph can record
-            self.is_warm = True
-            return self.step()
-
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.output = self.step()
-        self.graph.replay()
-        return self.output
+    return replay
 
 
 class HostCopy(NamedTuple):

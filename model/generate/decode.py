@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, check_value
-from model.cuda import HostCopy, Replay, can_replay, to_host
+from model.cuda import HostCopy, can_replay, record, to_host
 from model.generate.sampling import GREEDY, Sampling, at_least_float32, sample_next, uniform
 
 NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
@@ -214,16 +214,17 @@ def decode(
     state = DecodingState(model, prompts, sources, max_new_tokens)
     choose = Chooser(state, sampling, range(len(prompts)) if row_ids is None else row_ids)
     is_replayed = can_replay(model)
-    step_function: Callable[[], Tensor] = choose
+    run: Callable[[], Tensor] = choose
 
     copies: deque[HostCopy] = deque()
     ended = [False] * len(prompts)
     for step in range(max_new_tokens):
-        choose.draw(step)
-        copies.append(to_host(step_function()))
-        if step == 0 and is_replayed:
+        if is_replayed and step == 1:  # after the prompts, all steps are alike
             state.fix()
-            step_function = Replay(choose)
+        if is_replayed and step == 2:
+            run = record(choose)
+        choose.draw(step)
+        copies.append(to_host(run()))
 
         must_wait = not is_replayed or step + 1 == max_new_tokens or state.is_full(len(copies))
         while len(copies) > (0 if must_wait else DELAY):

@@ -52,7 +52,7 @@ class Graph(TorchDispatchMode):
 
 
 @contextmanager
-def record(graph, **options):
+def recording(graph, **options):
     with graph:
         yield
 
@@ -67,7 +67,7 @@ def graphs(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
-    monkeypatch.setattr(torch.cuda, "graph", record)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
     return made
 
 
