@@ -81,8 +81,7 @@ def beam_search(
             break
 
         state.select_rows(rows)
-        ids = [h.ids[-1] for h in longer]
-        state.tokens = torch.tensor(ids, device=logprobs_BV.device)[:, None]
-        state.append(ids)
+        state.tokens = totals.new_tensor([h.ids[-1:] for h in longer], dtype=torch.long)
+        state.append([h.ids[-1] for h in longer])
         active = longer
     return [DecodeStep([i], [logprob]) for i, logprob in zip(*best, strict=True)]

@@ -68,7 +68,8 @@ class DecodingState:
         self.caches = model.new_caches(self.size)
         self.tokens, self.visible = left_pad(prompts, model)
         if self.visible is not None:
-            self.visible = F.pad(self.visible, (0, self.size - self.tokens.shape[1]), value=True)
+            n_free = self.size - self.tokens.shape[1]
+            self.visible = F.pad(self.visible, (0, n_free), value=True)
 
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
@@ -85,7 +86,8 @@ class DecodingState:
         """The logits of the next token of each row."""
         visible = self.visible
         if visible is not None and self.slot is None:
-            visible = visible[:, : self.caches[0].self_attn.length + self.tokens.shape[1]]
+            end = self.caches[0].self_attn.length + self.tokens.shape[1]
+            visible = visible[:, :end]
 
         hidden = self.hidden(self.tokens, visible=visible, caches=self.caches)
         if self.slot is not None:
@@ -95,23 +97,26 @@ class DecodingState:
     def fix(self) -> None:
         """From now on all shapes and places stay the same, as a CUDA graph needs."""
         n_stored = self.caches[0].self_attn.length
-        self.slot = torch.tensor([n_stored], device=self.tokens.device)
+        device = self.tokens.device
+        self.slot = torch.tensor([n_stored], device=device)
         for layer in self.caches:
             layer.self_attn.slot = self.slot
         if self.visible is None:
-            shape = (len(self.rows), self.size)
-            self.visible = torch.ones(shape, dtype=torch.bool, device=self.tokens.device)
+            everything = self.tokens.new_ones(len(self.rows), self.size)
+            self.visible = everything.bool()
 
     def is_full(self, n_new: int) -> bool:
         """Whether a row with this many more tokens exceeds the context."""
-        return max(map(len, self.rows)) + n_new > self.model.context_length
+        longest = max(map(len, self.rows))
+        return longest + n_new > self.model.context_length
 
     def append(self, ids: list[int]) -> None:
         """One new id for each row."""
-        for row, i in zip(self.rows, ids, strict=True):
-            row.append(i)
-        limit = self.model.context_length
-        full = [number for number, row in enumerate(self.rows) if len(row) > limit]
+        full = []
+        for number, row in enumerate(self.rows):
+            row.append(ids[number])
+            if len(row) > self.model.context_length:
+                full.append(number)
         if full:
             self.slide(full)
 
@@ -123,10 +128,12 @@ class DecodingState:
         for number in full:
             self.rows[number] = self.rows[number][-half:]
 
-        slots = max(map(len, self.rows)) - 1
+        longest = max(map(len, self.rows))
+        slots = longest - 1
         shift = n_stored - slots
         if self.visible is not None:
-            self.visible.copy_(F.pad(self.visible[:, shift:], (0, shift), value=True))
+            moved = F.pad(self.visible[:, shift:], (0, shift), value=True)
+            self.visible.copy_(moved)
             self.visible[full, : slots + 1 - half] = False
         if self.slot is not None:
             self.slot.fill_(slots)
@@ -159,35 +166,41 @@ class Chooser:
         self.row_ids = row_ids
         device = state.tokens.device
         self.new_B1 = torch.empty_like(state.tokens[:, :1])
+
         self.seen_BV: Tensor | None = None
         if sampling.repetition_penalty != 1:
-            shape = (len(state.rows), state.model.embedding.table.num_embeddings)
-            self.seen_BV = torch.zeros(shape, dtype=torch.bool, device=device)
+            vocab_size = state.model.embedding.table.num_embeddings
+            self.seen_BV = self.new_B1.new_zeros(len(state.rows), vocab_size).bool()
             for row, seen_V in zip(state.rows, self.seen_BV, strict=True):
                 seen_V[row] = True
 
         # mps has no float64
         home = "cpu" if device.type == "mps" else device
-        self.uniforms_B = torch.zeros(len(state.rows), dtype=torch.float64, device=home)
+        n_rows = len(state.rows)
+        self.uniforms_B = torch.zeros(n_rows, dtype=torch.float64, device=home)
 
     def draw(self, step: int) -> None:
         if self.sampling.temperature > 0:
-            numbers = [uniform(self.sampling.seed, n, step) for n in self.row_ids]
-            pin = self.uniforms_B.is_cuda
-            drawn_B = torch.tensor(numbers, dtype=torch.float64, pin_memory=pin)
+            seed = self.sampling.seed
+            numbers = [uniform(seed, n, step) for n in self.row_ids]
+            drawn_B = torch.tensor(numbers, dtype=torch.float64)
+            if self.uniforms_B.is_cuda:
+                drawn_B = drawn_B.pin_memory()
             self.uniforms_B.copy_(drawn_B, non_blocking=True)
 
     def __call__(self) -> Tensor:
         """(2, B): the ids and their log-probabilities, which one copy then brings to the host."""
         logits_BV = self.state.next_logits()
         new_B = sample_next(logits_BV, self.seen_BV, self.uniforms_B, self.sampling)
-        self.state.tokens = self.new_B1.copy_(new_B[:, None])
+        self.new_B1.copy_(new_B[:, None])  # in place, where a graph reads them
+        self.state.tokens = self.new_B1
         if self.seen_BV is not None:
             self.seen_BV.scatter_(1, self.new_B1, True)
 
         logprobs_BV = at_least_float32(logits_BV).log_softmax(-1)
         logprobs_B = logprobs_BV.gather(1, self.new_B1)[:, 0]
-        return torch.stack([new_B.to(logprobs_B.dtype), logprobs_B])  # exact below 2^24
+        numbers_B = new_B.to(logprobs_B.dtype)  # exact below 2^24
+        return torch.stack([numbers_B, logprobs_B])
 
 
 class DecodeStep(NamedTuple):
@@ -212,7 +225,8 @@ def decode(
     on the others. The prompts of an encoder-decoder begin the targets, usually with a start token.
     """
     state = DecodingState(model, prompts, sources, max_new_tokens)
-    choose = Chooser(state, sampling, range(len(prompts)) if row_ids is None else row_ids)
+    row_ids = range(len(prompts)) if row_ids is None else row_ids
+    choose = Chooser(state, sampling, row_ids)
     is_replayed = can_replay(model)
     run: Callable[[], Tensor] = choose
 
@@ -226,14 +240,19 @@ def decode(
         choose.draw(step)
         copies.append(to_host(run()))
 
-        must_wait = not is_replayed or step + 1 == max_new_tokens or state.is_full(len(copies))
-        while len(copies) > (0 if must_wait else DELAY):
+        is_last = step + 1 == max_new_tokens
+        must_wait = not is_replayed or is_last or state.is_full(len(copies))
+        n_waiting = 0 if must_wait else DELAY
+
+        while len(copies) > n_waiting:
             numbers, logprobs = copies.popleft().read()
-            if any(map(math.isnan, logprobs)):
+            is_nan = map(math.isnan, logprobs)
+            if any(is_nan):
                 raise FloatingPointError(NOT_FINITE)
 
             ids = list(map(int, numbers))
             state.append(ids)
+
             new = [None if done else i for done, i in zip(ended, ids, strict=True)]
             yield DecodeStep(new, logprobs)
             ended = [i is None or i in stop for i in new]
