@@ -25,7 +25,7 @@ FAST_BF16 = {
 def prefer_math_kernel(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
     """Whether explicit matmuls beat the fused kernel. They do for short sequences in anything but
     full float32: a step takes a quarter less time, and that of a small GPT-2 40 % less. Beyond 512
-    tokens the fused kernel wins (tests/benchmarks/attention.py)."""
+    tokens the fused kernel wins."""
     if not q_BHTD.is_cpu:
         return False
     if k_BGSD.shape[-1] != v_BGSE.shape[-1]:  # the fused kernel needs one width
