@@ -52,10 +52,12 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
     with run_folder.open_folder(config, world) as run:
         stored = newest_undamaged(run) if config.resume else None
 
-        # data: the tokens of a text, cached, and the batch of any step
+        # init_from brings a tokenizer and, unless a checkpoint has the weights, a model
         model, tokenizer = starting_point(config, run, stored is not None)
+
+        # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
-        world.wait()
+        world.wait()  # for a process that still tokenizes, the next exchange would time out
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
@@ -72,9 +74,11 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         # optimizers; weights, optimizer state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)
         saver = Checkpointer(run, config.checkpoint.keep, world, model, optimizers)
-        state = saver.load(stored, data.name) if stored else TrainState(dataset=data.name)
+        content = data.content_hash
+        state = saver.load(stored, content) if stored else TrainState(dataset=content)
 
-        # micro-batches that fit in memory; DDP, torch.compile
+        # micro-batches that fit in memory; DDP and torch.compile, for steps only: evaluations and
+        # samples use loss_module, which has the same weights, in eval mode and with other shapes
         previous = state.micro_batch_size  # of a run that is resumed
         state.micro_batch_size = fit_micro_batch(loss_module, data.train, config, world, previous)
         train_module = compile_module(distributed.wrap(loss_module, world), config, world)
@@ -131,12 +135,12 @@ def loop(
 
     def validate() -> float:
         """The loss of a part of the validation set, always the same."""
-        rows = state.micro_batch_size
-        metrics = evaluate(loss_module, data, world, rows, config.eval.max_examples)
+        size = state.micro_batch_size
+        metrics = evaluate(loss_module, data, world, size, config.eval.max_examples)
         log.evaluation(state, metrics)
         return metrics["val_loss"]
 
-    # before the first step; the start of a fine-tuning may stay the best
+    # before the first step and after the last one, too; the start of a fine-tuning may be the best
     evaluates = config.eval.every is not None or config.init_from is not None
     if state.step == 0 and evaluates:
         state.record(validate())
@@ -147,7 +151,7 @@ def loop(
         progress = run_length.progress(state)
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
-        clock = time.perf_counter() - start
+        clock = time.perf_counter() - start  # until this step
         result = update(train_module, next(batches), optimizers, world, config, state, clock)
         state.step += 1
         state.tokens += run_length.tokens_per_step
@@ -172,12 +176,12 @@ class StepResult(NamedTuple):
 
     loss: float  # mean over the targets of the step
     grad_norm: float  # before clipping
-    seconds: float  # of the run so far, by the clock of the main process
+    seconds: float  # of the run until this step, by the clock of the main process
     stop: bool  # one of them has received a signal
 
 
 def update(
-    loss_module: nn.Module,
+    train_module: nn.Module,
     batch: Batch,
     optimizers: list[Optimizer],
     world: World,
@@ -189,12 +193,12 @@ def update(
     scaler = world.scaler
 
     # the gradient of the mean over all targets, in micro-batches
-    count = world.sum(batch.count)[0] if world.size > 1 else batch.count
+    count = world.sum(batch.count)[0] if world.size > 1 else batch.count  # stays on the GPU
     total = torch.zeros((), device=world.device)
-    for rows, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        with distributed.syncing(loss_module, is_last, world):
+    for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
+        with distributed.syncing(train_module, is_last, world):
             with world.precision.autocast():
-                part = loss_module(*rows)
+                part = train_module(*micro_batch)  # inputs, targets, their number
             # DDP and FSDP average over the processes; the sum is needed
             scaler.scale(part * (world.size / count)).backward()
         total += part.detach()
@@ -202,16 +206,16 @@ def update(
     # clip
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
-    parameters = list(loss_module.parameters())
+    parameters = list(train_module.parameters())
     norm = distributed.whole(clip_grad_norm_(parameters, config.train.grad_clip or math.inf))
 
-    # numbers of all processes, exchanged once: the only wait for a GPU
-    seconds = clock if world.is_main else 0.0
+    # what the host reads, in one exchange: the only wait for a GPU
+    seconds = clock if world.is_main else 0.0  # so that the sum is that of the main process
     n_signals = len(distributed.received_signals)
     sums = world.sum(total, batch.count, norm, seconds, n_signals)
     total_loss, total_count, total_norm, seconds, n_signals = sums.tolist()
     loss = total_loss / total_count
-    grad_norm = total_norm / world.size  # each process has the norm of the whole gradient
+    grad_norm = total_norm / world.size  # all have the same
 
     # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step

@@ -37,7 +37,7 @@ Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
 Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
-Decay = Annotated[float, Bounds(least=0, below=1)]
+BelowOne = Annotated[float, Bounds(least=0, below=1)]
 
 NAMES = {
     NoneType: "null",

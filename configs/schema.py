@@ -4,7 +4,7 @@ its kind."""
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from configs.registry import Bounds, Count, Decay, Natural, NonNegative, Positive
+from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive
 
 IGNORE_INDEX = -100  # a target that is not predicted
 Layers = Annotated[int, Bounds(least=1, most=10_000)]
@@ -24,7 +24,7 @@ class ModelConfig:
     n_layers: Layers
     n_heads: Count
     context_length: Count
-    dropout: Decay
+    dropout: BelowOne
     embedding: dict[str, Any]
     embedding_norm: bool
     position: dict[str, Any]
@@ -81,7 +81,7 @@ class WandbConfig:
 
 @dataclass
 class LossConfig:
-    label_smoothing: Decay
+    label_smoothing: BelowOne
     z_loss: NonNegative
 
 

@@ -14,7 +14,7 @@ from data.tokenizers.train import TOKENIZERS, Pretrained
 
 class Loaders(NamedTuple):
     objective: str
-    name: str  # of the corpus, equal only where the tokens, the tokenizer and all options are
+    content_hash: str  # of the tokens, the tokenizer and all options
     tokenizer: Tokenizer
     train: TokenLoader | PairLoader
     validation: TokenLoader | PairLoader
@@ -59,4 +59,5 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
         for part in (corpus.train, corpus.validation)
     )
-    return Loaders(config.objective["kind"], corpus.name, corpus.tokenizer, train, validation)
+    objective_kind = config.objective["kind"]
+    return Loaders(objective_kind, corpus.content_hash, corpus.tokenizer, train, validation)

@@ -1,6 +1,6 @@
 """From a source to a tokenized corpus in the cache: split it, tokenize, write.
 
-A document is assigned to a split by a hash of its content, so neither other documents nor its
+A document is assigned to a split by a hash of how it begins, so neither other documents nor its
 position matter, and equal documents stay together.
 """
 
@@ -87,7 +87,8 @@ def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
 
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
-    """(a hash of its content, from 0 to 1; document) for each that is not empty."""
+    """(a hash of its first chunk, from 0 to 1; document) for each that is not empty. Of a pair, its
+    source is the first."""
     for document in source.documents():
         if source.input_kind == "pairs" and not all(map(str.strip, document.texts)):
             raise DataError(f"{document.name}: the source or the target is empty")

@@ -29,7 +29,7 @@ SHAKESPEARE = (
 class Document(NamedTuple):
     """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
 
-    name: Path | str  # for messages
+    name: Path | str  # for messages; without texts, the path that is read
     texts: Iterable[str] = ()
 
     def chunks(self) -> Iterator[str]:

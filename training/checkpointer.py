@@ -31,8 +31,8 @@ class TrainState:
     best_val_loss: float = math.inf
     best_step: int = 0
     evals_since_best: int = 0
-    micro_batch_size: int = 0  # found on a GPU
-    dataset: str = ""
+    micro_batch_size: int = 0  # a resumed run keeps it: rounding and dropout depend on it
+    dataset: str = ""  # its content_hash, which must not change
 
     def is_out_of(self, patience: int | None) -> bool:
         """Early stopping."""
@@ -40,7 +40,8 @@ class TrainState:
 
     def record(self, val_loss: float) -> bool:
         """Note the result of an evaluation; whether it is the best so far."""
-        is_repeated = (val_loss, self.step) == (self.best_val_loss, self.best_step)  # at step 0
+        # a fine-tuning that was killed after step 0 evaluates it again when it is resumed
+        is_repeated = (val_loss, self.step) == (self.best_val_loss, self.best_step)
         is_best = val_loss < self.best_val_loss or is_repeated
         self.evals_since_best = 0 if is_best else self.evals_since_best + 1
         if is_best:

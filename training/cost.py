@@ -26,7 +26,7 @@ GPU_MEMORY = {  # GB
     "V100": 32, "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16,
 }  # fmt: skip
 FILLED = 0.9  # of it, at most: evaluation, communication and fragmentation need some
-VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_258, "cl100k": 100_258, "o200k": 200_000}
+VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_257, "cl100k": 100_258, "o200k": 200_000}
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 
@@ -74,6 +74,8 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
         casts=0 if precision.dtype == torch.float32 else 2 * parameters.total(),
         flops=flops,
         activations=activations,
+        # a logit and its gradient, in 32 and in 16 bits; of a weight of the head its gradient in 32
+        # bits, and that of a chunk and the cast in 16
         loss=vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model),
     )
 

@@ -61,7 +61,7 @@ class World(NamedTuple):
         return total
 
     def scalar(self, number: float | Tensor) -> Tensor:
-        """In float64, where the processes meet. On a GPU it is filled: a copy would wait."""
+        """As float64 on the device. A number is filled in there: copying it to a GPU would wait."""
         place = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64
         if isinstance(number, Tensor):
             return number.detach().to(place).double()

@@ -25,12 +25,12 @@ def evaluate(
     module: LossModule,
     data: Loaders,
     world: World,
-    rows: int,
+    micro_batch_size: int,
     limit: int | None = None,
     watch: Callable[..., Iterator[Batch]] | None = None,
 ) -> dict[str, float]:
-    """Metrics over a fixed subset of `limit` validation examples, or over all of them; `rows` at a
-    time. watch(batches, total) shows how far it is."""
+    """Metrics over a fixed subset of `limit` validation examples, or over all of them.
+    watch(batches, total) shows how far it is."""
     model = module.model
     split = data.validation
 
@@ -38,7 +38,7 @@ def evaluate(
         part = islice(split.evaluation(limit), rank, None, size)
         return watch(part, split.n / split.batch_size / size) if watch else part
 
-    loss = mean_loss(module, batches(), rows, world)
+    loss = mean_loss(module, batches(), micro_batch_size, world)
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
     if data.objective == "next_token":
@@ -60,7 +60,7 @@ def evaluate(
 
     if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         shuffled = map(shuffle_sources, split.evaluation())
-        metrics["val_loss_shuffled_source"] = mean_loss(module, shuffled, rows, world)
+        metrics["val_loss_shuffled_source"] = mean_loss(module, shuffled, micro_batch_size, world)
     return metrics
 
 
@@ -75,7 +75,8 @@ def shuffle_sources(batch: Batch) -> Batch:
 
 @contextmanager
 def evaluating(module: Any, world: World) -> Iterator[None]:
-    """Without dropout, and with whole weights, for other calls than a training step makes."""
+    """Without dropout. And for other calls than that of the loss, such as generate: FSDP gathers
+    weights only for that one."""
     module.eval()
     if world.parallel == "fsdp":
         module.unshard()

@@ -19,8 +19,8 @@ TUNABLE = ("model.context_length", "model.dropout")
 
 def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Config:
     """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
-    it. Muon is chosen only by name: its rates would destroy a trained model. What is not chosen
-    leaves the choices."""
+    it. Muon is chosen only by name: its rates would destroy a trained model. `choices`, which
+    config.yaml will have, are changed accordingly."""
     for key in keys:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from configs.registry import Decay, NonNegative, Positive, build
+from configs.registry import BelowOne, NonNegative, Positive, build
 from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
 from model.cpu import Eager
@@ -17,6 +17,8 @@ from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
+    """Without the wrapper of torch's that would import the compiler at the first step."""
+
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
@@ -31,8 +33,8 @@ def adamw(groups: list[dict[str, Any]], lr: float, beta1: float, beta2: float, e
 def make_adamw(
     model: nn.Module,
     lr: Positive,
-    beta1: Decay,
-    beta2: Decay,
+    beta1: BelowOne,
+    beta2: BelowOne,
     eps: Positive,
     weight_decay: NonNegative,
 ) -> list[Optimizer]:
@@ -46,11 +48,11 @@ def make_adamw(
 def make_muon(
     model: nn.Module,
     lr: Positive,
-    momentum: Decay,
+    momentum: BelowOne,
     weight_decay: NonNegative,
     adamw_lr_ratio: Positive,
-    beta1: Decay,
-    beta2: Decay,
+    beta1: BelowOne,
+    beta2: BelowOne,
     eps: Positive,
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:

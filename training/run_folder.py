@@ -49,7 +49,7 @@ def check_name(config: Config) -> None:
 @contextmanager
 def open_folder(config: Config, world: World) -> Iterator[Path]:
     """The folder of a run, locked: two processes must not write into one. The other processes of
-    the run only know its name."""
+    the run know its name, if it has one, to read from it."""
     if not world.is_main:
         yield RUNS / str(config.name)
         return

@@ -94,7 +94,8 @@ class RunLength:
         return state.step >= self.steps or state.seconds >= self.seconds
 
     def progress(self, state: TrainState) -> float:
-        """How far a run is, from 0 to 1: at the middle of the next step."""
+        """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first
+        nor the last one has a rate of 0."""
         return max((state.step + 0.5) / self.steps, state.seconds / self.seconds)
 
 

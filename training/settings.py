@@ -36,6 +36,7 @@ FIXED = (
     "train.batch_size",
     "optimizer.kind",
 )
+# may change without a word
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
 

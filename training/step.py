@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
 from configs.schema import Config, LossConfig
-from data.loader import PairLoader, TokenLoader
+from data.loader import SORT_GROUP, PairLoader, TokenLoader
 from data.objectives import Batch
 from data.shuffle import hash_seed
 from model.block import blocks_of
@@ -20,7 +20,6 @@ from training.distributed import World
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
-FIRST_STEPS = 128  # the widest batch of these has to fit on a GPU
 
 
 class LossModule(nn.Module):
@@ -51,7 +50,9 @@ def compile_module(module: nn.Module, config: Config, world: World) -> Any:
     if not is_optional and config.compile is not True:
         return module
     torch._dynamo.config.suppress_errors = is_optional
-    torch._dynamo.config.recompile_limit = 64  # pairs: a graph for each number of the loss's chunks
+    # batches of pairs have different numbers of targets, and the loss a graph for each number of
+    # chunks that they fill
+    torch._dynamo.config.recompile_limit = 64
     blocks = list(blocks_of(module))
     if len(blocks) < MANY_BLOCKS:
         return torch.compile(module)
@@ -61,6 +62,7 @@ def compile_module(module: nn.Module, config: Config, world: World) -> Any:
 
 
 def compiled_in_training(block: nn.Module) -> Callable[..., Tensor]:
+    """In eval mode it runs eagerly: texts of any length would be compiled anew."""
     eager = block.forward
     compiled = torch.compile(eager)
     return lambda *inputs: (compiled if block.training else eager)(*inputs)
@@ -97,7 +99,8 @@ def fit_micro_batch(
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
     if previous:
         return min(previous, rows)
-    widest = loader.batch(max(range(FIRST_STEPS), key=loader.seq_len)).share(*world.share)
+    # the widest batch of pairs is among those that are sorted together
+    widest = loader.batch(max(range(SORT_GROUP), key=loader.seq_len)).share(*world.share)
     while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
         if rows == 1:
             hint = "lower size= or model.context_length"
@@ -127,14 +130,16 @@ def runs_out_of_memory(module: nn.Module, rows: Batch, world: World) -> bool:
 
 @torch.no_grad()
 def mean_loss(module: nn.Module, batches: Iterable[Batch], size: int, world: World) -> float:
-    """Over batches that are split among the processes; of the whole module in eval mode."""
+    """Per target of batches that the processes share. In eval mode: without dropout, label
+    smoothing and z-loss."""
     module.eval()
-    losses, count = [], 0
+    losses = []
+    count = 0
     for batch in batches:
-        for rows, _ in micro_batches(batch.share(*world.share), size, world.device):
+        for micro_batch, _ in micro_batches(batch.share(*world.share), size, world.device):
             with world.precision.autocast():
-                losses.append(module(*rows))
-            count += rows.count
+                losses.append(module(*micro_batch))
+            count += micro_batch.count
     module.train()
     total, count = world.sum(torch.stack(losses).cpu().double().sum(), count).tolist()
     return total / count

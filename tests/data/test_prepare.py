@@ -163,7 +163,7 @@ def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):
     def build(changes=None, **options):
         made = corpus(tmp_path, source("text", path=str(path), **changes or {}), **options)
         folders.append(made.folder)
-        names.append(made.name)
+        names.append(made.content_hash)
 
     build()
     build({"split_on": "line"})

@@ -1,6 +1,6 @@
 """BART: post-norm, learned positions that begin at the third row, a bias after the tied head."""
 
-from configs.registry import Decay
+from configs.registry import BelowOne
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
 from model.hub.tensors import Table, columns, elementwise, skip_rows
@@ -54,7 +54,7 @@ BART = Family(
         "activation_function": Key("ffn.kind", ACTIVATIONS, "gelu"),
         "scale_embedding": Key("embedding.scale_by_sqrt_d", bool, False),
         "tie_word_embeddings": Key("head.tie_weights", {True: True}, True),
-        "dropout": Key("dropout", Decay, 0.1),
+        "dropout": Key("dropout", BelowOne, 0.1),
     },
     required=dict.fromkeys(UNSUPPORTED.split(), False)
     | {"normalize_embedding": True, "extra_pos_embeddings": 2, "is_encoder_decoder": True},

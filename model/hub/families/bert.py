@@ -1,7 +1,7 @@
 """BERT and RoBERTa: encoders that differ in tensor names, and in where positions begin."""
 
 from configs.errors import HubError
-from configs.registry import Decay, Positive
+from configs.registry import BelowOne, Positive
 from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
 from model.hub.tensors import Table, columns, skip_rows
@@ -42,7 +42,7 @@ BERT = Family(
         "layer_norm_eps": Key("norm.eps", Positive, 1e-12),
         "type_vocab_size": Key("embedding.type_vocab_size", default=2),
         "tie_word_embeddings": Key("head.tie_weights", {True: True}, True),
-        "hidden_dropout_prob": Key("dropout", Decay, 0.1),
+        "hidden_dropout_prob": Key("dropout", BelowOne, 0.1),
     },
     required={"position_embedding_type": "absolute"},
     ignored="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "

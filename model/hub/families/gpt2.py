@@ -2,7 +2,7 @@
 
 import torch
 
-from configs.registry import Count, Decay, Positive
+from configs.registry import BelowOne, Count, Positive
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
 from model.hub.tensors import Table, TensorRule, columns, elementwise
@@ -47,7 +47,7 @@ GPT2 = Family(
         "activation_function": Key("ffn.kind", ACTIVATIONS, "gelu_new"),
         "layer_norm_epsilon": Key("norm.eps", Positive, 1e-5),
         "tie_word_embeddings": Key("head.tie_weights", bool, True),
-        "resid_pdrop": Key("dropout", Decay, 0.1),
+        "resid_pdrop": Key("dropout", BelowOne, 0.1),
     },
     required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     ignored="n_ctx reorder_and_upcast_attn",

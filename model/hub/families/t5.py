@@ -1,7 +1,7 @@
 """T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled, or
 neither."""
 
-from configs.registry import Decay, Positive
+from configs.registry import BelowOne, Positive
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import BASE, RMSNORM_NO_BIAS, Spec, attention_spec
 from model.hub.tensors import Table, columns
@@ -88,7 +88,7 @@ T5 = Family(
         "relative_attention_num_buckets": Key("position.num_buckets", default=32),
         "relative_attention_max_distance": Key("position.max_distance", default=128),
         "layer_norm_epsilon": Key("norm.eps", Positive, 1e-6),
-        "dropout_rate": Key("dropout", Decay, 0.1),
+        "dropout_rate": Key("dropout", BelowOne, 0.1),
     },
     required={"is_encoder_decoder": True},
     ignored="num_decoder_layers tie_word_embeddings scale_decoder_outputs",
