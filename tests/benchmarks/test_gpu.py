@@ -4,13 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from threading import Event
 
 import pytest
-import torch
 
-from tests.benchmarks import versions
 from tests.benchmarks.gpu.__main__ import CHECKS, run_check
 from tests.parts import ROOT
 
@@ -53,11 +50,3 @@ def test_a_check_that_fails_costs_only_itself(monkeypatch):
         assert row["ok"] is False
         assert reason is None or (reason in row["error"] and row["found"])
         assert bool(row["failed"]) == (check is is_wrong)
-
-
-@pytest.mark.filterwarnings("ignore")  # of the compiler
-def test_versions(monkeypatch, capsys):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    assert versions.main()
-    row = json.loads(capsys.readouterr().out)
-    assert row["gpt2"]["graphs"] == 1 and not row["modern"]["recompiled"]
