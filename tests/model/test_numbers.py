@@ -66,6 +66,12 @@ def test_bfloat16_model(preset):
         assert [len(step) for step in steps] == [2, 2, 2]
 
 
+def keep_graphs():
+    """A list, and a backend of torch.compile that adds the graphs to it."""
+    graphs = []
+    return graphs, lambda graph, inputs: graphs.append(graph) or graph
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
 @pytest.mark.parametrize("preset", ["gpt2", "deepseek", "bert", "t5"])
 def test_a_step_compiles_to_one_graph(preset):
@@ -73,12 +79,7 @@ def test_a_step_compiles_to_one_graph(preset):
     length of the sources varies."""
     net, _ = built(preset)
     module = LossModule(net, LossConfig(label_smoothing=0.0, z_loss=0.0))
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
+    graphs, backend = keep_graphs()
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     for i in range(5):
         inputs = {"tokens": TEXT}
@@ -103,12 +104,7 @@ def test_the_blocks_of_a_deep_model_share_a_graph(monkeypatch):
     module = LossModule(net, LossConfig(label_smoothing=0.0, z_loss=0.0)).train()
     parameters = list(net.parameters())
     expected = torch.autograd.grad(module({"tokens": TEXT}, TEXT, TEXT.numel()), parameters)
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
+    graphs, backend = keep_graphs()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     monkeypatch.setattr(step, "MANY_BLOCKS", 2)
     config = SimpleNamespace(compile=True)

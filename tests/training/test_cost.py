@@ -67,13 +67,8 @@ def test_a_large_model_takes_no_memory(start):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB"
     ways = re.findall(r"parallel=(\w+) train.micro_batch_size=\d+: .*, (\w+) ", output)
     assert ways == [("ddp", "does"), ("fsdp", "of")], "it does not fit, or takes so much of"
-
-    def number(text):
-        return float(text.replace(",", ""))
-
-    hours = re.search(r"([\d,.]+) hours at plan.mfu=0.4, ([\d,.]+) GPU hours, \$", output)
-    slower = re.search(r"([\d,.]+) hours", start(*plan, "plan.mfu=0.2")[1])
-    assert number(slower[1]) == pytest.approx(2 * number(hours[1]), rel=0.02)
+    assert re.search(r"24.8 hours at plan.mfu=0.4, 1,586.1 GPU hours, \$3,965 at", output)
+    assert "49.6 hours at plan.mfu=0.2," in start(*plan, "plan.mfu=0.2")[1]
 
 
 class Exotic(MLP):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from configs.compose import compose
 from model.cuda import can_replay
@@ -44,9 +45,7 @@ class Graph(TorchDispatchMode):
     def replay(self):
         for function, args, kwargs, output in self.calls:
             new = function(*args, **kwargs)
-            outputs = output if isinstance(output, tuple | list) else [output]
-            news = new if isinstance(new, tuple | list) else [new]
-            for tensor, value in zip(outputs, news, strict=True):
+            for tensor, value in zip(tree_leaves(output), tree_leaves(new), strict=True):
                 if isinstance(tensor, torch.Tensor) and tensor.data_ptr() != value.data_ptr():
                     tensor.copy_(value)
 
