@@ -102,6 +102,8 @@ def to_config(node: DictConfig) -> Config:
         if config.data.get("kind") in PAIR_SOURCES:
             kind = "pairs"
         config.objective = read_yaml(CONFIGS / f"objective/{kind}.yaml")
+    if config.plan.gpu and not config.dry_run:
+        raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train
     if (train.steps, train.tokens, train.epochs, train.minutes) == (None, None, None, None):
         lengths = "train.steps, train.tokens, train.epochs or train.minutes"

@@ -60,7 +60,7 @@ class TokenLoader(Loader):
 
         if self.n < 1:
             sizes = f"{self.part.n_tokens} tokens, and a window needs {self.width}"
-            hint = "give more text or lower model.context_length"
+            hint = "give more text, lower model.context_length, or change data.val_fraction"
             raise DataError(f"{self.part.split} has {sizes}; {hint}")
 
     def batch(self, step: int) -> Batch:
@@ -105,7 +105,8 @@ class PairLoader(Loader):
         if not self.n or (self.n_too_long and too_long == "error"):
             pairs = f"{self.n_too_long} of {len(lengths)} pairs of {self.part.split}"
             context = f"a context of {self.objective.context_length}"
-            hint = "raise model.context_length or choose objective.too_long=truncate"
+            truncated = "objective=pairs objective.too_long=truncate"
+            hint = f"raise model.context_length or choose {truncated}"
             raise DataError(f"{pairs} are too long for {context}; {hint}")
 
         self.starts = starts[used]

@@ -160,6 +160,8 @@ def tokenize(
     ):
         for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
             for chunk, texts_ids in encoded:
+                if train.n_tokens >= limit:
+                    break
                 part = train if chunk.split == TRAIN else validation
                 part.write(texts_ids)
                 part.n_bytes += chunk.n_bytes()

@@ -145,6 +145,8 @@ def newest_run() -> Path:
 
 def did_you_mean_run(place: str | Path) -> str:
     """A hint at the run whose folder has the nearest name, or nothing."""
+    if (RUNS / place / "config.yaml").exists():
+        return f" (did you mean {RUNS / place}?)"
     near = get_close_matches(str(place), map(str, list_runs()), 1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -201,7 +203,9 @@ def read_config(run: Path) -> dict[str, Any]:
     """The settings of a run, and its choices and overrides."""
     path = run / "config.yaml"
     if not path.exists():
-        hint = did_you_mean_run(run) or "; model.hub makes one from a Hugging Face folder"
+        hint = did_you_mean_run(run)
+        if (run / "config.json").exists():
+            hint = "; model.hub makes one from a Hugging Face folder"
         raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -28,6 +28,7 @@ CONFIG = [
     # options
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
     ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),
+    ("plan.gpu=H100", "add dry_run=true"),
     ("+experiment=../../x", "unknown option experiment=../../x"),
     ("hydra/launcher=slurm", "unknown option hydra/launcher=slurm; choose one of: basic"),
     ("data=book.txt", "unknown option data=book.txt .*a file is read by data=text or data=table"),
