@@ -57,7 +57,7 @@ class Sampler:
         kind = str(run.model.kind)
         on_pairs = run.config["objective"]["kind"] == "pairs"
         self.continues = kind == "decoder" and not on_pairs
-        if kind == "decoder":
+        if kind == "decoder":  # what a template has after a text would end it
             after = [self.specials["start"]] if on_pairs else []
             self.template = [self.template[0], after]
         self.sampling = choose_sampling(options, kind, self.continues)

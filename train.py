@@ -140,7 +140,7 @@ def loop(
         log.evaluation(state, metrics)
         return metrics["val_loss"]
 
-    # before the first step and after the last one, too; the start of a fine-tuning may be the best
+    # also before the first step and after the last: the best is chosen by these evaluations
     evaluates = config.eval.every is not None or config.init_from is not None
     if state.step == 0 and evaluates:
         state.record(validate())
@@ -151,7 +151,7 @@ def loop(
         progress = run_length.progress(state)
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
-        clock = time.perf_counter() - start  # until this step
+        clock = time.perf_counter() - start  # update shares the main process's: all end together
         result = update(train_module, next(batches), optimizers, world, config, state, clock)
         state.step += 1
         state.tokens += run_length.tokens_per_step

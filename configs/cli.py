@@ -66,7 +66,9 @@ def run_hydra(main: Callable[[], Any]) -> int:
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
             hint = "with torchrun, start each run by itself"
             raise ValueError(f"-m trains one model after another; {hint}")
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, for run_command
+        os.environ["HYDRA_FULL_ERROR"] = (
+            "1"  # errors are raised: of a run for Compare, others for run_command
+        )
         main()
 
     return run_command(command)

@@ -17,7 +17,7 @@ from configs.registry import Bounds, Ratio
 from configs.schema import IGNORE_INDEX
 from data.tokenizers.tokenizer import Tokenizer
 
-Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random words
+Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random uint64
 MeanLength = Annotated[float, Bounds(least=1)]
 
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from configs.cli import expand_user
 from configs.errors import DataError
 
-CHUNK_CHARS = 1 << 18  # regexes fail on 900,000 spaces in a row
+CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory

@@ -30,7 +30,7 @@ class Document(NamedTuple):
     """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
 
     name: Path | str  # for messages; without texts, the path that is read
-    texts: Iterable[str] = ()
+    texts: Iterable[str] = ()  # of a source read more than once: no iterator
 
     def chunks(self) -> Iterator[str]:
         return iter(self.texts) if self.texts else read_chunks(Path(self.name))

@@ -114,6 +114,7 @@ def write_metadata(
 ) -> None:
     """What a run needs besides its weights. origin: the choices, an option of each config group,
     and the overrides that the config was composed from, and the hash of the code."""
+    # of an imported run
     unknown: dict[str, Any] = {"choices": {}, "overrides": [], "code": None}
     plain = asdict(config) | {"resume": False} | unknown | origin
     atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
@@ -233,7 +234,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return {**json.loads(path.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, TypeError) as error:  # the last of a list, for example
+    except (OSError, ValueError, TypeError) as error:  # TypeError: the JSON is a list, for example
         raise CheckpointError(f"{path} cannot be read ({error})") from None
 
 

@@ -127,7 +127,7 @@ def loss(
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
     size = GPU_CHUNK
-    if hidden.is_cpu:
+    if hidden.is_cpu:  # a million logits, if the vocabulary is small
         size = max(min(CHUNK, 2 * hidden.shape[-1]), 2**20 // head.map.out_features)
     function: Any = partial(chunk_loss, logit_softcap=head.logit_softcap, **options)
     if torch.is_grad_enabled():

@@ -27,7 +27,7 @@ class TrainState:
 
     step: int = 0
     tokens: int = 0
-    seconds: float = 0.0  # of training and evaluation
+    seconds: float = 0.0  # of training and evaluation, until the last step
     best_val_loss: float = math.inf
     best_step: int = 0
     evals_since_best: int = 0

@@ -54,11 +54,11 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
-    with FakeTensorMode(), precision.device:  # whose kernels keep more or less
+    with FakeTensorMode(), precision.device:  # its kernels decide what is kept
         model = build_model(config.model, vocab_size)
         flops = row_flops(model, config)
         activations: float = row_bytes(model, config, precision)
-        if config.train.recompute == "block":  # of which one runs again at a time
+        if config.train.recompute == "block":  # kept: the inputs of all blocks, and one block
             recompute_blocks(model)
             inputs = row_bytes(model, config, precision)
             activations = inputs + (activations - inputs) / config.model.n_layers
@@ -170,7 +170,10 @@ def report(config: Config) -> str:
 def machine(config: Config) -> tuple[Precision, float, float | None]:
     """(precision, memory of a process, peak FLOP/s if known)"""
     name = (config.plan.gpu or "").upper()
+    if name and config.precision not in ("auto", "bf16"):
+        raise ValueError(f"plan.gpu plans in bf16, not in {config.precision}; remove precision=")
     if name in GPU_MEMORY:
+        # counted with the kernels of a CPU, which keep more of short sequences
         bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
         return bf16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]
     if name:

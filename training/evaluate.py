@@ -46,7 +46,8 @@ def evaluate(
 
     if data.objective in ACCURACIES:
         name, count_correct = ACCURACIES[data.objective]
-        # processes share the batches, but with FSDP each forward pass needs all processes
+        # the loss shares the rows of a batch; here processes share the batches. With FSDP each forward
+        # pass needs all processes: all count all batches, which leaves the ratio as it is
         share = (0, 1) if world.parallel == "fsdp" else world.share
         n_correct = 0
         n_predicted = 0
@@ -75,8 +76,8 @@ def shuffle_sources(batch: Batch) -> Batch:
 
 @contextmanager
 def evaluating(module: Any, world: World) -> Iterator[None]:
-    """Without dropout. And for other calls than that of the loss, such as generate: FSDP gathers
-    weights only for that one."""
+    """In eval mode, for other calls than module(...), such as generate: for these FSDP does not
+    gather the weights by itself."""
     module.eval()
     if world.parallel == "fsdp":
         module.unshard()
@@ -143,7 +144,7 @@ def predict_targets(model: nn.Module, tokenizer: Tokenizer, batch: Batch) -> lis
     targets = select(batch.targets, is_target)
     first_targets = is_target.int().argmax(1).tolist()
     prompts = [
-        row[: first + 1]  # predicts the first target
+        row[: first + 1]  # up to its start token, which predicts the first target
         for row, first in zip(batch.inputs["tokens"].tolist(), first_targets, strict=True)
     ]
     sources = None

@@ -11,7 +11,7 @@ from configs.schema import TrainConfig
 from data.loader import PairLoader, TokenLoader
 from training.checkpointer import TrainState
 
-UNKNOWN_STEPS = 1e12
+UNKNOWN_STEPS = 1e12  # before the text is read, or of a run without steps: any warmup fits
 Schedule = Callable[[float], float]
 
 
@@ -61,6 +61,8 @@ def noam(steps: float, warmup: NonNegative) -> Schedule:
     """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
     warmup_share = warmup if warmup < 1 else warmup / steps
     first = max(warmup_share, 1 / steps)  # without warmup, the first step is at the peak
+    if not first:
+        raise ValueError("warmup is 0, but train.minutes has no steps; set a fraction")
 
     def decay(progress: float) -> float:
         return (first / (first + progress * (1 - warmup_share))) ** 0.5
@@ -78,7 +80,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 class RunLength:
-    """Of train.steps, tokens or epochs, the first to end the run, or of train.minutes."""
+    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached."""
 
     def __init__(self, train: TrainConfig, loader: TokenLoader | PairLoader) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)

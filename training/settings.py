@@ -142,7 +142,7 @@ def check_parts(config: Config) -> None:
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     build_data(config)
-    if not config.init_from and config.tokenizer.get("kind") != "hub":  # which have one
+    if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train
     steps = train.steps or UNKNOWN_STEPS

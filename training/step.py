@@ -99,7 +99,7 @@ def fit_micro_batch(
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
     if previous:
         return min(previous, rows)
-    # the widest batch of pairs is among those that are sorted together
+    # of pairs, the widest batch of the first sorted group; one of a later group may be a bit wider
     widest = loader.batch(max(range(SORT_GROUP), key=loader.seq_len)).share(*world.share)
     while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
         if rows == 1:

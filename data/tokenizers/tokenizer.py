@@ -50,12 +50,13 @@ def assign_ids(names: Iterable[str], first: int) -> Ids:
 
 
 class Tokenizer:
-    """Ordinary ids, those of text, are below `n_ordinary`; special ids usually follow them."""
+    """Ordinary ids, those of text, are below `n_ordinary`; special ids follow them. In an imported
+    tokenizer special ids may lie anywhere, and `n_ordinary` is the size of the vocabulary."""
 
     kind: str
     # of an imported tokenizer
     template = NO_TEMPLATE  # ids before and after a prompt
-    text: str | None = None  # tokenizer.json
+    text: str | None = None  # tokenizer.json; None if it was made here
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
@@ -220,8 +221,8 @@ class HubTokenizer(Tokenizer):
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """Tokens may join in any way, so new ids are decoded together with the last that became
         text."""
-        seen = list(before)
-        new: list[int] = []
+        seen = list(before)  # their text has been returned
+        new: list[int] = []  # those after them, not yet
 
         def decode(ids: Iterable[int], final: bool = False) -> str:
             nonlocal seen, new
