@@ -50,7 +50,7 @@ def test_nothing_half_done_is_used(act, trial, tmp_path):
     code, output = run(tmp_path, "data.cache=cache", act=Shim(act, at, below="/cache/"))
     if act is full and code == 0:  # what was refused is not needed
         return
-    assert code == (-signal.SIGKILL if act is kill else 3), output
+    assert code == (-signal.SIGKILL if act is kill else 6), output
     if act is full:
         [error] = re.findall("error: .*", output)
         assert "no space left on device" in error
