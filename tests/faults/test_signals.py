@@ -26,7 +26,7 @@ from training.distributed import STOP_SIGNALS
 
 RESUME = "python train.py name=run resume=true"
 PHASES = {  # name: (the owner of a function, its name, the call in which the signal comes)
-    "data": (train, "load", 1),
+    "data": (train, "load_data", 1),
     "first evaluation": (train, "evaluate", 1),
     "step": (train, "update", 2),
     "evaluation": (train, "evaluate", 2),
