@@ -66,9 +66,8 @@ def run_hydra(main: Callable[[], Any]) -> int:
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
             hint = "with torchrun, start each run by itself"
             raise ValueError(f"-m trains one model after another; {hint}")
-        os.environ["HYDRA_FULL_ERROR"] = (
-            "1"  # errors are raised: of a run for Compare, others for run_command
-        )
+        # Hydra raises errors: of a run for training/compare.py, others for run_command
+        os.environ["HYDRA_FULL_ERROR"] = "1"
         main()
 
     return run_command(command)

@@ -41,8 +41,8 @@ class Run(NamedTuple):
 
 class Compare(Callback):
     """After each run of a sweep: the table of all its runs so far. (Hydra does not call
-    on_multirun_end if a run has failed.) Also of a single run it reports the error:
-    Hydra would print a line of its own before run_command could."""
+    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
+    prints a line of its own before it raises one."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
         failed = job_return.status == JobStatus.FAILED

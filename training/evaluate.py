@@ -46,8 +46,8 @@ def evaluate(
 
     if data.objective in ACCURACIES:
         name, count_correct = ACCURACIES[data.objective]
-        # the loss shares the rows of a batch; here processes share the batches. With FSDP each forward
-        # pass needs all processes: all count all batches, which leaves the ratio as it is
+        # the loss shares the rows of a batch; here processes share the batches. With FSDP each
+        # forward pass needs all processes: all count all batches, which leaves the ratio as it is
         share = (0, 1) if world.parallel == "fsdp" else world.share
         n_correct = 0
         n_predicted = 0
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def shuffle_sources(batch: Batch) -> Batch:
-    """Each target with the source of another row: the loss rises if the model uses its source."""
+    """The sources of a batch in another order: a model that uses them has a higher loss then."""
     inputs = {
         name: tensor.roll(1, 0) if name.startswith("source") else tensor
         for name, tensor in batch.inputs.items()
@@ -174,7 +174,7 @@ def continue_greedily(
     max_new_tokens: int,
     sources: list[list[int]] | None = None,
 ) -> list[list[int]]:
-    """The new ids of each prompt. Each step has one for every row, None for a row that has ended."""
+    """The new ids of each prompt. A step has one for every row, None for a row that has ended."""
     options = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
     steps = generate(model, prompts, sources=sources, **options)
     return [[i for i in row if i is not None] for row in zip(*steps, strict=True)]

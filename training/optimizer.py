@@ -63,8 +63,8 @@ def make_muon(
     taken = {*hidden, *embeddings}
     rest = [p for p in model.parameters() if p not in taken]
 
-    # all of Muon's updates are of one size, too large for queries that are initialized smaller: T5's,
-    # whose scores are not divided by sqrt(head_dim)
+    # all of Muon's updates are of one size, too large for queries that are initialized smaller:
+    # T5's, whose scores are not divided by sqrt(head_dim)
     scales = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
     groups: list[dict[str, Any]] = [
         {"params": [m for m in hidden if scales.get(m, 1.0) == scale], "lr": lr * scale}
