@@ -170,15 +170,15 @@ def report(config: Config) -> str:
 def machine(config: Config) -> tuple[Precision, float, float | None]:
     """(precision, memory of a process, peak FLOP/s if known)"""
     name = (config.plan.gpu or "").upper()
+    if name and name not in GPU_MEMORY:
+        choices = ", ".join(GPU_MEMORY)
+        raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
     if name and config.precision not in ("auto", "bf16"):
         raise ValueError(f"plan.gpu plans in bf16, not in {config.precision}; remove precision=")
-    if name in GPU_MEMORY:
+    if name:
         # counted with the kernels of a CPU, which keep more of short sequences
         bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
         return bf16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]
-    if name:
-        choices = ", ".join(GPU_MEMORY)
-        raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
     precision = choose_precision(choose_device(config.device), config.precision)
     memory: float = host_memory()
     if precision.device.type == "cuda":

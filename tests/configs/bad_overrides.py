@@ -66,6 +66,7 @@ CONFIG = [
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
     ("-m name=x seed=1,2", "name= and -m: each run of a sweep is new"),
     ("-m optimizer.lr=interval(0,1)", "does not support sweep type"),
+    ("plan.gpu=H100 dry_run=true precision=fp16", "plan.gpu plans in bf16, not in fp16"),
     ("plan.gpu=H1000 dry_run=true", "plan.gpu is 'H1000'; choose one of: B200, H200"),
     ("plan.world=3 dry_run=true", "train.batch_size must be a multiple of plan.world=3"),
     # what a part refuses

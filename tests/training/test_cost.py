@@ -62,6 +62,7 @@ def test_a_large_model_takes_no_memory(start):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     plan = [*DRY, "model=llama", "size=7b", "tokenizer=gpt2", "model.context_length=4096"]
     plan += ["train.batch_size=128", "train.steps=99999", "plan.world=64", "plan.gpu=h100"]
+    plan += ["precision=auto"]
     code, output, _ = start(*plan)
     assert code == 0 and "decoder, 6,313,357,312 parameters" in output
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB"
