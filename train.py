@@ -11,16 +11,15 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import hydra
-import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from configs.cli import print, run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
-from data.corpus import Loaders, load_data
+from data.corpus import load_data
 from data.loader import prefetch
 from data.objectives import Batch
 from model.checkpoint import name_of, newest_undamaged, write_metadata
@@ -28,10 +27,13 @@ from model.transformer import build_model
 from training import cost, distributed, run_folder
 from training.checkpointer import Checkpointer, TrainState
 from training.distributed import World
+from training.ema import EMA
 from training.evaluate import evaluate, sample
 from training.finetune import starting_point
 from training.log import Log
+from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
+from training.run import Run
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
 from training.step import (
@@ -49,11 +51,11 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
     """Build all that a run needs, and run it; returns its validation loss."""
     run_folder.check_name(config)
     world = distributed.start(config)
-    with run_folder.open_folder(config, world) as run:
-        stored = newest_undamaged(run) if config.resume else None
+    with run_folder.open_folder(config, world) as folder:
+        stored = newest_undamaged(folder) if config.resume else None
 
         # init_from brings a tokenizer and, unless a checkpoint has the weights, a model
-        model, tokenizer = starting_point(config, run, stored is not None)
+        model, tokenizer = starting_point(config, folder, stored is not None)
 
         # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
@@ -73,7 +75,8 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # optimizers; weights, optimizer state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)
-        saver = Checkpointer(run, config.checkpoint.keep, world, model, optimizers)
+        ema = EMA(model, config.ema.decay)
+        saver = Checkpointer(folder, config.checkpoint.keep, world, model, optimizers, ema=ema)
         content = data.content_hash
         state = saver.load(stored, content) if stored else TrainState(dataset=content)
 
@@ -85,42 +88,32 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
-            run_folder.check_disk_space(run, saver.nbytes(), config.checkpoint.keep)
+            run_folder.check_disk_space(folder, saver.nbytes(), config.checkpoint.keep)
             origin = command_line | {"code": run_folder.code_hash()}
             environment = run_folder.environment(world)
-            write_metadata(run, config, origin, data.tokenizer, environment)
-            print(run_folder.describe(run, config, data, model, world, state))
-        log = Log(run, config, world, state, cost.ideal_seconds(config, world, vocab_size))
+            write_metadata(folder, config, origin, data.tokenizer, environment)
+            print(run_folder.describe(folder, config, data, model, world, state))
+        log = Log(folder, config, world, state, cost.ideal_seconds(config, world, vocab_size))
+        run = Run(config, data, world, loss_module, optimizers, ema, state)
         with distributed.catch_signals(), closing(saver), closing(log):
             try:
-                loop(config, world, data, loss_module, train_module, optimizers, state, saver, log)
-                metrics = evaluate(
-                    loss_module, data, world, state.micro_batch_size, watch=log.watch
-                )
+                loop(run, train_module, saver, log)
+                metrics = evaluate(run, watch=log.watch)
                 log.evaluation(state, metrics, full=True)
             except StopRequested:
                 if state.step:
                     saver.finish(state)
                 world.wait()  # torchrun ends all processes once one has exited
-                log.print(f"stopped; to resume: python train.py name={name_of(run)} resume=true")
+                log.print(f"stopped; to resume: python train.py name={name_of(folder)} resume=true")
                 raise
         if world.is_main:
             print(summarize(config, data, saver, state, metrics))
     return metrics["val_loss"]
 
 
-def loop(
-    config: Config,
-    world: World,
-    data: Loaders,
-    loss_module: LossModule,
-    train_module: nn.Module,
-    optimizers: list[Optimizer],
-    state: TrainState,
-    saver: Checkpointer,
-    log: Log,
-) -> None:
+def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> None:
     """Every weight is a function of (seed, step); evaluations, samples and logs only observe."""
+    config, data, world, _, optimizers, ema, state = run
     run_length = RunLength(config.train, data.train)
     schedule = build_schedule(config.schedule, run_length.steps)
     batches = prefetch(
@@ -135,8 +128,7 @@ def loop(
 
     def validate() -> float:
         """The loss of a part of the validation set, always the same."""
-        size = state.micro_batch_size
-        metrics = evaluate(loss_module, data, world, size, config.eval.max_examples)
+        metrics = evaluate(run, config.eval.max_examples)
         log.evaluation(state, metrics)
         return metrics["val_loss"]
 
@@ -156,13 +148,16 @@ def loop(
         state.step += 1
         state.tokens += run_length.tokens_per_step
         state.seconds = result.seconds
-        log.step(state, progress, loss=result.loss, lr=lr, grad_norm=result.grad_norm)
+        ema.update(state.step)
+        log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)
 
         is_best = False
         if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
             is_best = state.record(validate())
         if is_due(config.sample.every):
-            log.sample(state, sample(loss_module, data, world))
+            log.sample(state, sample(run))
+        if config.metrics.names and is_due(config.metrics.every):
+            log.metrics(state, measure(run))
         if is_best or is_due(config.checkpoint.every):
             saver.save(state, is_best)
         if result.stop:
@@ -174,7 +169,7 @@ def loop(
 class StepResult(NamedTuple):
     """The same in all processes."""
 
-    loss: float  # mean over the targets of the step
+    losses: dict[str, float]  # means over the targets of the step
     grad_norm: float  # before clipping
     seconds: float  # of the run until this step, by the clock of the main process
     stop: bool  # one of them has received a signal
@@ -194,14 +189,15 @@ def update(
 
     # the gradient of the mean over all targets, in micro-batches
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count  # stays on the GPU
-    total = torch.zeros((), device=world.device)
+    totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
         with distributed.syncing(train_module, is_last, world):
             with world.precision.autocast():
-                part = train_module(*micro_batch)  # inputs, targets, their number
+                losses = train_module(*micro_batch)  # inputs, targets, their number
             # DDP and FSDP average over the processes; the sum is needed
-            scaler.scale(part * (world.size / count)).backward()
-        total += part.detach()
+            scaler.scale(sum(losses.values()) * (world.size / count)).backward()
+        for name, part in losses.items():
+            totals[name] = totals.get(name, 0.0) + part.detach()
 
     # clip
     for optimizer in optimizers:
@@ -212,14 +208,14 @@ def update(
     # what the host reads, in one exchange: the only wait for a GPU
     seconds = clock if world.is_main else 0.0  # so that the sum is that of the main process
     n_signals = len(distributed.received_signals)
-    sums = world.sum(total, batch.count, norm, seconds, n_signals)
-    total_loss, total_count, total_norm, seconds, n_signals = sums.tolist()
-    loss = total_loss / total_count
+    sums = world.sum(batch.count, norm, seconds, n_signals, *totals.values())
+    total_count, total_norm, seconds, n_signals, *total_losses = sums.tolist()
+    means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
     grad_norm = total_norm / world.size  # all have the same
 
     # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
-    for name, number in (("loss", loss), ("gradient", 0.0 if overflow else grad_norm)):
+    for name, number in (means | {"gradient": 0.0 if overflow else grad_norm}).items():
         if not math.isfinite(number):
             reason = f"step {state.step + 1}: the {name} is not finite ({number})"
             hint = "the weights were not updated; try a lower optimizer.lr"
@@ -231,7 +227,7 @@ def update(
             scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()
-    return StepResult(loss, grad_norm, seconds, stop=n_signals > 0)
+    return StepResult(means, grad_norm, seconds, stop=n_signals > 0)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")

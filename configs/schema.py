@@ -4,7 +4,7 @@ its kind."""
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive
+from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive, Ratio
 
 IGNORE_INDEX = -100  # a target that is not predicted
 Layers = Annotated[int, Bounds(least=1, most=10_000)]
@@ -69,6 +69,17 @@ class LogConfig:
 
 
 @dataclass
+class EMAConfig:
+    decay: Ratio | None
+
+
+@dataclass
+class MetricsConfig:
+    names: list[str]
+    every: Count
+
+
+@dataclass
 class SampleConfig:
     every: Count | None
 
@@ -115,8 +126,10 @@ class Config:
     schedule: dict[str, Any]
     train: TrainConfig
     loss: LossConfig
+    ema: EMAConfig
     plan: PlanConfig
     eval: EvalConfig
+    metrics: MetricsConfig
     checkpoint: CheckpointConfig
     log: LogConfig
     sample: SampleConfig

@@ -272,6 +272,9 @@ def load_run(place: str | Path, which: str = "latest") -> LoadedRun:
     with torch.device("meta"):  # no memory for its weights, which come from the file
         model = build_model(model_config(config["model"]), tokenizer.vocab_size)
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
+    average = checkpoint / "ema.safetensors"
+    if average.exists():  # it is what the run evaluated
+        tensors |= read_tensors(average, dict(model.named_parameters()))
     return LoadedRun(assign_weights(model, tensors).eval(), tokenizer, config, step_of(checkpoint))
 
 

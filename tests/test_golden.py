@@ -65,7 +65,7 @@ def losses(preset):
         seed_step(config.seed, step, 0)
         batch = loaders.train.batch(step)
         result = train.update(module, batch, optimizers, world, config, state, 0.0)
-        found.append(result.loss)
+        found.append(result.losses["loss"])
     return found
 
 

@@ -61,12 +61,16 @@ class Checkpointer:
         world: World,
         model: nn.Module,
         optimizers: list[Optimizer],
+        **others: Any,
     ) -> None:
+        """others: objects that have a state_dict() of tensors, always the same ones."""
         self.run = run
         self.keep = keep
         self.world = world
         self.model = model
         self.optimizers = optimizers
+        self.others = others
+        self.names = {file: named.keys() for file, named in self.tensors().items()}
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.saved = -1  # the newest step
@@ -81,7 +85,11 @@ class Checkpointer:
         start = time.perf_counter()
         self.wait()
         self.world.wait()  # a slow disk of the main process is not a lost process
-        copies = {file: self.copied(tensors) for file, tensors in self.tensors().items()}
+        tensors = self.tensors()
+        if {file: named.keys() for file, named in tensors.items()} != self.names:
+            hint = "such as an optimizer's in its __init__"
+            raise ValueError(f"what is saved must exist before the first step, {hint}")
+        copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
         if self.world.is_main:
             plain = asdict(state) | {"scaler": self.world.scaler.state_dict()}
@@ -91,10 +99,12 @@ class Checkpointer:
 
     def tensors(self) -> dict[str, checkpoint.Tensors]:
         """{file: {name: tensor}} of all that a checkpoint holds."""
-        return {
+        tensors = {
             "model": checkpoint.model_tensors(self.model),
             "optimizer": state_tensors(self.model, self.optimizers),
         }
+        tensors |= {name: other.state_dict() for name, other in self.others.items()}
+        return {file: named for file, named in tensors.items() if named}
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
         """Whole and on the host; of the main process."""

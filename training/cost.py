@@ -35,6 +35,7 @@ class Cost(NamedTuple):
 
     parameters: Counter[str]  # their number, by part
     optimizer: int
+    ema: int
     casts: int  # of the weights, for autocast
     flops: int
     activations: float  # kept for the backward pass
@@ -42,8 +43,8 @@ class Cost(NamedTuple):
 
     @property
     def states(self) -> int:
-        """Weights, gradients and optimizer."""
-        return 8 * self.parameters.total() + self.optimizer
+        """Weights, gradients, optimizer and EMA."""
+        return 8 * self.parameters.total() + self.optimizer + self.ema
 
     def memory(self, rows: int, shards: int) -> float:
         """Of a process that keeps one of `shards` parts of the weights."""
@@ -71,6 +72,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
     return Cost(
         parameters,
         optimizer=sum(tensor.nbytes for tensor in state.values()),
+        ema=4 * parameters.total() if config.ema.decay else 0,
         casts=0 if precision.dtype == torch.float32 else 2 * parameters.total(),
         flops=flops,
         activations=activations,
@@ -154,6 +156,8 @@ def report(config: Config) -> str:
     n = cost.parameters.total()
     parts = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
     states = f"weights and gradients {filesize(8 * n)}, optimizer {filesize(cost.optimizer)}"
+    if cost.ema:
+        states += f", EMA {filesize(cost.ema)}"
     length = config.model.context_length
     lines = [
         f"model       {config.model.kind}, {n:,} parameters at vocab {vocab_size:,}: {parts}",
@@ -161,7 +165,7 @@ def report(config: Config) -> str:
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(cost.activations)} per row",
         *ways_to_fit(config, cost, memory),
-        f"checkpoint  {filesize(4 * n + cost.optimizer)}",
+        f"checkpoint  {filesize(4 * n + cost.optimizer + cost.ema)}",
         *run_lines(config, cost, peak),
     ]
     return "\n".join(lines)

@@ -2,8 +2,7 @@
 there."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -11,34 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from configs.schema import IGNORE_INDEX
-from data.corpus import Loaders
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.generate.decode import generate
 from training.distributed import World
-from training.step import LossModule, mean_loss
+from training.run import Run
+from training.step import micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
 
 def evaluate(
-    module: LossModule,
-    data: Loaders,
-    world: World,
-    micro_batch_size: int,
+    run: Run,
     limit: int | None = None,
     watch: Callable[..., Iterator[Batch]] | None = None,
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
     watch(batches, total) shows how far it is."""
-    model = module.model
+    data, world = run.data, run.world
     split = data.validation
 
     def batches(rank: int = 0, size: int = 1) -> Iterator[Batch]:
         part = islice(split.evaluation(limit), rank, None, size)
         return watch(part, split.n / split.batch_size / size) if watch else part
 
-    loss = mean_loss(module, batches(), micro_batch_size, world)
+    loss = mean_loss(run, batches())
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
     if data.objective == "next_token":
@@ -51,18 +47,34 @@ def evaluate(
         share = (0, 1) if world.parallel == "fsdp" else world.share
         n_correct = 0
         n_predicted = 0
-        with evaluating(module, world):
+        with run.evaluating():
             for batch in batches(*share):
-                correct, predicted = count_correct(model, data.tokenizer, batch, world)
+                correct, predicted = count_correct(run.model, data.tokenizer, batch, world)
                 n_correct += correct
                 n_predicted += predicted
         n_correct, n_predicted = world.sum(n_correct, n_predicted).tolist()
         metrics[name] = n_correct / n_predicted
 
-    if model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
+    if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         shuffled = map(shuffle_sources, split.evaluation())
-        metrics["val_loss_shuffled_source"] = mean_loss(module, shuffled, micro_batch_size, world)
+        metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)
     return metrics
+
+
+def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
+    """Per target of batches that the processes share: plain cross-entropy."""
+    world = run.world
+    losses = []
+    count = 0
+    with run.evaluating():
+        for batch in batches:
+            share = batch.share(*world.share)
+            for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
+                with world.precision.autocast():
+                    losses.append(run.loss_module(*micro_batch)["loss"])
+                count += micro_batch.count
+    total, count = world.sum(torch.stack(losses).cpu().double().sum(), count).tolist()
+    return total / count
 
 
 def shuffle_sources(batch: Batch) -> Batch:
@@ -72,20 +84,6 @@ def shuffle_sources(batch: Batch) -> Batch:
         for name, tensor in batch.inputs.items()
     }
     return batch._replace(inputs=inputs)
-
-
-@contextmanager
-def evaluating(module: Any, world: World) -> Iterator[None]:
-    """In eval mode, for other calls than module(...), such as generate: for these FSDP does not
-    gather the weights by itself."""
-    module.eval()
-    if world.parallel == "fsdp":
-        module.unshard()
-    with torch.no_grad():
-        yield
-    if world.parallel == "fsdp":
-        module.reshard()
-    module.train()
 
 
 def masked_accuracy(
@@ -118,18 +116,18 @@ ACCURACIES: dict[str, tuple[str, Callable[..., tuple[int, int]]]] = {
 }
 
 
-def sample(module: LossModule, data: Loaders, world: World) -> dict[str, str]:
+def sample(run: Run) -> dict[str, str]:
     """A prediction for the first validation example, {name: text}."""
-    batch = next(data.validation.evaluation(1))
-    model = module.model
-    tokenizer = data.tokenizer
+    model = run.model
+    batch = next(run.data.validation.evaluation(1))
+    tokenizer = run.data.tokenizer
 
-    with evaluating(module, world):
-        if "source" in batch.inputs or data.objective == "pairs":
+    with run.evaluating():
+        if "source" in batch.inputs or run.data.objective == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
         [tokens] = batch.inputs["tokens"].tolist()
         if model.kind == "encoder":
-            predicted, targets = predict_masks(model, batch, world)
+            predicted, targets = predict_masks(model, batch, run.world)
             row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}
         else:
             prompt = tokens[:PROMPT_TOKENS]

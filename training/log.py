@@ -22,6 +22,7 @@ from training.checkpointer import TrainState
 from training.distributed import World, stoppable
 from training.plot import draw_run
 
+MAX_PRINTED = 4  # of losses and metrics by name; metrics.jsonl has all
 EVALUATION = {
     "val_loss": "val loss {:.3f}",
     "val_bpb": "{:.3f} bits/byte",
@@ -76,7 +77,12 @@ class Log:
             self.console.print(escape(line, keep="\n"))
 
     def step(
-        self, state: TrainState, progress: float, loss: float, lr: float, grad_norm: float
+        self,
+        state: TrainState,
+        progress: float,
+        losses: dict[str, float],
+        lr: float,
+        grad_norm: float,
     ) -> None:
         self.bar.update(self.task, completed=progress, description=f"step {state.step}")
         if not self.is_main or state.step % self.config.log.every:
@@ -87,15 +93,16 @@ class Log:
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
         parts = [
-            f"step {state.step:>6}  loss {loss:6.3f}  lr {lr:.1e}",
+            f"step {state.step:>6}  loss {losses['loss']:6.3f}",
+            *in_few_words({name: mean for name, mean in losses.items() if name != "loss"}),
+            f"lr {lr:.1e}",
             f"grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s",
             f"elapsed {clock(state.seconds)}  ETA {clock(left)}",
         ]
         if mfu is not None:
             parts.append(f"mfu {mfu:.1%}")
         self.print("  ".join(parts))
-        values = {"loss": loss, "lr": lr, "grad_norm": grad_norm}
-        self.add_row(state, **values, tokens_per_second=speed, mfu=mfu)
+        self.add_row(state, **losses, lr=lr, grad_norm=grad_norm, tokens_per_second=speed, mfu=mfu)
         self.measure_from(state.step)
 
     def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
@@ -107,6 +114,15 @@ class Log:
         if state.step or full:  # the first step should not wait for matplotlib
             with suppress(OSError):
                 draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")
+        self.measure_from(state.step)
+
+    def metrics(self, state: TrainState, values: dict[str, float]) -> None:
+        """Those of metrics.names."""
+        if not self.is_main:
+            return
+        self.add_row(state, **values)
+        for line in in_few_words(values):
+            self.print(f"step {state.step:>6}  {line}")
         self.measure_from(state.step)
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
@@ -147,6 +163,13 @@ class Log:
         if self.wandb:
             with suppress(Exception):  # whatever the service does, the run has ended
                 self.wandb.finish()
+
+
+def in_few_words(values: dict[str, float]) -> list[str]:
+    """One line of them, or none if they are many."""
+    if not 0 < len(values) <= MAX_PRINTED:
+        return []
+    return ["  ".join(f"{name} {value:.4g}" for name, value in values.items())]
 
 
 def clock(seconds: float) -> timedelta:

@@ -17,7 +17,18 @@ from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
-    """Without the wrapper of torch's that would import the compiler at the first step."""
+    """With its state from the start; without the wrapper of torch's that would import the compiler
+    at the first step."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            device = parameter.device if self.defaults["fused"] else "cpu"
+            self.state[parameter] = {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
@@ -77,6 +88,8 @@ def make_muon(
     return [muon, adamw(others, adamw_lr_ratio * lr, beta1, beta2, eps)]
 
 
+# the optimizers have their state from the start, as zeros: so a checkpoint has the same tensors at
+# every step, and a micro-batch is fitted beside them
 OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": make_adamw, "muon": make_muon}
 
 
@@ -84,8 +97,6 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
     for group in groups_of(optimizers):
         group["base_lr"] = group["lr"]
-    for optimizer in optimizers:
-        start_state(optimizer)
     return optimizers
 
 
@@ -100,20 +111,6 @@ def set_lr(optimizers: list[Optimizer], factor: float) -> float:
     for group in groups:
         group["lr"] = group["base_lr"] * factor
     return groups[0]["lr"]
-
-
-def start_state(optimizer: Optimizer) -> None:
-    """Zeros, as torch makes them at the first step: so a checkpoint has the same tensors at every
-    step, and a micro-batch is fitted beside them."""
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        state = optimizer.state[parameter]
-        if isinstance(optimizer, Muon):
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-            continue
-        on_device = optimizer.defaults["fused"]
-        state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
-        state["exp_avg"] = torch.zeros_like(parameter)
-        state["exp_avg_sq"] = torch.zeros_like(parameter)
 
 
 def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:

@@ -22,6 +22,7 @@ from data.tokenizers.train import TOKENIZERS
 from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
 from model.transformer import build_model
 from training.finetune import fine_tuned
+from training.metrics import check_metrics
 from training.optimizer import OPTIMIZERS
 from training.schedule import UNKNOWN_STEPS, build_schedule
 
@@ -31,6 +32,7 @@ FIXED = (
     "tokenizer.",
     "data.",
     "objective.",
+    "ema.",
     "seed",
     "init_from",
     "train.batch_size",
@@ -142,6 +144,7 @@ def check_parts(config: Config) -> None:
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     build_data(config)
+    check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train

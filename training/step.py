@@ -1,7 +1,7 @@
 """What a training step is made of; train.py has the step itself."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,23 +19,41 @@ from model.loss import loss
 from training.distributed import World
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
+OWN_NAMES = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "mfu")
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
 class LossModule(nn.Module):
-    """Maps a batch to its summed loss: the module that is compiled, sharded, and wrapped by DDP."""
+    """Maps a batch to its losses: the module that is compiled, sharded, and wrapped by DDP."""
 
     def __init__(self, model: nn.Module, config: LossConfig) -> None:
         super().__init__()
         self.model: Any = model
         self.options = {"label_smoothing": config.label_smoothing, "z_loss": config.z_loss}
+        self.sources: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
 
-    def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> Tensor:
-        """In eval mode, plain cross-entropy."""
+    def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> dict[str, Tensor]:
+        """{name: sum over the targets}: the cross-entropy, and what modules of the network add to
+        it in their losses(), means over the tokens. In eval mode, plain cross-entropy alone."""
         hidden = self.model.hidden(**inputs)
         options = self.options if self.training else {}
         total, _ = loss(hidden, self.model.head, targets, count, **options)
-        return total
+        losses = {"loss": total}
+        if self.training:
+            for module in self.sources:
+                for name, mean in module.losses().items():
+                    check_loss(name, mean, module)
+                    losses[name] = losses.get(name, 0.0) + count * mean
+        return losses
+
+
+def check_loss(name: str, mean: Tensor, module: nn.Module) -> None:
+    owner = type(module).__name__
+    if name in OWN_NAMES:
+        raise ValueError(f"{owner}.losses() has {name!r}, which is logged already; rename it")
+    if mean.ndim:
+        shape = tuple(mean.shape)
+        raise ValueError(f"{owner}.losses(): {name!r} has shape {shape}; expected a scalar")
 
 
 def recompute_blocks(model: nn.Module) -> None:
@@ -118,28 +136,11 @@ def fit_micro_batch(
 def runs_out_of_memory(module: nn.Module, rows: Batch, world: World) -> bool:
     try:
         with world.precision.autocast():
-            total = module(*rows.to(world.device))
-        total.backward()
+            losses = module(*rows.to(world.device))
+        sum(losses.values()).backward()
     except torch.OutOfMemoryError:
         return True
     finally:
         module.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
     return False
-
-
-@torch.no_grad()
-def mean_loss(module: nn.Module, batches: Iterable[Batch], size: int, world: World) -> float:
-    """Per target of batches that the processes share. In eval mode: without dropout, label
-    smoothing and z-loss."""
-    module.eval()
-    losses = []
-    count = 0
-    for batch in batches:
-        for micro_batch, _ in micro_batches(batch.share(*world.share), size, world.device):
-            with world.precision.autocast():
-                losses.append(module(*micro_batch))
-            count += micro_batch.count
-    module.train()
-    total, count = world.sum(torch.stack(losses).cpu().double().sum(), count).tolist()
-    return total / count

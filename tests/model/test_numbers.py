@@ -90,7 +90,7 @@ def test_a_step_compiles_to_one_graph(preset):
             inputs["source"] = tokens(2, 9 + i)
         count = int((targets != IGNORE_INDEX).sum())
         gradients = [
-            torch.autograd.grad(step(inputs, targets, count), list(net.parameters()))
+            torch.autograd.grad(step(inputs, targets, count)["loss"], list(net.parameters()))
             for step in (compiled, module)
         ]
         torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
@@ -103,13 +103,13 @@ def test_the_blocks_of_a_deep_model_share_a_graph(monkeypatch):
     net, _ = built("gpt2")
     module = LossModule(net, LossConfig(label_smoothing=0.0, z_loss=0.0)).train()
     parameters = list(net.parameters())
-    expected = torch.autograd.grad(module({"tokens": TEXT}, TEXT, TEXT.numel()), parameters)
+    expected = torch.autograd.grad(module({"tokens": TEXT}, TEXT, TEXT.numel())["loss"], parameters)
     graphs, backend = keep_graphs()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     monkeypatch.setattr(step, "MANY_BLOCKS", 2)
     config = SimpleNamespace(compile=True)
     compiled = compile_module(module, config, SimpleNamespace(device=torch.device("cpu")))
-    loss = compiled({"tokens": TEXT}, TEXT, TEXT.numel())
+    loss = compiled({"tokens": TEXT}, TEXT, TEXT.numel())["loss"]
     torch.testing.assert_close(torch.autograd.grad(loss, parameters), expected)
     assert len(graphs) == 1
     compiled.eval()({"tokens": TEXT}, TEXT, TEXT.numel())

@@ -60,8 +60,7 @@ def content(folder):
     logged = read_lines(folder / "metrics.jsonl")
     samples = folder / "samples.jsonl"
     return {
-        "model": weights(folder),
-        "optimizer": (place / "optimizer.safetensors").read_bytes(),
+        "tensors": {path.name: path.read_bytes() for path in place.glob("*.safetensors")},
         "state": {name: value for name, value in state.items() if name not in TIMES},
         "rows": [{k: v for k, v in row.items() if k not in TIMES} for row in logged],
         "samples": samples.read_bytes() if samples.exists() else b"",

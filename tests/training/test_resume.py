@@ -17,7 +17,7 @@ FULL = ["model.dropout=0.1", "train.micro_batch_size=2", "schedule=constant", "s
 FULL += ["checkpoint.every=1", "checkpoint.keep=9", "log.every=1", "sample.every=2", "eval.every=2"]
 KINDS = [
     "model=modern precision=bf16",
-    "model=gpt2 optimizer=adamw precision=fp16",
+    "model=gpt2 optimizer=adamw precision=fp16 ema.decay=0.9",
     "model=t5 eval.every=3",
     "model=bert optimizer=adamw train.patience=2 eval.every=1",
     "model=bart data=synthetic data.size=200",

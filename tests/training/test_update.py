@@ -18,15 +18,17 @@ from tests.parts import ARCHITECTURES, VOCABULARY, names, part, tiny, tokens
 from training import step
 from training.checkpointer import TrainState
 from training.distributed import World
+from training.ema import EMA
+from training.evaluate import mean_loss
 from training.muon import Muon
 from training.optimizer import (
     build_optimizers,
     groups_of,
     set_lr,
-    start_state,
     state_tensors,
 )
-from training.step import LossModule, mean_loss, micro_batches, seed_step
+from training.run import Run
+from training.step import LossModule, micro_batches, seed_step
 
 pytestmark = pytest.mark.quick
 
@@ -62,9 +64,15 @@ def updater(model, optimizers, rows=6, clip=0.0, world=None):
 
     def update(batch):
         everywhere = world or make_world()
-        return train.update(module, batch, optimizers, everywhere, config, state, 0.0)[:2]
+        result = train.update(module, batch, optimizers, everywhere, config, state, 0.0)
+        return result.losses["loss"], result.grad_norm
 
     return update
+
+
+def make_run(module):
+    state = TrainState(micro_batch_size=4)
+    return Run(None, None, make_world(), module, [], EMA(module, None), state)
 
 
 def sgd(model, lr=1.0):
@@ -176,7 +184,7 @@ def test_a_step_stays_on_its_device(preset, optimizer):
     optimizers = build_optimizers(config.optimizer, model)
     module, batch = LossModule(model, config.loss), make_batch(model.kind)
     for rows, _ in micro_batches(batch, 3, torch.device("meta")):
-        module(*rows).backward()
+        module(*rows)["loss"].backward()
     nn.utils.clip_grad_norm_(module.parameters(), 1.0)
     for each in optimizers:
         each.step()
@@ -189,7 +197,7 @@ def test_an_evaluation_is_the_mean_over_targets_without_dropout():
     model = make_model(dropout=0.5)
     module = LossModule(model, LossConfig(0.0, 0.0))
     batches = [make_batch(), make_batch(rows=2, seed=5)]
-    found = mean_loss(module, batches, 4, make_world())
+    found = mean_loss(make_run(module), batches)
     assert module.training and model.training
     model.eval()
     total = sum(cross_entropy(model, batch, "sum").item() for batch in batches)
@@ -207,7 +215,7 @@ def test_smoothing_and_z_loss_are_of_training_alone(monkeypatch):
     monkeypatch.setattr(step, "loss", fake)
     module = LossModule(make_model(), LossConfig(label_smoothing=0.1, z_loss=0.01))
     module(*make_batch())
-    mean_loss(module, [make_batch()], 6, make_world())
+    mean_loss(make_run(module), [make_batch(rows=4)])
     module(*make_batch())
     options = {"label_smoothing": 0.1, "z_loss": 0.01}
     assert given == [options, {}, options]
@@ -241,7 +249,6 @@ def test_muon_agrees_with_torch():
     theirs = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     optimizers = Muon(ours, **options), torch.optim.Muon(theirs, **options)
-    start_state(optimizers[0])
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         for a, b in zip(ours, theirs, strict=True):

@@ -50,7 +50,7 @@ def results(module, batch, precision):
     module.zero_grad()
     with precision.autocast():
         logits = module.model(**batch.inputs)
-        loss = module(*batch)
+        loss = module(*batch)["loss"]
     loss.backward()
     gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
     found = {

@@ -1,0 +1,132 @@
+"""What a module of one's own adds to the loss, metrics of one's own, and an average of the weights."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from configs.schema import LossConfig
+from model.checkpoint import load_run
+from model.feedforward import ACTIVATIONS, FFNS, MLP
+from model.transformer import build_model
+from tests.parts import VOCABULARY, part, tiny
+from tests.training.runs import rows, weights
+from tests.training.test_update import cross_entropy, make_batch, make_run, sgd, updater
+from training.evaluate import mean_loss
+from training.metrics import METRICS
+from training.optimizer import OPTIMIZERS
+from training.step import LossModule
+
+OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
+
+
+class Own(MLP):
+    """Its outputs should be small."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.mean = y.square().mean()
+        return y
+
+    def losses(self):
+        return {"size": 0.5 * self.mean}
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch):
+    monkeypatch.setitem(FFNS, "own", partial(Own, activation=ACTIVATIONS["relu"], gated=False))
+
+
+def make_model():
+    return build_model(tiny(ffn=part("ffn", "relu", kind="own")), VOCABULARY, seed=3).double()
+
+
+def test_it_is_weighted_by_the_targets_of_each_micro_batch():
+    model, batch = make_model(), make_batch()
+    parts = [batch.rows(0, 4), batch.rows(4, 6)]
+    own = [block.ffn for block in model.stack.blocks]
+    sums = [
+        cross_entropy(model, rows, "sum") + rows.count * sum(ffn.losses()["size"] for ffn in own)
+        for rows in parts
+    ]
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    gradients = torch.autograd.grad(sum(sums) / batch.count, list(model.parameters()))
+    updater(model, sgd(model), rows=4)(batch)
+    for parameter, old, gradient in zip(model.parameters(), before, gradients, strict=True):
+        assert torch.allclose(parameter, old - gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_a_validation_loss_has_none_of_it():
+    model, batch = make_model(), make_batch()
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    found = mean_loss(make_run(module), [batch])
+    assert found == pytest.approx(cross_entropy(model, batch).item(), rel=1e-9)
+    assert module(*batch)["size"] > 0 and "size" not in module.eval()(*batch)
+
+
+def test_a_run_logs_it_by_its_name(start):
+    code, output, errors = start(*OWN, "name=own", "train.micro_batch_size=2")
+    assert code == 0 and " size " in output, errors
+    logged = rows(Path("runs/own"), "loss", "size")
+    assert len(logged) == 4 and logged[-1][1] > 0, "the last maps are zero at first"
+
+
+@pytest.mark.parametrize(
+    ("losses", "sentence"),
+    [
+        ({"size": torch.ones(2)}, r"Own.losses\(\): 'size' has shape \(2,\); expected a scalar"),
+        ({"lr": torch.tensor(1.0)}, "'lr', which is logged already"),
+        ({"size": torch.tensor(torch.inf)}, "step 1: the size is not finite"),
+    ],
+)
+def test_what_is_no_loss_is_refused(start, monkeypatch, losses, sentence):
+    monkeypatch.setattr(Own, "losses", lambda self: losses)
+    code, _, errors = start(*OWN)
+    assert code in (2, 5) and re.search(f"error: .*{sentence}", errors), errors
+
+
+def test_a_metric_of_ones_own(run, monkeypatch):
+    """It sees the model in eval mode, without dropout, and changes no weight."""
+
+    def own(run):
+        assert not run.model.training and not torch.is_grad_enabled()
+        return {"own": float(run.state.step)}
+
+    monkeypatch.setitem(METRICS, "own", own)
+    options = ["metrics.names=[own,residual_rms]", "metrics.every=2", "model.dropout=0.1"]
+    folder = run(*options)
+    assert rows(folder, "step", "own") == [(2, 2.0), (4, 4.0)]
+    assert [value > 0 for (value,) in rows(folder, "residual_rms/1")] == [True, True]
+    assert weights(folder) == weights(run("model.dropout=0.1"))
+
+
+def test_the_average_of_the_weights(run):
+    """It follows the weights at its own pace, and is what is evaluated and loaded."""
+    options = ["ema.decay=0.6", "eval.every=1", "eval.max_examples=99", "checkpoint.keep=9"]
+    folder = run(*options, "checkpoint.every=1")
+    places = [folder / f"checkpoints/step-{step:08}" for step in range(1, 5)]
+    average = load_file(places[0] / "ema.safetensors")
+    for step, place in enumerate(places[1:], 2):
+        trained = load_file(place / "model.safetensors")
+        stored = load_file(place / "ema.safetensors")
+        decay = min(0.6, step / (step + 10))
+        for name, weight in average.items():
+            average[name] = weight.lerp(trained[name], 1 - decay)
+            assert torch.allclose(stored[name], average[name], atol=1e-7), name
+    loaded = load_run(folder).model.state_dict()
+    assert all(torch.equal(loaded[name], stored[name]) for name in stored)
+    assert rows(folder, "val_loss") != rows(run(*options[1:]), "val_loss")
+
+
+def test_state_that_appears_later_is_refused(start, monkeypatch):
+    """A run that resumes would have no place for it."""
+
+    def lazy(model, lr, beta1, beta2, eps, weight_decay):
+        return [torch.optim.SGD(model.parameters(), lr, momentum=0.9)]
+
+    monkeypatch.setitem(OPTIMIZERS, "adamw", lazy)
+    code, _, errors = start("optimizer=adamw")
+    assert code == 2 and "must exist before the first step, such as an optimizer's" in errors

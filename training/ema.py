@@ -1,0 +1,47 @@
+"""EMA: an exponential moving average of the weights, which is evaluated and sampled from."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from training.distributed import local
+
+
+class EMA:
+    """Without a decay, it holds nothing and changes nothing."""
+
+    def __init__(self, model: nn.Module, decay: float | None) -> None:
+        self.decay = decay
+        self.weights = dict(model.named_parameters()) if decay else {}
+        self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.average
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """After a step. The first steps count less, for they are far from the last."""
+        if not self.decay:
+            return
+        decay = min(self.decay, step / (step + 10))
+        averages = [local(average) for average in self.average.values()]
+        weights = [local(weight) for weight in self.weights.values()]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the average as its weights."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        for name, weight in self.weights.items():
+            trained = weight.detach().clone()
+            weight.copy_(self.average[name])
+            self.average[name].copy_(trained)

@@ -1,0 +1,42 @@
+"""Metrics: what a run measures of its model besides losses, every metrics.every steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from model.block import blocks_of
+from training.run import Run
+
+
+def measure(run: Run) -> dict[str, float]:
+    """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
+    values: dict[str, float] = {}
+    with run.evaluating(), run.world.precision.autocast():
+        for name in run.config.metrics.names:
+            values |= METRICS[name](run)
+    return values
+
+
+def residual_rms(run: Run) -> dict[str, float]:
+    """Of the hidden states after each block, for one validation example."""
+    values: dict[str, float] = {}
+
+    def note(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values[f"residual_rms/{len(values)}"] = output.float().square().mean().sqrt().item()
+
+    batch = next(run.data.validation.evaluation(1)).to(run.world.device)
+    hooks = [block.register_forward_hook(note) for block in blocks_of(run.model)]
+    run.model.hidden(**batch.inputs)
+    for hook in hooks:
+        hook.remove()
+    return values
+
+
+METRICS: dict[str, Callable[[Run], dict[str, float]]] = {"residual_rms": residual_rms}
+
+
+def check_metrics(names: list[str]) -> None:
+    for name in names:
+        if name not in METRICS:
+            raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
