@@ -20,6 +20,8 @@ LEGEND = {
     "L": "MLA latent dimension, kv_lora_rank",
     "K": "what MLA caches per token, L + R",
     "F": "feed-forward dimension, d_ff",
+    "X": "experts",
+    "M": "tokens sent to experts, each to top_k: B * T * top_k",
     "N": "positions with a target",
     "V": "vocabulary size",
     "1": "singleton (broadcast) axis",

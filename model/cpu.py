@@ -122,7 +122,7 @@ def pack_linears(model: nn.Module) -> None:
 
     for parent in list(model.modules()):
         for name, module in parent.named_children():
-            if type(module) is nn.Linear:
+            if type(module) is nn.Linear and module.weight.ndim == 2:
                 setattr(parent, name, PackedLinear(module))
 
 

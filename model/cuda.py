@@ -10,11 +10,24 @@ from torch import Tensor, nn
 
 def can_replay(model: nn.Module) -> bool:
     """Whether decoding replays a CUDA graph, which belongs to one GPU and reads weights where they
-    are: they must be frozen by model.requires_grad_(False)."""
+    are: they must be frozen by model.requires_grad_(False), and experts must not wait for the
+    host."""
     return all(
-        p.is_cuda and p.get_device() == torch.cuda.current_device() and not p.requires_grad
+        p.is_cuda
+        and p.get_device() == torch.cuda.current_device()
+        and not p.requires_grad
+        and (p.ndim < 3 or has_grouped_mm(p))
         for p in model.parameters()
     )
+
+
+def has_grouped_mm(weight: Tensor) -> bool:
+    """Whether F.grouped_mm is one kernel for all these matrices. In torch 2.11 to 2.15 it is so in
+    bf16 on Hopper, for rows of a multiple of 16 bytes; elsewhere it waits for the host."""
+    if not weight.is_cuda or weight.dtype is not torch.bfloat16:
+        return False
+    is_hopper = torch.cuda.get_device_properties(weight.device).major == 9
+    return is_hopper and all(width % 8 == 0 for width in weight.shape[1:])
 
 
 def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -59,7 +60,8 @@ ACTIVATIONS: dict[str, Activation] = {
 PLAIN = ("relu", "relu2", "gelu", "gelu_tanh")
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
-FFNS = {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN}
+FFNS: dict[str, Any] = {}  # moe.py has one more
+FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN}
 FFNS |= {
     kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()
 }

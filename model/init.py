@@ -54,14 +54,16 @@ def initialize_weights(model: Any, scheme: str) -> None:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding)
     }
-    n_residual_writes = Counter(name.split(".")[0] for name in matrices if name.endswith(".out"))
+    # by stack, "blocks", number and sub-layer: all experts of one write together
+    writers = {tuple(name.split(".")[:4]) for name in matrices if name.endswith(".out")}
+    n_residual_writes = Counter(stack for stack, *_ in writers)
 
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
         std = std_rule(name, matrix, model, stds)
         if isinstance(std, str):
-            std = RULES[std](matrix.weight.shape, n_residual_writes[name.split(".")[0]])
+            std = RULES[std](matrix.weight.shape[-2:], n_residual_writes[name.split(".")[0]])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)

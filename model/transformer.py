@@ -16,8 +16,8 @@ from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
 from model.cache import KVCache, LayerCache
 from model.embedding import Embedding, Head
-from model.feedforward import FFNS
 from model.init import initialize_weights
+from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import POSITIONS, Position
 

@@ -20,7 +20,9 @@ FOLDERS = ("configs", "data", "model", "training")  # each imports only itself a
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding
-NETWORK = "transformer block attention attend cache position norm feedforward embedding init loss"
+NETWORK = (
+    "transformer block attention attend cache position norm feedforward moe embedding init loss"
+)
 CORE = {f"model.{name}" for name in [*NETWORK.split(), "linear", "cpu", "cuda", "inference"]}
 CORE |= {"model", "configs.registry", "configs.schema", "model.generate"}
 CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}

@@ -14,6 +14,7 @@ from configs.cli import warn
 from configs.schema import Config
 from data.disk import filesize
 from model.loss import GPU_CHUNK
+from model.moe import count_parameters
 from model.precision import PEAKS, Precision, choose_device, choose_precision
 from model.transformer import build_model
 from training.distributed import World
@@ -34,6 +35,7 @@ class Cost(NamedTuple):
     """Of the weights, and of one row of a batch; sizes in bytes."""
 
     parameters: Counter[str]  # their number, by part
+    size: str  # in words: parameters in all, and active ones
     optimizer: int
     ema: int
     casts: int  # of the weights, for autocast
@@ -71,6 +73,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
 
     return Cost(
         parameters,
+        size=count_parameters(model),
         optimizer=sum(tensor.nbytes for tensor in state.values()),
         ema=4 * parameters.total() if config.ema.decay else 0,
         casts=0 if precision.dtype == torch.float32 else 2 * parameters.total(),
@@ -160,7 +163,7 @@ def report(config: Config) -> str:
         states += f", EMA {filesize(cost.ema)}"
     length = config.model.context_length
     lines = [
-        f"model       {config.model.kind}, {n:,} parameters at vocab {vocab_size:,}: {parts}",
+        f"model       {config.model.kind}, {cost.size} at vocab {vocab_size:,}: {parts}",
         f"step        {train.batch_size:,} rows of up to {length:,} tokens",
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(cost.activations)} per row",

@@ -1,6 +1,8 @@
 """Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Unlike torch.optim.Muon, its
-base, it updates several matrices of one shape together: fewer kernels, which is faster on a GPU."""
+base, it updates several matrices of one shape together: fewer kernels, which is faster on a GPU.
+A parameter may be a stack of matrices."""
 
+import math
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -28,12 +30,13 @@ class Muon(Eager, torch.optim.Muon):
             matrices.sort(key=lambda p: p.shape)
             for _, same_shape in groupby(matrices, key=lambda p: p.shape):
                 params = list(same_shape)
-                for start in range(0, len(params), AT_ONCE):
-                    self.update(params[start : start + AT_ONCE], group)
+                at_once = max(1, AT_ONCE // math.prod(params[0].shape[:-2]))
+                for start in range(0, len(params), at_once):
+                    self.update(params[start : start + at_once], group)
 
     def update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         """Nesterov momentum, orthogonalized."""
-        n_rows, n_columns = params[0].shape
+        n_rows, n_columns = params[0].shape[-2:]
         gradients = [local(p.grad) for p in params]
         buffers = [local(self.state[p]["momentum_buffer"]) for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
@@ -55,7 +58,9 @@ def newton_schulz(x: Tensor, group: dict[str, Any]) -> Tensor:
     """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to
     1."""
     a, b, c = group["ns_coefficients"]
+    shape = x.shape
     dtype = x.dtype
+    x = x.flatten(0, -3)
     is_tall = x.shape[-2] > x.shape[-1]
     x = (x.mT if is_tall else x).to(matmul_dtype(x.device.type))
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
@@ -63,7 +68,7 @@ def newton_schulz(x: Tensor, group: dict[str, Any]) -> Tensor:
         square = x @ x.mT
         square = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, square, x, beta=a)
-    return (x.mT if is_tall else x).to(dtype)
+    return (x.mT if is_tall else x).to(dtype).view(shape)
 
 
 @cache

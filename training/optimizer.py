@@ -77,11 +77,14 @@ def make_muon(
     # all of Muon's updates are of one size, too large for queries that are initialized smaller:
     # T5's, whose scores are not divided by sqrt(head_dim)
     scales = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
+    flat = [m for m in hidden if m.ndim == 2]  # torch's constructor takes no others
     groups: list[dict[str, Any]] = [
-        {"params": [m for m in hidden if scales.get(m, 1.0) == scale], "lr": lr * scale}
+        {"params": [m for m in flat if scales.get(m, 1.0) == scale], "lr": lr * scale}
         for scale in dict.fromkeys([1.0, *scales.values()])
     ]
     muon = Muon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    if stacks := [m for m in hidden if m.ndim > 2]:
+        muon.add_param_group({"params": stacks})
 
     embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr
     others: list[dict[str, Any]] = [{"params": embeddings, "lr": embedding_lr}, {"params": rest}]

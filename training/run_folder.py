@@ -24,6 +24,7 @@ from configs.schema import Config
 from data.corpus import Loaders
 from data.disk import filesize, sync_folder
 from model.checkpoint import RUNS, clean_up, list_checkpoints
+from model.moe import count_parameters
 from training.checkpointer import TrainState
 from training.distributed import World
 from training.schedule import RunLength
@@ -146,7 +147,6 @@ def describe(
     precision, train = world.precision, data.train
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = "pairs" if data.objective == "pairs" else "sequences"
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
     vocab_size = data.tokenizer.vocab_size
     run_length = RunLength(config.train, train)
     begin = f", resuming from step {state.step:,}" if state.step else ""
@@ -165,7 +165,7 @@ def describe(
     lines = [
         f"run         {run}{begin}",
         f"device      {precision.device}, {dtype}: {precision.reason}",
-        f"model       {config.model.kind}, {n_parameters:,} parameters",
+        f"model       {config.model.kind}, {count_parameters(model)}",
         f"data        {train.part.n_tokens:,} tokens, {train.n:,} {examples}; for validation "
         f"{data.validation.n:,}, all of them at the end",
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",

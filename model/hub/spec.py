@@ -112,7 +112,7 @@ def closed_options(part: Any) -> dict[str, Any]:
             "v_head_dim": part.v_head_dim,
             "scale": None if part.scale == part.head_dim**-0.5 else part.scale,
         }
-    raise HubError(f"no class of transformers has {kind.__name__}, a part of your own")
+    raise HubError(f"no supported class of transformers has {kind.__name__}")
 
 
 def config_from_spec(spec: Spec) -> ModelConfig:

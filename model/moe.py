@@ -1,0 +1,119 @@
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks."""
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from configs.registry import Count, Natural, NonNegative, build
+from model.cuda import has_grouped_mm
+from model.feedforward import FFNS
+
+
+def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
+    """The first counts[0] rows by the first matrix of a stack, the next counts[1] by the second, and
+    so on."""
+    stack = linear.weight.type_as(rows)
+    if has_grouped_mm(stack):
+        return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
+
+    # fake tensors, of a dry run, have no values
+    has_values = type(counts) is Tensor and not counts.is_meta
+    groups = rows.split(counts.tolist()) if has_values else rows.tensor_split(len(counts))
+    return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
+
+
+class MixtureOfExperts(nn.Module):
+    """The sum of top_k of n_experts MLPs, weighted by the router's probabilities of these, and of
+    n_shared more, which all tokens pass (arxiv.org/abs/2401.04088, arxiv.org/abs/2401.06066). The
+    weights are scaled to sum to 1, but not with top_k=1: the router would learn nothing. An expert
+    takes any number of tokens, so that none is dropped and none depends on other rows."""
+
+    def __init__(
+        self,
+        d_model: int,
+        n_experts: Count,
+        top_k: Count,
+        n_shared: Natural,
+        balance_loss: NonNegative,
+        expert: dict[str, Any],
+    ):
+        super().__init__()
+        if top_k > n_experts:
+            raise ValueError(f"top_k ({top_k}) must be at most n_experts ({n_experts})")
+        self.top_k = top_k
+        self.balance_loss = balance_loss
+        make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
+        self.router = nn.Linear(d_model, n_experts, bias=False)
+        self.experts = make_mlp(expert)  # each weight is a stack of theirs
+        for linear in self.experts.children():
+            linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
+        wide = {"d_ff": n_shared * self.experts.d_ff, "expansion": None}
+        self.shared = make_mlp(expert | wide) if n_shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits_BTX = self.router(x)
+        exact = torch.promote_types(logits_BTX.dtype, torch.float32)
+        probs_BTX = logits_BTX.softmax(-1, dtype=exact)
+        weights, chosen = probs_BTX.topk(self.top_k)
+        if self.top_k > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+
+        # rows sorted by expert, under autocast in the dtype of matmuls, as the logits are
+        expert, order = chosen.flatten().sort(stable=True)
+        counts_X = F.one_hot(expert, probs_BTX.shape[-1]).sum(0)
+        token = order // self.top_k
+        rows_MC = x.flatten(0, 1).type_as(logits_BTX).index_select(0, token)
+        y_MC = self.run_experts(rows_MC, counts_X) * weights.flatten()[order, None]
+
+        added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
+        added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
+        # last: a block that is recomputed ends before it, and keeps no second graph
+        self.load_X = counts_X / counts_X.sum() * len(counts_X)
+        self.probability_X = probs_BTX.mean((0, 1))
+        return added
+
+    def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
+        experts = self.experts
+        multiply = partial(multiply_groups, counts=counts)
+        hidden = multiply(rows, experts.up)
+        if experts.gate is None:
+            hidden = experts.activation(hidden)
+        else:
+            hidden = experts.activation(multiply(rows, experts.gate)) * hidden
+        return multiply(hidden, experts.out)
+
+    def losses(self) -> dict[str, Tensor]:
+        """The factor, if all experts are used alike (arxiv.org/abs/2101.03961). A mean over a
+        micro-batch: it depends on their size, not on how many processes share them. Padding
+        counts, for no mask comes here."""
+        if not self.balance_loss:
+            return {}
+        return {"balance": self.balance_loss * (self.load_X * self.probability_X).sum()}
+
+
+def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
+    return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
+
+
+def expert_load(model: nn.Module) -> dict[str, float]:
+    """Tokens of the busiest expert of all layers in the latest forward pass, relative to the mean
+    of its layer: 1 is balanced."""
+    loads = [moe.load_X.max().item() for moe in mixtures_of(model)]
+    return {"expert_load": max(loads)} if loads else {}
+
+
+def count_parameters(model: nn.Module) -> str:
+    """In words; with those that are active for a token, if these are fewer."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    active = total
+    for moe in mixtures_of(model):
+        for stack in moe.experts.parameters():
+            active -= stack.numel() // len(stack) * (len(stack) - moe.top_k)
+    return f"{total:,} parameters" + (f", {active:,} active" if active < total else "")
+
+
+MLPS = dict(FFNS)
+FFNS["moe"] = MixtureOfExperts

@@ -1,0 +1,98 @@
+"""Mixture of experts: its formula and its properties, and what the rest knows of it."""
+
+import pytest
+import torch
+
+from configs.compose import compose
+from model.moe import MixtureOfExperts, expert_load
+from model.transformer import build_model
+from tests.model.helpers import assert_same, randn, randomize
+from tests.model.test_grid import check
+from tests.parts import ARCHITECTURES, part, tiny
+from tests.training.test_cost import FP32
+from training.cost import count
+from training.muon import Muon
+from training.optimizer import start_state
+
+MOE = part("ffn", "moe")
+GATED = MOE["expert"] | {"kind": "swiglu", "expansion": None, "d_ff": 7}
+every_variant = pytest.mark.parametrize(
+    "options", [{}, {"top_k": 1}, {"n_shared": 2, "expert": GATED}]
+)
+
+
+def make_moe(**options):
+    options = MOE | options
+    del options["kind"]
+    return randomize(MixtureOfExperts(6, **options))
+
+
+@every_variant
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_properties(architecture, options):
+    check(tiny(architecture, ffn=MOE | options))
+
+
+@every_variant
+def test_formula(options):
+    """Every expert computes every token, and only the chosen ones count."""
+    net = make_moe(**options)
+    x = randn(2, 9, 6)
+    probs = (x @ net.router.weight.T).softmax(-1)
+    weights = probs * (probs >= probs.topk(net.top_k).values[..., -1:])
+    if net.top_k > 1:
+        weights = weights / weights.sum(-1, keepdim=True)
+    expected = 0 if net.shared is None else net.shared(x)
+    actual = net(x)
+    stacks = {name: stack.data for name, stack in net.experts.named_parameters()}
+    for i, weight in enumerate(weights.movedim(-1, 0)):
+        matrices = {name: stack[i] for name, stack in stacks.items()}
+        own = torch.func.functional_call(net.experts, matrices, x)
+        expected = expected + weight[..., None] * own
+    assert_same(actual, expected)
+
+
+def test_balance_and_load():
+    net = make_moe(balance_loss=0.5)
+    x = randn(4, 50, 6)
+    probs = (x @ net.router.weight.T).softmax(-1)
+    fractions = torch.zeros_like(probs).scatter(-1, probs.topk(2).indices, 0.5).mean((0, 1))
+    net(x)
+    loss = net.losses()["balance"]
+    assert loss.item() == pytest.approx((4 * fractions @ probs.mean((0, 1))).item())
+    loss.backward()
+    assert net.router.weight.grad.any()
+    assert expert_load(net) == {"expert_load": pytest.approx(8 * fractions.max().item())}
+    assert make_moe(balance_loss=0.0).losses() == {}
+
+
+def test_all_experts_of_a_layer_are_initialized_as_one_write():
+    net = build_model(tiny(d_model=256, init="gpt2", ffn=MOE | {"n_shared": 1}), 23)
+    assert net.stack.blocks[1].ffn.experts.out.weight.std().item() == pytest.approx(0.01, rel=0.05)
+    net = build_model(tiny(d_model=256, init="vaswani", ffn=MOE), 23)
+    std = net.stack.blocks[1].ffn.experts.up.weight.std().item()
+    assert std == pytest.approx((2 / 768) ** 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 24), (9, 24, 8)])
+def test_muon_updates_each_matrix_of_a_stack(shape):
+    stack = randn(2, *shape).float()
+    matrices = [weight.clone() for weight in stack[0]]
+    for params, gradients in (([stack[0]], [stack[1]]), (matrices, stack[1])):
+        optimizer = Muon(matrices, lr=0.1, weight_decay=0.1)
+        optimizer.param_groups[0]["params"] = params
+        start_state(optimizer)
+        for parameter, gradient in zip(params, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    torch.testing.assert_close(stack[0], torch.stack(matrices), rtol=0, atol=1e-3)
+
+
+def test_the_plan_counts_what_is_active():
+    """As many parameters as the default: two of eight experts, each half as wide."""
+    plain, routed = (count(compose(["size=tiny", *ffn]), FP32, 256) for ffn in ([], ["ffn=moe"]))
+    router = 2 * 8 * 64
+    active = plain.parameters.total() + router
+    total = active + 6 * 2 * 2 * 64 * 128
+    assert routed.size == f"{total:,} parameters, {active:,} active"
+    assert routed.flops - plain.flops == 6 * 128 * router
