@@ -53,6 +53,7 @@ class Attention(nn.Module):
     scale: float
     dropout: float
     sliding_window: int | None = None
+    sinks: int | None = None
     logit_softcap: float | None = None
 
     def attend(self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask) -> Tensor:
@@ -86,6 +87,7 @@ class MultiHeadAttention(Attention):
         qk_norm: Literal["none", "head", "full"] = "none",
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
+        sinks: Count | None = None,
         scale: Positive | None = None,
         norm: MakeNorm = RMSNorm,
         dropout: float = 0.0,
@@ -93,6 +95,8 @@ class MultiHeadAttention(Attention):
         super().__init__()
         if memory is not None and sliding_window is not None:
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
+        if sinks is not None and sliding_window is None:
+            raise ValueError("sinks are tokens behind a window: set sliding_window, too")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(
@@ -108,6 +112,7 @@ class MultiHeadAttention(Attention):
         self.query_size = self.head_dim**-0.5 / self.scale  # T5's scale of 1 needs smaller queries
         self.logit_softcap = logit_softcap
         self.sliding_window = sliding_window
+        self.sinks = sinks
         self.dropout = dropout
 
         key_width, value_width = memory or (d_model, d_model)
