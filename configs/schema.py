@@ -1,7 +1,7 @@
-"""Schema: the config as typed data. Defaults live in the YAML files alone; a part is a dict with
-its kind."""
+"""Schema: the config as typed data. Defaults live in the YAML files, and here for what older runs
+lack; a part is a dict with its kind."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive, Ratio
@@ -36,6 +36,8 @@ class ModelConfig:
     head: dict[str, Any]
     encoder: EncoderSizes
     init: str
+    layers: list[str] | None = None
+    layer_kinds: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

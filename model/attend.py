@@ -40,6 +40,7 @@ def make_mask(
     *,
     causal: bool,
     sliding_window: int | None = None,
+    sinks: int | None = None,
     visible: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Mask:
@@ -47,7 +48,8 @@ def make_mask(
     padding and a cache may place tokens anywhere.
 
     sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
-    each side. visible: (B, S), false where a key is padding.
+    each side. sinks: so many of the first tokens stay visible behind the window
+    (arxiv.org/abs/2309.17453). visible: (B, S), false where a key is padding.
     """
     if sliding_window is None and visible is None:
         if not causal:
@@ -63,7 +65,10 @@ def make_mask(
 
     if sliding_window is not None:
         farthest = sliding_window - 1 if causal else sliding_window // 2
-        allowed_B1TS = allowed_B1TS & (distance_B1TS <= farthest)
+        near_B1TS = distance_B1TS <= farthest
+        if sinks is not None:
+            near_B1TS = near_B1TS | (k_pos < sinks)[:, None, None, :]
+        allowed_B1TS = allowed_B1TS & near_B1TS
 
     if visible is not None:
         # padding sees itself, so that no row of weights is empty

@@ -32,6 +32,18 @@ def default_head_dim(d_model: int, n_heads: int) -> int:
     return d_model // n_heads
 
 
+class FullNorm(nn.Module):
+    """One norm over the width of all heads, as in OLMo 2 (arxiv.org/abs/2501.00656)."""
+
+    def __init__(self, norm: MakeNorm, n_heads: int, head_dim: int):
+        super().__init__()
+        self.n_heads = n_heads
+        self.norm = norm(n_heads * head_dim)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return split(self.norm(merge(heads)), self.n_heads)
+
+
 class Attention(nn.Module):
     """Base of all kinds, which set these sizes."""
 
@@ -41,6 +53,7 @@ class Attention(nn.Module):
     scale: float
     dropout: float
     sliding_window: int | None = None
+    sinks: int | None = None
     logit_softcap: float | None = None
 
     def attend(self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask) -> Tensor:
@@ -71,9 +84,10 @@ class MultiHeadAttention(Attention):
         v_head_dim: Count | None = None,
         bias: bool = False,
         o_bias: bool = False,
-        qk_norm: Literal["none", "head"] = "none",
+        qk_norm: Literal["none", "head", "full"] = "none",
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
+        sinks: Count | None = None,
         scale: Positive | None = None,
         norm: MakeNorm = RMSNorm,
         dropout: float = 0.0,
@@ -81,6 +95,8 @@ class MultiHeadAttention(Attention):
         super().__init__()
         if memory is not None and sliding_window is not None:
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
+        if sinks is not None and sliding_window is None:
+            raise ValueError("sinks are tokens behind a window: set sliding_window, too")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(
@@ -96,6 +112,7 @@ class MultiHeadAttention(Attention):
         self.query_size = self.head_dim**-0.5 / self.scale  # T5's scale of 1 needs smaller queries
         self.logit_softcap = logit_softcap
         self.sliding_window = sliding_window
+        self.sinks = sinks
         self.dropout = dropout
 
         key_width, value_width = memory or (d_model, d_model)
@@ -106,6 +123,9 @@ class MultiHeadAttention(Attention):
         head_norm: MakeNorm = norm if qk_norm == "head" else nn.Identity
         self.query_norm = head_norm(self.head_dim)
         self.key_norm = head_norm(self.head_dim)
+        if qk_norm == "full":
+            self.query_norm = FullNorm(norm, n_heads, self.head_dim)
+            self.key_norm = FullNorm(norm, self.n_groups, self.head_dim)
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=o_bias)
 
     def forward(

@@ -85,6 +85,17 @@ class PostNormBlock(Block):
         return x
 
 
+class Olmo2Block(Block):
+    """Only the outputs of sub-layers are normalized (arxiv.org/abs/2501.00656)."""
+
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
+        x = x + self.drop(self.attention_norm(self.self_attend(x, context, cache)))
+        if self.cross is not None:
+            x = x + self.drop(self.cross_norm(self.cross_attend(x, context, cache)))
+        x = x + self.drop(self.ffn_norm(self.ffn(x)))
+        return x
+
+
 class SandwichBlock(Block):
     """Pre-norm, with another norm on each sub-layer's output (arxiv.org/abs/2105.13290)."""
 
@@ -117,9 +128,26 @@ class ParallelBlock(Block):
         return x
 
 
+class ParallelSharedBlock(Block):
+    """All sub-layers read the same normalized input: one norm, as in GPT-J, Phi and Cohere."""
+
+    def make_norms(self, norm: MakeNorm) -> None:
+        self.norm = norm()
+
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
+        normed = self.norm(x)
+        added = self.self_attend(normed, context, cache) + self.ffn(normed)
+        if self.cross is not None:
+            added = added + self.cross_attend(normed, context, cache)
+        x = x + self.drop(added)
+        return x
+
+
 BLOCKS = {
     "pre": PreNormBlock,
     "post": PostNormBlock,
+    "olmo2": Olmo2Block,
     "sandwich": SandwichBlock,
     "parallel": ParallelBlock,
+    "parallel_shared": ParallelSharedBlock,
 }

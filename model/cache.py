@@ -12,10 +12,14 @@ class KVCache:
     It grows with each append. Or, once `slot` is set, it is fixed: it stores one token at a time
     there, and returns whole buffers, in which a mask must hide the slots that are empty. All shapes
     and places then stay the same, as a CUDA graph needs.
+
+    With a window it is a ring, in which the newest tokens replace the oldest: slot t is stored at
+    t % size.
     """
 
-    def __init__(self, size: int = 0):  # 0: as long as the first append
-        self.size = size
+    def __init__(self, size: int = 0, window: int | None = None):  # 0: as long as the first append
+        self.is_ring = window is not None and window < size
+        self.size = window if window is not None and self.is_ring else size
         self.length = 0
         self.buffers: list[Tensor] = []
         self.slot: Tensor | None = None  # (1,), shared by all layers
@@ -23,8 +27,9 @@ class KVCache:
     def append(self, *new: Tensor) -> list[Tensor]:
         """Store the new tensors, and return all that is stored."""
         if self.slot is not None:
+            place = self.slot % self.size if self.is_ring else self.slot
             for buffer, n in zip(self.buffers, new, strict=True):
-                buffer.index_copy_(-2, self.slot, n)
+                buffer.index_copy_(-2, place, n)
             return self.buffers
 
         end = self.length + new[0].shape[-2]
@@ -32,6 +37,8 @@ class KVCache:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
 
+        if self.is_ring:
+            return self.append_to_ring(end, new)
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
         for buffer, n in zip(self.buffers, new, strict=True):
@@ -39,30 +46,60 @@ class KVCache:
         self.length = end
         return self.read()
 
+    def append_to_ring(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
+        """Of several new tokens, the first ones see tokens that the last ones replace."""
+        pairs = zip(self.read(), new, strict=True)
+        is_one = end == self.length + 1
+        both = [] if is_one else [torch.cat(pair, -2) for pair in pairs]
+        first = max(self.length, end - self.size)
+        places = torch.arange(first, end, device=new[0].device) % self.size
+        for buffer, n in zip(self.buffers, new, strict=True):
+            buffer[..., places, :] = n[..., first - end :, :]
+        self.length = end
+        return both or self.read()
+
     def slots(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The slots of n new tokens, and all that an append will return."""
         if self.slot is not None:
-            return self.slot, torch.arange(self.size, device=device)
+            places = torch.arange(self.size, device=device)
+            return self.slot, self.slots_at(places, self.slot) if self.is_ring else places
         slots = torch.arange(self.length + n, device=device)
-        return slots[self.length :], slots
+        new = slots[self.length :]
+        if not self.is_ring:
+            return new, slots
+        if n == 1:
+            return new, self.slots_at(slots[: self.size], self.length)
+        return new, torch.cat([self.slots_at(slots[: self.stored], self.length - 1), new])
+
+    def slots_at(self, places: Tensor, newest: Tensor | int) -> Tensor:
+        """The slots that a ring stores there; a negative one is still empty."""
+        return newest - (newest - places) % self.size
+
+    @property
+    def stored(self) -> int:
+        return min(self.length, self.size)
 
     def read(self) -> list[Tensor]:
-        return [buffer[..., : self.length, :] for buffer in self.buffers]
+        return [buffer[..., : self.stored, :] for buffer in self.buffers]
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows with these indices, which may repeat."""
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
     def keep(self, start: int, end: int) -> None:
-        """Move these positions to the front, and drop all others."""
+        """Slot `start` becomes slot 0, and so on up to `end`; all others are dropped."""
         self.length = end - start
         for buffer in self.buffers:
-            buffer[..., : self.length, :] = buffer[..., start:end, :].clone()
+            buffer.copy_(buffer.roll(-start, -2))
 
-    def overwrite_rows(self, rows: Tensor, other: "KVCache") -> None:
-        """Replace the newest positions of these rows by those of another cache."""
+    def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
+        """Replace the newest slots of these rows by those of another cache."""
+        places = torch.arange(other.stored, device=self.buffers[0].device)
+        slots = other.slots_at(places, other.length - 1) + self.length - other.length
         for buffer, new in zip(self.buffers, other.read(), strict=True):
-            buffer[rows, ..., self.length - other.length : self.length, :] = new
+            changed = buffer[rows]
+            changed[..., slots % self.size, :] = new
+            buffer[rows] = changed
 
 
 class LayerCache(NamedTuple):

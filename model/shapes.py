@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose
 from model import LEGEND
-from model.transformer import build_model
+from model.transformer import Stack, build_model
 
 HERE = Path(__file__).parent
 AXES = re.compile(rf"^x$|_([{''.join(LEGEND)}]+)$")
@@ -80,11 +80,15 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
 
 
 def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRecord]:
-    """The tensors that the lines of one forward pass make, in the first layer of each stack."""
+    """The tensors that the lines of one forward pass make, in the first layer of each kind."""
     with trace_tensors(model) as records:
         model(**inputs)
     made = [record for record in records if not record.code.startswith("def ")]
-    return [record for record in made if not re.search(r"blocks\.[1-9]", record.module)]
+    repeated: list[str] = []
+    for name, stack in model.named_children():
+        kinds = stack.layer_names if isinstance(stack, Stack) else []
+        repeated += [f"{name}.blocks.{i}." for i, kind in enumerate(kinds) if kind in kinds[:i]]
+    return [record for record in made if not f"{record.module}.".startswith(tuple(repeated))]
 
 
 def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
@@ -105,7 +109,7 @@ def print_walk(steps: list[TensorRecord], kind: str) -> None:
             shape = tuple(record.tensor.shape)
             print(f"  {record.place:<20} {record.name:<14} {axes:<14} {shape!s:<15} {record.code}")
 
-    print("\nOnly the first layer of each stack is shown; the others are identical.\n")
+    print("\nOf the layers of a stack that are alike, only the first is shown.\n")
     used = {axis for record in steps for axis in record.axes}
     for axis in filter(used.__contains__, LEGEND):
         print(f"{axis}  {LEGEND[axis]}")

@@ -3,23 +3,24 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from configs.registry import build, construct
+from configs.registry import build, construct, signature
 from configs.schema import EncoderSizes, ModelConfig
 from model.attend import make_cross_mask, make_mask
-from model.attention import ATTENTIONS
+from model.attention import ATTENTIONS, Attention
 from model.block import BLOCKS, AttentionContext, Block
 from model.cache import KVCache, LayerCache
 from model.embedding import Embedding, Head
 from model.init import initialize_weights
+from model.layers import layer_config, layer_names
 from model.moe import FFNS
 from model.norm import norm_factory
-from model.position import POSITIONS, Position
+from model.position import POSITIONS, Position, Rotate
 
 Caches = list[LayerCache]
 
@@ -35,6 +36,23 @@ def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | 
     return build("model.block", BLOCKS, config.block, parts)
 
 
+def position_settings(
+    config: ModelConfig, attention: Attention
+) -> tuple[dict[str, Any], int | None]:
+    """Of a layer: the config of its position encoding, and rotary_dim where that matters."""
+    kind = POSITIONS.get(str(config.position.get("kind")), Position)
+    rotates = "rotary_dim" in signature(kind)
+    return config.position, attention.rotary_dim if rotates else None
+
+
+class View(NamedTuple):
+    """What decides the mask and the rotation of a layer: layers that agree in it share them."""
+
+    position: int  # an index into those of the stack
+    sliding_window: int | None
+    sinks: int | None
+
+
 class Stack(nn.Module):
     """Position encoding, n_layers blocks and a final norm; with memory_width, blocks have
     cross-attention."""
@@ -42,20 +60,56 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         norm = norm_factory(config)
-        shared: dict[str, Any] = {"causal": causal, "norm": norm, "memory": None, "cross": None}
-        for name in ("d_model", "n_heads", "context_length", "dropout"):
+        shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
+        for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             shared[name] = getattr(config, name)
-        blocks = [make_block(config, shared, memory_width) for _ in range(config.n_layers)]
+        self.layer_names = layer_names(config)
+        layers = [layer_config(config, name) for name in self.layer_names]
+        blocks = []
+        for i, layer in enumerate(layers):
+            own = {"layer": i, "norm": norm_factory(layer)}
+            blocks.append(make_block(layer, shared | own, memory_width))
 
         self.causal = causal
         self.blocks = nn.ModuleList(blocks)
-        self.sliding_window = blocks[0].attention.sliding_window
-        shared["rotary_dim"] = blocks[0].attention.rotary_dim
-
-        self.position: Position = build("model.position", POSITIONS, config.position, shared)
+        self.make_positions(config, layers, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
-        self.final_norm = norm() if blocks[0].needs_final_norm else nn.Identity()
+        self.final_norm = norm() if blocks[-1].needs_final_norm else nn.Identity()
+
+    def make_positions(
+        self, config: ModelConfig, layers: list[ModelConfig], shared: dict[str, Any]
+    ) -> None:
+        """self.position is that of the model, and the only one that adds to the embeddings."""
+        attentions: list[Any] = [block.attention for block in self.blocks]
+        settings = [position_settings(config, attentions[0])]
+        self.views = []  # of each layer
+        for layer, attention in zip(layers, attentions, strict=True):
+            own = position_settings(layer, attention)
+            if own not in settings:
+                settings.append(own)
+            index = settings.index(own)
+            self.views.append(View(index, attention.sliding_window, attention.sinks))
+
+        positions = []
+        for node, rotary_dim in settings:
+            sizes = shared | {"rotary_dim": rotary_dim}
+            positions.append(build("model.position", POSITIONS, node, sizes))
+        self.position: Position = positions[0]
+        self.layer_positions = nn.ModuleList(positions[1:])
+        for position in positions[1:]:
+            if type(position).embed is not Position.embed:
+                name = type(position).__name__
+                raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
+
+    def new_caches(self, size: int) -> Caches:
+        """For decoding up to `size` tokens. Sinks lie at other slots in each row of a padded batch,
+        so that their layers keep all tokens."""
+        caches = []
+        for view in self.views:
+            window = view.sliding_window if view.sinks is None else None
+            caches.append(LayerCache(self_attn=KVCache(size, window), cross_attn=KVCache()))
+        return caches
 
     def forward(
         self,
@@ -68,42 +122,54 @@ class Stack(nn.Module):
     ) -> Tensor:
         """visible: (B, S), false at padding, with a column for each cached token; once given, it
         must be given at every later step. memory_visible: the same for the memory."""
-        q_pos, k_pos = self.positions(x, visible, caches)
-        mask = make_mask(
-            q_pos,
-            k_pos,
-            causal=self.causal,
-            sliding_window=self.sliding_window,
-            visible=visible,
-            bias=self.position.bias(q_pos, k_pos),
-        )
-        context = AttentionContext(
-            mask=mask.cast_for(x),
-            rotate=self.position.rotary(x, q_pos),
-            memory=memory,
-            memory_mask=make_cross_mask(memory_visible).cast_for(x),
-        )
+        memory_mask = make_cross_mask(memory_visible).cast_for(x)
+        positions = [self.position, *self.layer_positions]
+        rotations: dict[int, Rotate | None] = {}
+        contexts: dict[View, AttentionContext] = {}
+        for i, view in enumerate(self.views):
+            if view in contexts:
+                continue
+            cache = caches[i].self_attn if caches else KVCache()
+            q_pos, k_pos, seen = self.positions(x, visible, cache)
+            position = positions[view.position]
+            if view.position not in rotations:
+                rotations[view.position] = position.rotary(x, q_pos)
+            mask = make_mask(
+                q_pos,
+                k_pos,
+                causal=self.causal,
+                sliding_window=view.sliding_window,
+                sinks=view.sinks,
+                visible=seen,
+                bias=position.bias(q_pos, k_pos),
+            )
+            contexts[view] = AttentionContext(
+                mask.cast_for(x), rotations[view.position], memory, memory_mask
+            )
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
-            x = block(x, context, caches and caches[i])
+            x = block(x, contexts[self.views[i]], caches and caches[i])
         return self.final_norm(x)
 
     def positions(
-        self, x: Tensor, visible: Tensor | None, caches: Caches | None
-    ) -> tuple[Tensor, Tensor]:
-        """Positions of the new tokens, and of all tokens including cached ones."""
-        cache = caches[0].self_attn if caches else KVCache()
+        self, x: Tensor, visible: Tensor | None, cache: KVCache
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Positions of the new tokens; those of all tokens including cached ones, and whether they
+        are visible."""
         q_pos, k_pos = cache.slots(x.shape[1], x.device)
+        length = cache.length + x.shape[1]
         limit = self.position.max_positions
-        if limit is not None and len(k_pos) > limit:
-            raise ValueError(f"{len(k_pos)} positions, but model.context_length is {limit}")
+        if limit is not None and length > limit:
+            raise ValueError(f"{length} positions, but model.context_length is {limit}")
 
         if visible is None:
-            return q_pos[None], k_pos[None]
+            return q_pos[None], k_pos[None], None
         # count from the first visible token, so that left padding changes nothing
         first_B1 = visible.int().argmax(-1, keepdim=True)
-        return q_pos - first_B1, k_pos - first_B1
+        if cache.is_ring:
+            visible = visible[:, k_pos.clamp(min=0)] & (k_pos >= 0)
+        return q_pos - first_B1, k_pos - first_B1, visible
 
 
 def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
@@ -122,7 +188,6 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.n_layers = config.n_layers
         self.embedding = make_embedding(config, sizes)
         self.make_stacks(config, sizes)
         self.head: Head = construct("model.head: ", Head, config.head, sizes)
@@ -130,11 +195,6 @@ class Transformer(nn.Module):
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
         return logits_BTV
-
-    def new_caches(self, size: int) -> Caches:
-        """For decoding up to `size` tokens."""
-        layers = range(self.n_layers)
-        return [LayerCache(self_attn=KVCache(size), cross_attn=KVCache()) for _ in layers]
 
 
 class Decoder(Transformer):
@@ -145,6 +205,9 @@ class Decoder(Transformer):
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         self.stack = Stack(config, causal=True)
+
+    def new_caches(self, size: int) -> Caches:
+        return self.stack.new_caches(size)
 
     def hidden(
         self, tokens: Tensor, *, visible: Tensor | None = None, caches: Caches | None = None
@@ -183,6 +246,9 @@ class EncoderDecoder(Transformer):
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
             self.source_embedding = make_embedding(config, sizes)
+
+    def new_caches(self, size: int) -> Caches:
+        return self.decoder.new_caches(size)
 
     def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
         embed = self.source_embedding or self.embedding

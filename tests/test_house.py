@@ -20,9 +20,7 @@ FOLDERS = ("configs", "data", "model", "training")  # each imports only itself a
 FILES = [ROOT / "train.py", ROOT / "sample.py"]
 FILES += sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 # the network and its decoding
-NETWORK = (
-    "transformer block attention attend cache position norm feedforward moe embedding init loss"
-)
+NETWORK = "transformer block attention attend cache position norm feedforward moe embedding init layers loss"
 CORE = {f"model.{name}" for name in [*NETWORK.split(), "linear", "cpu", "cuda", "inference"]}
 CORE |= {"model", "configs.registry", "configs.schema", "model.generate"}
 CORE |= {f"model.generate.{name}" for name in ("decode", "sampling", "beams")}
@@ -88,11 +86,11 @@ REGISTRIES = PARTS | {"data": SOURCES, "tokenizer": TOKENIZERS, "objective": OBJ
 REGISTRIES |= {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 # what the parent passes in, and so no config sets
 SHARED = {
-    "attention": {"d_model", "n_heads", "memory", "norm", "dropout"},
+    "attention": {"d_model", "n_heads", "memory", "norm", "dropout", "layer", "n_layers"},
     "position": {"d_model", "n_heads", "context_length", "causal", "rotary_dim"},
     "norm": {"width"},
-    "ffn": {"d_model"},
-    "block": {"attention", "ffn", "cross", "norm", "dropout"},
+    "ffn": {"d_model", "layer", "n_layers"},
+    "block": {"attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
     "data": {"cache", "val_fraction"},  # settings of all, in train.yaml
     "objective": {"context_length", "architecture"},
     "optimizer": {"model"},

@@ -81,6 +81,7 @@ def spec_from_config(config: ModelConfig, model: Any) -> Spec:
     nodes = asdict(config)
     sizes = nodes.pop("encoder")
     del nodes["init"]
+    del nodes["layer_kinds"]  # no family has layers, which alone use them
     nodes["ffn"] |= closed_options(block.ffn)
     nodes["attention"] |= closed_options(block.attention)
     if config.cross_attention is None:

@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import shlex
 import shutil
 from importlib import import_module
 from operator import attrgetter
@@ -26,7 +27,7 @@ TRAIN = re.findall(r"`(python train\.py .*?)`", PAGE)
 def test_commands_print_what_is_shown(session, capsys):
     """All of a mask, and lines of a shape walk, in their order."""
     command, _, shown = session.partition("\n")
-    assert run_command(lambda: shapes(command.split())) == 0
+    assert run_command(lambda: shapes(shlex.split(command))) == 0
     printed = capsys.readouterr().out
     if "--mask" in command:
         assert shown == printed

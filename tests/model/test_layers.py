@@ -1,0 +1,134 @@
+"""Layers that differ: each has its own settings, in training and in decoding."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from model import transformer
+from model.attention import ATTENTIONS, MultiHeadAttention
+from model.position import Rope
+from model.transformer import build_model
+from tests.model.generate.test_decode import HOT, PROMPTS, collect, generate, lively, uncached
+from tests.model.generate.test_replay import assert_same, graphs  # noqa: F401
+from tests.model.test_grid import cached_is_full, rows_are_independent
+from tests.parts import alive, part, tiny, tokens
+
+KINDS = {
+    "full": {},
+    "window": {"attention": {"sliding_window": 3}},
+    "wide": {"attention": {"sliding_window": 12}},
+    "sinks": {"attention": {"sliding_window": 3, "sinks": 2}},
+    "nope": {"position": {"kind": "none"}},
+    "alibi": {"position": {"kind": "alibi"}, "attention": {"head_dim": 6}},
+    "far": {"position": {"rope_theta": 1e6}},
+}
+PATTERNS = [
+    ["window", "full"],
+    ["nope", "window", "wide"],
+    ["wide"],
+    ["alibi", "sinks", "window"],
+    ["far", "window"],
+]
+patterns = pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
+
+
+def settings(pattern, **changes):
+    parts = {"attention": part("attention", "gqa"), "position": part("position", "rope")}
+    return parts | {"n_layers": 3, "layers": pattern, "layer_kinds": KINDS} | changes
+
+
+def net_of(pattern, kind="decoder", **changes):
+    return alive(tiny(kind, **settings(pattern, **changes)))
+
+
+@patterns
+def test_the_cache_changes_nothing(pattern):
+    net = net_of(pattern)
+    cached_is_full(net.hidden, net.new_caches)
+    rows_are_independent(net.hidden, net.new_caches)
+
+
+@patterns
+def test_decoding(pattern, graphs, monkeypatch):  # noqa: F811
+    """Rows of unequal length past the context of 16, also as a graph."""
+    net = lively(**settings(pattern))
+    expected = [uncached(net, prompt, 24, None, HOT, i) for i, prompt in enumerate(PROMPTS)]
+    assert collect(generate(net, PROMPTS, max_new_tokens=24, sampling=HOT)) == expected
+    assert_same(net, monkeypatch, graphs, PROMPTS, max_new_tokens=24, sampling=HOT)
+
+
+def test_a_window_bounds_the_cache():
+    net = net_of(["window", "full"])
+    caches = net.new_caches(16)
+    net.hidden(tokens(1, 9), caches=caches)
+    sizes = [layer.self_attn.buffers[0].shape[-2] for layer in caches]
+    assert sizes == [3, 16, 3]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_each_layer_has_its_settings(kind):
+    """As in models that have them in all layers."""
+    plain = settings(None)
+    window = plain | {"attention": part("attention", "gqa", sliding_window=3)}
+    far = plain | {"position": part("position", "rope", rope_theta=1e6)}
+    text = tokens(2, 9)
+    outputs = []  # of layer i of model i, from which the next model continues
+    for i, changes in enumerate([window, far, window]):
+        net = alive(tiny(kind, **changes))
+        if i:
+            net.stack.blocks[i - 1].register_forward_hook(lambda *_: outputs[-1])
+        net.stack.blocks[i].register_forward_hook(lambda block, inputs, x: outputs.append(x))
+        expected = net.hidden(text)
+    assert torch.equal(net_of(["window", "far"], kind).hidden(text), expected)
+
+
+def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
+    calls = Counter()
+
+    def counted(function):
+        def call(*args, **options):
+            calls[function.__name__] += 1
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(transformer, "make_mask", counted(transformer.make_mask))
+    monkeypatch.setattr(Rope, "rotary", counted(Rope.rotary))
+    net_of(["window", "full", "window"], n_layers=6)(tokens(1, 5))
+    assert calls == {"make_mask": 2, "rotary": 1}
+
+
+def test_a_part_may_ask_for_its_layer(monkeypatch):
+    class Own(MultiHeadAttention):
+        def __init__(self, d_model: int, n_heads: int, layer: int, n_layers: int):
+            super().__init__(d_model, n_heads)
+            self.place = (layer, n_layers)
+
+    monkeypatch.setitem(ATTENTIONS, "own", Own)
+    net = build_model(tiny(attention={"kind": "own"}), 23)
+    assert [block.attention.place for block in net.stack.blocks] == [(0, 2), (1, 2)]
+
+
+ERRORS = [
+    (["windw"], {}, "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
+    ([], {}, "model.layers is ..; expected names of model.layer_kinds: full, window"),
+    (["full"] * 4, {}, "model.layers has 4 names for 3 layers"),
+    (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
+    (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
+    (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
+    (["own"], {"attention": {"sinks": 1}}, "sinks are tokens behind a window: set sliding_w"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "own", "message"), ERRORS)
+def test_errors(pattern, own, message):
+    with pytest.raises(ValueError, match=message):
+        net_of(pattern, layer_kinds=KINDS | {"own": own})
+
+
+def test_no_window_for_a_cross_attention():
+    kinds = {"own": {"cross_attention": {"sliding_window": 3}}}
+    with pytest.raises(ValueError, match="sliding_window does not apply to cross-attention"):
+        net_of(["own"], "encoder_decoder", layer_kinds=kinds)
