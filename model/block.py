@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from configs.registry import Registry
 from model.attend import Mask
 from model.attention import Attention
 from model.cache import LayerCache
@@ -117,9 +118,9 @@ class ParallelBlock(Block):
         return x
 
 
-BLOCKS = {
-    "pre": PreNormBlock,
-    "post": PostNormBlock,
-    "sandwich": SandwichBlock,
-    "parallel": ParallelBlock,
-}
+BLOCKS = Registry(
+    pre=PreNormBlock,
+    post=PostNormBlock,
+    sandwich=SandwichBlock,
+    parallel=ParallelBlock,
+)

@@ -6,7 +6,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from configs.registry import Count, Positive
+from configs.registry import Count, Positive, Registry
 from model.linear import project
 
 Activation = Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ ACTIVATIONS: dict[str, Activation] = {
 PLAIN = ("relu", "relu2", "gelu", "gelu_tanh")
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
-FFNS = {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN}
+FFNS = Registry({kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN})
 FFNS |= {
     kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()
 }

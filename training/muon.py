@@ -16,6 +16,9 @@ AT_ONCE = 8  # matrices: more would need more memory, and gain little
 
 
 class Muon(Eager, torch.optim.Muon):
+    def start_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        return {"momentum_buffer": torch.zeros_like(parameter)}
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:

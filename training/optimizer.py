@@ -5,10 +5,10 @@ from inspect import unwrap
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from configs.registry import BelowOne, NonNegative, Positive, build
+from configs.registry import BelowOne, NonNegative, Positive, Registry, build
 from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
 from model.cpu import Eager
@@ -20,6 +20,14 @@ class AdamW(Eager, torch.optim.AdamW):
     """Without the wrapper of torch's that would import the compiler at the first step."""
 
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+    def start_state(self, parameter: Tensor) -> Tensors:
+        on_device = self.defaults["fused"]
+        return {
+            "step": torch.zeros((), device=parameter.device if on_device else "cpu"),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
 
 
 def adamw(groups: list[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> AdamW:
@@ -77,7 +85,7 @@ def make_muon(
     return [muon, adamw(others, adamw_lr_ratio * lr, beta1, beta2, eps)]
 
 
-OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": make_adamw, "muon": make_muon}
+OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = Registry(adamw=make_adamw, muon=make_muon)
 
 
 def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer]:
@@ -85,6 +93,9 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer
     for group in groups_of(optimizers):
         group["base_lr"] = group["lr"]
     for optimizer in optimizers:
+        if not hasattr(optimizer, "start_state"):
+            hint = "give it a method start_state(parameter) -> {name: tensor}"
+            raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
         start_state(optimizer)
     return optimizers
 
@@ -102,18 +113,11 @@ def set_lr(optimizers: list[Optimizer], factor: float) -> float:
     return groups[0]["lr"]
 
 
-def start_state(optimizer: Optimizer) -> None:
-    """Zeros, as torch makes them at the first step: so a checkpoint has the same tensors at every
-    step, and a micro-batch is fitted beside them."""
+def start_state(optimizer: Any) -> None:
+    """As torch makes it at the first step: so a checkpoint has the same tensors at every step, and a
+    micro-batch is fitted beside them."""
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        state = optimizer.state[parameter]
-        if isinstance(optimizer, Muon):
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-            continue
-        on_device = optimizer.defaults["fused"]
-        state["step"] = torch.zeros((), device=parameter.device if on_device else "cpu")
-        state["exp_avg"] = torch.zeros_like(parameter)
-        state["exp_avg_sq"] = torch.zeros_like(parameter)
+        optimizer.state[parameter] = optimizer.start_state(parameter)
 
 
 def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:
