@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.cli import escape, print, run_command
+from configs.parts import load_parts
+from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
 from model.generate.beams import beam_search
@@ -39,6 +41,7 @@ class Row:
 
 class Sampler:
     def __init__(self, options: Namespace) -> None:
+        load_parts(options.parts)
         folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
         device = choose_device(options.device)
@@ -55,7 +58,9 @@ class Sampler:
         self.template = run.tokenizer.template  # ids before and after a text
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
-        on_pairs = run.config["objective"]["kind"] == "pairs"
+        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
+        on_pairs = objective.input_kind == "pairs"
+        self.marks = objective.prompt
         self.continues = kind == "decoder" and not on_pairs
         if kind == "decoder":  # what a template has after a text would end it
             after = [self.specials["start"]] if on_pairs else []
@@ -91,7 +96,8 @@ class Sampler:
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
         limit = self.model.context_length
-        ids = encode_prompt(prompt, self.tokenizer, limit, self.options.slide, self.template)
+        slide = self.options.slide
+        ids = encode_prompt(prompt, self.tokenizer, limit, slide, self.template, self.marks)
         if self.continues:
             ids = ids or self.template[0] or [self.specials["end"]]
         before = ids if self.continues else ()

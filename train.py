@@ -89,9 +89,8 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
             run_folder.check_disk_space(folder, saver.nbytes(), config.checkpoint.keep)
-            origin = command_line | {"code": run_folder.code_hash()}
             environment = run_folder.environment(world)
-            write_metadata(folder, config, origin, data.tokenizer, environment)
+            write_metadata(folder, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(folder, config, data, model, world, state))
         log = Log(folder, config, world, state, cost.ideal_seconds(config, world, vocab_size))
         run = Run(config, data, world, loss_module, optimizers, ema, state)
@@ -104,7 +103,9 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
                 if state.step:
                     saver.finish(state)
                 world.wait()  # torchrun ends all processes once one has exited
-                log.print(f"stopped; to resume: python train.py name={name_of(folder)} resume=true")
+                parts = f" parts={config.parts}" if config.parts else ""
+                name = f"name={name_of(folder)}{parts}"
+                log.print(f"stopped; to resume: python train.py {name} resume=true")
                 raise
         if world.is_main:
             print(summarize(config, data, saver, state, metrics))

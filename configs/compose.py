@@ -14,14 +14,13 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
+from configs.parts import CONFIGS, load_parts, parts_configs
 from configs.registry import flatten, from_dict
 from configs.schema import Config
 
-CONFIGS = Path(__file__).parent
 # taken as typed: names and paths may have characters that mean something to Hydra
-VERBATIM = {"name", "init_from", "data.path", "data.id", "data.source", "data.target", "data.cache"}
-PAIR_SOURCES = ("pairs", "parallel", "docstrings", "synthetic")
-OF_TEXT = {"encoder": "masked", "encoder_decoder": "span"}  # the objective of an architecture
+VERBATIM = {"name", "init_from", "parts"}
+VERBATIM |= {"data.path", "data.id", "data.source", "data.target", "data.cache"}
 # what other projects call a setting
 SYNONYMS = {
     "lr": "learning_rate max_lr",
@@ -54,6 +53,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     """The Config of these overrides, without a command line."""
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         node = hydra.compose("train", prepare_arguments(overrides))
+    load_parts(node.parts)
     return to_config(node)
 
 
@@ -81,12 +81,16 @@ def quote(override: str) -> str:
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
-    """A length replaces the default one."""
+    """A length replaces the default one; the parts file brings its options."""
     values = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
     given = {key for key, value in values.items() if value != "null"}
+    added = []
     if given & {"train.tokens", "train.epochs", "train.minutes"} and "train.steps" not in values:
-        return ["train.steps=null"]
-    return []
+        added.append("train.steps=null")
+    if "parts" in given and (folder := parts_configs(values["parts"].strip("'\""))):
+        place = QuotedString(folder.as_uri(), Quote.single).with_quotes()
+        added.append(f"hydra.searchpath=[{place}]")
+    return added
 
 
 def to_config(node: DictConfig) -> Config:
@@ -97,11 +101,6 @@ def to_config(node: DictConfig) -> Config:
             line = "'# @package ...', as the others in its folder"
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
     config = from_dict(Config, values)
-    if config.objective.get("kind") == "auto":
-        kind = OF_TEXT.get(config.model.kind, "next_token")
-        if config.data.get("kind") in PAIR_SOURCES:
-            kind = "pairs"
-        config.objective = read_yaml(CONFIGS / f"objective/{kind}.yaml")
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train

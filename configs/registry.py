@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 Schema = TypeVar("Schema")
+Kind = TypeVar("Kind")
 LARGEST = 2**63 - 1  # integer of torch; a bound that no message names
 
 
@@ -38,6 +39,16 @@ NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
 Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
 BelowOne = Annotated[float, Bounds(least=0, below=1)]
+
+
+class Registry(dict[str, Kind]):
+    """The kinds of a part; none replaces another."""
+
+    def __setitem__(self, name: str, kind: Kind) -> None:
+        if name in self:
+            raise ValueError(f"{name!r} is the name of another kind; choose a new one")
+        super().__setitem__(name, kind)
+
 
 NAMES = {
     NoneType: "null",

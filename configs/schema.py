@@ -111,6 +111,7 @@ class Config:
     name: str | None
     resume: bool | Literal["auto"]
     init_from: str | None
+    parts: str | None
     seed: Natural
     device: str
     precision: Literal["auto", "fp32", "bf16", "fp16"]

@@ -22,7 +22,7 @@ def main(args: list[str] | None = None) -> None:
     loaders = load_data(config)
     train = loaders.train
     part = train.part
-    is_pairs = loaders.objective == "pairs"
+    is_pairs = loaders.objective.input_kind == "pairs"
     items = "pairs" if is_pairs else "documents"
     used = "used" if is_pairs else "sequences"
     print(f"{'':<12}{items:>12}{'bytes':>15}{'tokens':>15}{used:>12}")
@@ -33,7 +33,7 @@ def main(args: list[str] | None = None) -> None:
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
     print(f"            {part.n_bytes / part.n_tokens:.2f} bytes per token (train)")
-    print(f"objective   {loaders.objective}")
+    print(f"objective   {config.objective['kind']}")
     steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
     print(f"batch size  {train.batch_size}, {steps}")
     if train.n_too_long:

@@ -1,7 +1,8 @@
 """From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
 from data.loader import PairLoader, TokenLoader
@@ -13,7 +14,7 @@ from data.tokenizers.train import TOKENIZERS, Pretrained
 
 
 class Loaders(NamedTuple):
-    objective: str
+    objective: Objective
     content_hash: str  # of the tokens, the tokenizer and all options
     tokenizer: Tokenizer
     train: TokenLoader | PairLoader
@@ -21,9 +22,12 @@ class Loaders(NamedTuple):
 
 
 def build_data(config: Config) -> tuple[Source, Objective]:
-    """The source and the objective of a config; no text is read."""
+    """The source and the objective of a config, in which the kind of the objective takes the place of
+    auto; no text is read."""
     source = build("data", SOURCES, config.data, {})
     architecture = config.model.kind
+    if config.objective.get("kind") == "auto":
+        config.objective = choose_objective(source.input_kind, architecture)
     shared = {"context_length": config.model.context_length, "architecture": architecture}
     objective = build("objective", OBJECTIVES, config.objective, shared)
     fits_model = architecture in objective.architectures
@@ -36,6 +40,14 @@ def build_data(config: Config) -> tuple[Source, Objective]:
         )
 
     return source, objective
+
+
+def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
+    """The first that fits."""
+    names = [name for name, kind in OBJECTIVES.items() if kind.input_kind == input_kind]
+    fitting = [name for name in names if architecture in OBJECTIVES[name].architectures]
+    name = [*fitting, *names][0]
+    return read_yaml(CONFIGS / f"objective/{name}.yaml")
 
 
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
@@ -59,5 +71,4 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
         for part in (corpus.train, corpus.validation)
     )
-    objective_kind = config.objective["kind"]
-    return Loaders(objective_kind, corpus.content_hash, corpus.tokenizer, train, validation)
+    return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)

@@ -13,7 +13,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from configs.registry import Bounds, Ratio
+from configs.registry import Bounds, Ratio, Registry
 from configs.schema import IGNORE_INDEX
 from data.tokenizers.tokenizer import Tokenizer
 
@@ -63,13 +63,26 @@ def make_batch(targets: ndarray | Tensor, **inputs: ndarray | Tensor) -> Batch:
     return Batch(tensors, torch.as_tensor(targets), 0).recount()
 
 
-class NextToken:
+class Objective:
+    """Base of all kinds: batch(rows, draw, tokenizer) has rows of `seq_len` tokens of text and
+    `lookahead` more, or Seq2Seq's, of pairs."""
+
+    input_kind = "text"  # or pairs
+    architectures: tuple[str, ...] = ("decoder",)
+    specials: tuple[str, ...] = ("end",)
+    lookahead = 0
+    bits_per_byte = False  # the loss is that of a text, each token once: it has a val_bpb
+    accuracy: str | None = None  # of ACCURACIES in training/evaluate.py
+    prompt: tuple[str, ...] = ()  # special tokens around the pieces of a prompt that [MASK] splits
+    seq_len: int
+    batch: Callable[..., Batch]
+
+
+class NextToken(Objective):
     """Each token is predicted from those before it."""
 
-    input_kind = "text"
-    architectures = ("decoder",)
-    specials = ("end",)
-    lookahead = 1  # tokens of a row beyond seq_len
+    lookahead = 1
+    bits_per_byte = True
 
     def __init__(self, context_length: int) -> None:
         self.seq_len = context_length
@@ -78,14 +91,13 @@ class NextToken:
         return make_batch(tokens=rows[:, :-1], targets=rows[:, 1:])
 
 
-class Masked:
+class Masked(Objective):
     """Masked language modeling (arxiv.org/abs/1810.04805): of the tokens to predict, 80 % are
     replaced by a mask, 10 % by a random token, and 10 % are left as they are."""
 
-    input_kind = "text"
     architectures = ("encoder",)
     specials = ("end", "mask")
-    lookahead = 0
+    accuracy = "val_accuracy"
 
     def __init__(self, context_length: int, mask_prob: Ratio) -> None:
         self.seq_len = context_length
@@ -113,14 +125,12 @@ def random_subset_mask(words: ndarray, n: int) -> ndarray:
     return mask
 
 
-class Span:
+class Span(Objective):
     """Span corruption (arxiv.org/abs/1910.10683): a sentinel replaces each span, and the target
     lists them after their sentinels. Exactly noise_density of the tokens are removed, so all rows
     have one length."""
 
-    input_kind = "text"
     architectures = ("encoder_decoder",)
-    lookahead = 0
 
     def __init__(
         self, context_length: int, noise_density: Ratio, mean_span_length: MeanLength
@@ -183,13 +193,14 @@ def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> nd
     return collapsed[~is_removed | is_first].reshape(len(rows), -1)
 
 
-class Seq2Seq:
+class Seq2Seq(Objective):
     """The target is predicted from the source. A decoder reads both as one text, and only the
     target counts for the loss; an encoder-decoder encodes the source."""
 
     input_kind = "pairs"
     architectures = ("decoder", "encoder_decoder")
     specials = ("end", "pad", "start")
+    accuracy = "val_exact_match"
 
     def __init__(
         self,
@@ -241,5 +252,9 @@ def pad_rows(rows: list[ndarray], value: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
-Objective = NextToken | Masked | Span | Seq2Seq
-OBJECTIVES = {"next_token": NextToken, "masked": Masked, "span": Span, "pairs": Seq2Seq}
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    next_token=NextToken,
+    masked=Masked,
+    span=Span,
+    pairs=Seq2Seq,
+)

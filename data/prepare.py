@@ -25,6 +25,7 @@ from rich.progress import DownloadColumn, Progress
 
 from configs.cli import expand_user, print
 from configs.errors import DataError
+from configs.parts import code_of
 from data.disk import atomic_folder
 from data.loader import map_ahead
 from data.readers import rechunk, slice_chunks
@@ -105,7 +106,8 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     kinds = [type(source).__name__, type(trainer).__name__]
     settings = asdict(source) | {"cache": None}  # which may be moved
     options = json.dumps([kinds, settings, vars(trainer), specials])
-    key = hashlib.sha256(json.dumps([FORMAT, version, options]).encode()).hexdigest()
+    code = code_of(source) + code_of(trainer)
+    key = hashlib.sha256(json.dumps([FORMAT, version, options + code]).encode()).hexdigest()
     folder = root / f"{kinds[0].lower()}-{key[:16]}"
 
     if not folder.exists():

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from configs.cli import expand_user
 from configs.errors import DataError
+from configs.registry import Registry
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
@@ -162,13 +163,15 @@ def parquet_rows(path: Path, fields: list[str]) -> Rows:
         yield from numbered(path, chain.from_iterable(batch.to_pylist() for batch in batches))
 
 
-TABLES = {
-    ".jsonl": json_rows,
-    ".json": json_rows,
-    ".csv": csv_rows,
-    ".tsv": csv_rows,
-    ".parquet": parquet_rows,
-}
+TABLES = Registry(
+    {
+        ".jsonl": json_rows,
+        ".json": json_rows,
+        ".csv": csv_rows,
+        ".tsv": csv_rows,
+        ".parquet": parquet_rows,
+    }
+)
 
 
 def table_rows(path: Path, fields: list[str]) -> TextRows:

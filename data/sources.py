@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from configs.cli import expand_user
 from configs.errors import DataError
-from configs.registry import Bounds, Count, Ratio
+from configs.registry import Bounds, Count, Ratio, Registry
 from data import readers
 from data.disk import atomic_write
 from data.readers import find_files, read_chunks, read_lines, stdlib_files
@@ -274,14 +274,14 @@ class Synthetic(Source):
             yield Document(f"pair {number}", (text, text[::-1]))
 
 
-SOURCES = {
-    "python": Python,
-    "text": Text,
-    "table": Table,
-    "hub": Hub,
-    "shakespeare": Shakespeare,
-    "pairs": PairTable,
-    "parallel": ParallelText,
-    "docstrings": Docstrings,
-    "synthetic": Synthetic,
-}
+SOURCES = Registry(
+    python=Python,
+    text=Text,
+    table=Table,
+    hub=Hub,
+    shakespeare=Shakespeare,
+    pairs=PairTable,
+    parallel=ParallelText,
+    docstrings=Docstrings,
+    synthetic=Synthetic,
+)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from configs.registry import Count, Positive
+from configs.registry import Count, Positive, Registry
 from model.attend import Mask, attend
 from model.cache import KVCache
 from model.linear import project
@@ -261,9 +261,9 @@ class MultiHeadLatentAttention(Attention):
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
 
-ATTENTIONS = {
-    "mha": partial(MultiHeadAttention, queries_per_kv=1),
-    "gqa": MultiHeadAttention,
-    "mqa": partial(MultiHeadAttention, queries_per_kv=None),
-    "mla": MultiHeadLatentAttention,
-}
+ATTENTIONS = Registry(
+    mha=partial(MultiHeadAttention, queries_per_kv=1),
+    gqa=MultiHeadAttention,
+    mqa=partial(MultiHeadAttention, queries_per_kv=None),
+    mla=MultiHeadLatentAttention,
+)

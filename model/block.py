@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from configs.registry import Registry
 from model.attend import Mask
 from model.attention import Attention
 from model.cache import LayerCache
@@ -143,11 +144,11 @@ class ParallelSharedBlock(Block):
         return x
 
 
-BLOCKS = {
-    "pre": PreNormBlock,
-    "post": PostNormBlock,
-    "olmo2": Olmo2Block,
-    "sandwich": SandwichBlock,
-    "parallel": ParallelBlock,
-    "parallel_shared": ParallelSharedBlock,
-}
+BLOCKS = Registry(
+    pre=PreNormBlock,
+    post=PostNormBlock,
+    olmo2=Olmo2Block,
+    sandwich=SandwichBlock,
+    parallel=ParallelBlock,
+    parallel_shared=ParallelSharedBlock,
+)

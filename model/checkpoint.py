@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from configs.cli import expand_user, warn
 from configs.errors import CheckpointError
+from configs.parts import LOADED, own_code
 from configs.registry import from_dict
 from configs.schema import Config, ModelConfig
 from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
@@ -113,7 +114,7 @@ def write_metadata(
     run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
 ) -> None:
     """What a run needs besides its weights. origin: the choices, an option of each config group,
-    and the overrides that the config was composed from, and the hash of the code."""
+    and the overrides that the config was composed from, and the hashes of the code."""
     # of an imported run
     unknown: dict[str, Any] = {"choices": {}, "overrides": [], "code": None}
     plain = asdict(config) | {"resume": False} | unknown | origin
@@ -215,6 +216,20 @@ def read_config(run: Path) -> dict[str, Any]:
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 
 
+def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
+    """Refuse a run without the parts that it was trained with; tell which code has changed since."""
+    place = config.get("parts")
+    if place is not None and not LOADED:
+        hint = f"add parts={place} to train.py, --parts {place} to any other command"
+        raise ValueError(f"{run} was trained with {Path(place).name}: {hint}")
+    known = config.get("code")
+    if not isinstance(known, dict):  # imported, or of an earlier version
+        return
+    changed = [name for name, digest in code.items() if known.get(name, digest) != digest]
+    if changed:
+        warn(f"the code of {', '.join(changed)} has changed since {run} was started")
+
+
 def model_config(node: dict[str, Any]) -> ModelConfig:
     return from_dict(ModelConfig, node, "model.")
 
@@ -267,6 +282,7 @@ def load_run(place: str | Path, which: str = "latest") -> LoadedRun:
     """The model and tokenizer of a run, for sampling, fine-tuning and export."""
     run = expand_user(place)
     config = read_config(run)
+    check_code(run, config, own_code())
     tokenizer = read_tokenizer(run)
     checkpoint = find(run, which)
     with torch.device("meta"):  # no memory for its weights, which come from the file

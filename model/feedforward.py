@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from configs.registry import Count, Positive
+from configs.registry import Count, Positive, Registry
 from model.linear import project
 
 Activation = Callable[[Tensor], Tensor]
@@ -60,7 +60,7 @@ ACTIVATIONS: dict[str, Activation] = {
 PLAIN = ("relu", "relu2", "gelu", "gelu_tanh")
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
-FFNS: dict[str, Any] = {}  # moe.py has one more
+FFNS: Registry[Any] = Registry()  # moe.py has one more
 FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN}
 FFNS |= {
     kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from configs.registry import Positive, build
+from configs.registry import Positive, Registry, build
 from configs.schema import ModelConfig
 from model import cpu
 
@@ -49,7 +49,7 @@ class RMSNorm(Norm):
         return normed if bias is None else normed + bias
 
 
-NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
+NORMS = Registry(layernorm=LayerNorm, rmsnorm=RMSNorm)
 
 
 def norm_factory(config: ModelConfig) -> MakeNorm:

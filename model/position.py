@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from configs.registry import Bounds, Count, Positive, build
+from configs.registry import Bounds, Count, Positive, Registry, build
 
 Base = Annotated[float, Bounds(above=1)]
 Factor = Annotated[float, Bounds(least=1)]
@@ -135,12 +135,12 @@ class YarnScaling:
         return torch.lerp(inv_freq, inv_freq / self.factor, ramp), mscale
 
 
-SCALINGS = {
-    "none": partial(LinearScaling, factor=1.0),
-    "linear": LinearScaling,
-    "llama3": Llama3Scaling,
-    "yarn": YarnScaling,
-}
+SCALINGS = Registry(
+    none=partial(LinearScaling, factor=1.0),
+    linear=LinearScaling,
+    llama3=Llama3Scaling,
+    yarn=YarnScaling,
+)
 
 
 class Rope(Position):
@@ -243,11 +243,11 @@ class Relative(Position):
         return ahead + torch.where(distance < near, distance, far)
 
 
-POSITIONS = {
-    "none": Position,
-    "learned": LearnedPosition,
-    "sinusoidal": Sinusoidal,
-    "rope": Rope,
-    "alibi": Alibi,
-    "relative": Relative,
-}
+POSITIONS = Registry(
+    none=Position,
+    learned=LearnedPosition,
+    sinusoidal=Sinusoidal,
+    rope=Rope,
+    alibi=Alibi,
+    relative=Relative,
+)

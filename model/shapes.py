@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose
+from configs.parts import LOADED
 from model import LEGEND
 from model.transformer import Stack, build_model
 
@@ -57,7 +58,7 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
     def trace(call: FrameType, event: str, argument: Any) -> Any:
         """Python calls it at the beginning and end of each call, and before each line."""
         path = Path(call.f_code.co_filename)
-        if path.parent != HERE:
+        if path.parent != HERE and path not in LOADED:
             return None
         line = lines.get(call, call.f_lineno)  # has just run, so it made all that is new
         place = f"{path.name}:{line}"

@@ -12,6 +12,20 @@ except ModuleNotFoundError:
         "torch is missing: is this the pytest of the environment that README.md sets up?", 4
     )
 
+from configs.parts import load_parts
+
+
+def pytest_addoption(parser):
+    parser.addoption("--parts", help="a file of your own parts; -k mine tests them alone")
+
+
+def pytest_configure(config):
+    try:
+        load_parts(config.getoption("parts"))
+    except ValueError as error:
+        raise pytest.UsageError(error) from None
+
+
 torch.set_num_threads(1)  # each worker of pytest-xdist has a core
 # were the first backward pass one of fake tensors, autograd would start threads for GPUs: no test could fork
 torch.ones((), requires_grad=True).backward()

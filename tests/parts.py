@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from omegaconf import OmegaConf
 
+from configs.parts import LOADED
 from configs.schema import EncoderSizes, ModelConfig
 from model.attention import ATTENTIONS
 from model.block import BLOCKS
@@ -29,13 +31,22 @@ PARTS = {
 }
 
 
-def names(group):
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+def names(group, folder=CONFIGS):
+    return sorted(path.stem for path in (folder / group).glob("*.yaml"))
+
+
+def kinds(group, registry=None):
+    """Those of ours, and of --parts, whose tests are found by -k mine."""
+    registry = PARTS[group] if registry is None else registry
+    ours = {part(group, name)["kind"] for name in names(group)}
+    return [kind if kind in ours else pytest.param(kind, id=f"mine_{kind}") for kind in registry]
 
 
 @cache
 def loaded(group, name):
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"))
+    folders = [CONFIGS, *(path.parent / "configs" for path in LOADED)]
+    [path] = [path for folder in folders if (path := folder / group / f"{name}.yaml").exists()]
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def part(group, name, /, **changes):
@@ -49,7 +60,9 @@ def part(group, name, /, **changes):
 
 def kind_options(group, kind):
     """The options of a kind: those of the YAML file of its name, or else of the first file with that kind."""
-    files = [name for name in names(group) if part(group, name).get("kind") == kind]
+    folders = [CONFIGS, *(path.parent / "configs" for path in LOADED)]
+    known = [name for folder in folders for name in names(group, folder)]
+    files = [name for name in known if part(group, name).get("kind") == kind]
     assert files, f"configs/{group} has no YAML file with kind: {kind}"
     return part(group, kind if kind in files else files[0])
 

@@ -76,11 +76,22 @@ def execute(args):
     return 0
 
 
+def write_parts(folder):
+    """The attention of configs/README.md, in files of the user's."""
+    [code] = [block for block in PYTHON_BLOCKS if "ATTENTIONS[" in block]
+    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (folder / "my_parts.py").write_text(code)
+    options = folder / "configs/attention"
+    options.mkdir(parents=True)
+    (options / "talking.yaml").write_text(yaml)
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder in which every training command has run; the newest run is that of `python train.py`."""
     folder = tmp_path_factory.mktemp("home")
     shutil.copy(ROOT / "README.md", folder)
+    write_parts(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
@@ -119,38 +130,29 @@ def test_import_and_export(home, monkeypatch):
 
 
 def test_an_attention_of_your_own(tmp_path):
-    """The README's class, line and YAML file are added to a copy, where the tests by kind find it."""
-    [new_class] = [block for block in PYTHON_BLOCKS if block.startswith("class ")]
-    [line] = [block for block in PYTHON_BLOCKS if re.match(r'\s*"\w+": ', block)]
-    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    kind = re.search(r'"(\w+)"', line)[1]
-    for folder in ("configs", "data", "model", "training", "tests"):
-        ignored = shutil.ignore_patterns("__pycache__", "cache")
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    file = tmp_path / "model/attention.py"
-    text = file.read_text().replace("ATTENTIONS = {\n", f"{new_class}\n\nATTENTIONS = {{\n{line}")
-    file.write_text(text)
-    (tmp_path / f"configs/attention/{kind}.yaml").write_text(yaml)
+    """The files of the page, outside the checkout: the tests by kind find it, and model.shapes shows it."""
+    write_parts(tmp_path)
+    parts = tmp_path / "my_parts.py"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST")
     }
-    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
 
     def run(command):
         return subprocess.run([sys.executable, "-m", *command.split()], **options)
 
-    files = "tests/model/test_grid.py tests/model/test_shapes.py"
-    tests = run(f"pytest -n 0 -p no:cacheprovider -k {kind} -v {files}")
+    grid = "tests/model/test_grid.py tests/data/test_objectives.py"
+    tests = run(f"pytest -n 0 -p no:cacheprovider --parts={parts} -k mine {grid}")
     assert tests.returncode == 0, tests.stdout
     assert int(re.search(r"(\d+) passed", tests.stdout)[1]) > len(names("position")) * len(
         ARCHITECTURES
     )
-    shown = run(f"model.shapes model=t5 attention={kind}")
-    assert shown.returncode == 0 and "attention.py" in shown.stdout, shown.stderr
+    shown = run(f"model.shapes parts={parts} model=t5 attention=talking")
+    assert shown.returncode == 0 and "my_parts.py" in shown.stdout, shown.stderr
 
 
-def test_the_first_python_block_runs(capsys):
+def test_the_first_python_block_runs(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
     exec(compile(PYTHON_BLOCKS[0], "README.md", "exec"), {})
     assert capsys.readouterr().out
 
@@ -180,7 +182,7 @@ def test_the_tables_list_every_option(group):
 
 def test_the_files_named_exist():
     paths = [f"/{path.relative_to(ROOT)}" for path in [*FILES, *(ROOT / "tests").rglob("*.py")]]
-    named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README))
+    named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README)) - {"my_parts.py"}
     assert named and not [
         name for name in named if not any(path.endswith(f"/{name}") for path in paths)
     ]

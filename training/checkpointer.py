@@ -87,8 +87,8 @@ class Checkpointer:
         self.world.wait()  # a slow disk of the main process is not a lost process
         tensors = self.tensors()
         if {file: named.keys() for file, named in tensors.items()} != self.names:
-            hint = "such as an optimizer's in its __init__"
-            raise ValueError(f"what is saved must exist before the first step, {hint}")
+            hint = "an optimizer names its state in start_state"
+            raise ValueError(f"what is saved has to exist before the first step: {hint}")
         copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
         if self.world.is_main:

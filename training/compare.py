@@ -34,7 +34,7 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
 
 class Run(NamedTuple):
     name: str
-    settings: dict[str, Any]  # dotted keys and groups, and the hash of its code; not its seed
+    settings: dict[str, Any]  # dotted keys and groups, and the hashes of its code; not its seed
     chosen: list[str]  # the keys of its command line
     last: dict[str, Any]  # the last value of each metric
 
@@ -82,11 +82,12 @@ def read_run(folder: Path) -> Run:
     overrides = stored.pop("overrides")
     settings = flatten(stored) | choices | {"name": None, "seed": None}
     chosen = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    chosen += [key for key in settings if key.partition(".")[0] == "code"]
 
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    return Run(folder.name, settings, [*chosen, "code"], last)
+    return Run(folder.name, settings, chosen, last)
 
 
 def group_seeds(runs: list[Run]) -> list[list[Run]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from configs.registry import Registry
 from configs.schema import IGNORE_INDEX
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
@@ -37,11 +38,11 @@ def evaluate(
     loss = mean_loss(run, batches())
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
-    if data.objective == "next_token":
+    if data.objective.bits_per_byte:
         metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
 
-    if data.objective in ACCURACIES:
-        name, count_correct = ACCURACIES[data.objective]
+    if name := data.objective.accuracy:
+        count_correct = ACCURACIES[name]
         # the loss shares the rows of a batch; here processes share the batches. With FSDP each
         # forward pass needs all processes: all count all batches, which leaves the ratio as it is
         share = (0, 1) if world.parallel == "fsdp" else world.share
@@ -110,10 +111,10 @@ def exact_match(
     return sum(sample["prediction"] == sample["target"] for sample in samples), len(samples)
 
 
-ACCURACIES: dict[str, tuple[str, Callable[..., tuple[int, int]]]] = {
-    "masked": ("val_accuracy", masked_accuracy),
-    "pairs": ("val_exact_match", exact_match),
-}
+ACCURACIES: Registry[Callable[..., tuple[int, int]]] = Registry(
+    val_accuracy=masked_accuracy,
+    val_exact_match=exact_match,
+)
 
 
 def sample(run: Run) -> dict[str, str]:
@@ -123,7 +124,7 @@ def sample(run: Run) -> dict[str, str]:
     tokenizer = run.data.tokenizer
 
     with run.evaluating():
-        if "source" in batch.inputs or run.data.objective == "pairs":
+        if "source" in batch.inputs or run.data.objective.input_kind == "pairs":
             return predict_targets(model, tokenizer, batch)[0]
         [tokens] = batch.inputs["tokens"].tolist()
         if model.kind == "encoder":

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from configs.registry import Registry
 from model.block import blocks_of
 from training.run import Run
 
@@ -33,7 +34,7 @@ def residual_rms(run: Run) -> dict[str, float]:
     return values
 
 
-METRICS: dict[str, Callable[[Run], dict[str, float]]] = {"residual_rms": residual_rms}
+METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(residual_rms=residual_rms)
 
 
 def check_metrics(names: list[str]) -> None:

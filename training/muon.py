@@ -18,10 +18,8 @@ AT_ONCE = 8  # matrices: more would need more memory, and gain little
 
 
 class Muon(Eager, torch.optim.Muon):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    def start_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        return {"momentum_buffer": torch.zeros_like(parameter)}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

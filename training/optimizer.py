@@ -5,10 +5,10 @@ from inspect import unwrap
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from configs.registry import BelowOne, NonNegative, Positive, build
+from configs.registry import BelowOne, NonNegative, Positive, Registry, build
 from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
 from model.cpu import Eager
@@ -17,20 +17,17 @@ from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
-    """With its state from the start; without the wrapper of torch's that would import the compiler
-    at the first step."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            device = parameter.device if self.defaults["fused"] else "cpu"
-            self.state[parameter] = {
-                "step": torch.zeros((), device=device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+    """Without the wrapper of torch's that would import the compiler at the first step."""
 
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+    def start_state(self, parameter: Tensor) -> Tensors:
+        on_device = self.defaults["fused"]
+        return {
+            "step": torch.zeros((), device=parameter.device if on_device else "cpu"),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
 
 
 def adamw(groups: list[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> AdamW:
@@ -91,15 +88,18 @@ def make_muon(
     return [muon, adamw(others, adamw_lr_ratio * lr, beta1, beta2, eps)]
 
 
-# the optimizers have their state from the start, as zeros: so a checkpoint has the same tensors at
-# every step, and a micro-batch is fitted beside them
-OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": make_adamw, "muon": make_muon}
+OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = Registry(adamw=make_adamw, muon=make_muon)
 
 
 def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer]:
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
     for group in groups_of(optimizers):
         group["base_lr"] = group["lr"]
+    for optimizer in optimizers:
+        if not hasattr(optimizer, "start_state"):
+            hint = "give it a method start_state(parameter) -> {name: tensor}"
+            raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
+        start_state(optimizer)
     return optimizers
 
 
@@ -114,6 +114,13 @@ def set_lr(optimizers: list[Optimizer], factor: float) -> float:
     for group in groups:
         group["lr"] = group["base_lr"] * factor
     return groups[0]["lr"]
+
+
+def start_state(optimizer: Any) -> None:
+    """As torch makes it at the first step: so a checkpoint has the same tensors at every step, and a
+    micro-batch is fitted beside them."""
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        optimizer.state[parameter] = optimizer.start_state(parameter)
 
 
 def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:

@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from torch import nn
 
 from configs.errors import RunLockedError
+from configs.parts import own_code
 from configs.schema import Config
 from data.corpus import Loaders
 from data.disk import filesize, sync_folder
@@ -124,15 +125,15 @@ def environment(world: World) -> str:
     return "\n".join(lines) + "\n"
 
 
-def code_hash() -> str:
-    """Of all source files: two runs of one hash ran the same code."""
-    digest = hashlib.sha256()
-    files = [ROOT / "train.py"]
-    for package in ("configs", "data", "model", "training"):
-        files += sorted((ROOT / package).rglob("*.py"))
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def code_hashes() -> dict[str, str]:
+    """Of each package and of parts from outside: two runs of the same hashes ran the same code."""
+    hashes = {}
+    for name in ("train.py", "configs", "data", "model", "training"):
+        digest = hashlib.sha256()
+        for path in sorted((ROOT / name).rglob("*.py")) or [ROOT / name]:
+            digest.update(path.read_bytes())
+        hashes[name] = digest.hexdigest()[:16]
+    return hashes | own_code()
 
 
 def describe(
@@ -146,7 +147,7 @@ def describe(
     """The lines that are printed before the first step."""
     precision, train = world.precision, data.train
     dtype = str(precision.dtype).removeprefix("torch.")
-    examples = "pairs" if data.objective == "pairs" else "sequences"
+    examples = "pairs" if data.objective.input_kind == "pairs" else "sequences"
     vocab_size = data.tokenizer.vocab_size
     run_length = RunLength(config.train, train)
     begin = f", resuming from step {state.step:,}" if state.step else ""

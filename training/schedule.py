@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from configs.registry import Fraction, NonNegative, build
+from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
 from data.loader import PairLoader, TokenLoader
 from training.checkpointer import TrainState
@@ -70,13 +70,13 @@ def noam(steps: float, warmup: NonNegative) -> Schedule:
     return warmed_up(steps, warmup, decay)
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "wsd": wsd,
-    "cosine": cosine,
-    "noam": noam,
-    "linear": partial(wsd, decay_ratio=1.0),
-    "constant": partial(wsd, decay_ratio=0.0, min_lr_ratio=0.0),
-}
+SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
+    wsd=wsd,
+    cosine=cosine,
+    noam=noam,
+    linear=partial(wsd, decay_ratio=1.0),
+    constant=partial(wsd, decay_ratio=0.0, min_lr_ratio=0.0),
+)
 
 
 class RunLength:

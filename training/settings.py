@@ -14,16 +14,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
 from configs.compose import to_config
+from configs.parts import load_parts
 from configs.registry import build, flatten
 from configs.schema import Config
 from data.corpus import build_data
 from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
-from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
+from model.checkpoint import RUNS, check_code, did_you_mean_run, list_runs, read_config
 from model.transformer import build_model
 from training.finetune import fine_tuned
 from training.metrics import check_metrics
-from training.optimizer import OPTIMIZERS
+from training.optimizer import build_optimizers
+from training.run_folder import code_hashes
 from training.schedule import UNKNOWN_STEPS, build_schedule
 
 # what a run is; the rest, such as its length and its learning rate, may change when it is resumed
@@ -45,7 +47,8 @@ LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """(the config of a run; of its command line, the option of each config group and the
-    overrides)"""
+    overrides, and the hashes of the code)"""
+    load_parts(node.parts)
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name is not None):
         setting = "resume" if node.resume else "name"
@@ -53,7 +56,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     overrides = list(hydra.overrides.task)
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
-    command_line = {"choices": choices, "overrides": overrides}
+    command_line = {"choices": choices, "overrides": overrides, "code": code_hashes()}
     if node.resume and is_resumable(node):
         config, command_line = resumed(node, keys, command_line)
     elif node.init_from is not None:
@@ -82,7 +85,9 @@ def resumed(
     node: DictConfig, keys: list[str], command_line: dict[str, Any]
 ) -> tuple[Config, dict[str, Any]]:
     """The stored settings, with the values of this command line laid over them."""
-    stored = read_config(RUNS / node.name)
+    run = RUNS / node.name
+    stored = read_config(run)
+    check_code(run, stored, command_line["code"])
     before = flatten(stored)
     choices = command_line["choices"]
     old_choices = stored.pop("choices")
@@ -110,7 +115,8 @@ def resumed(
             refuse(key, old, new)
         print(f"{key} was {show(old)} and is now {show(new)}")
     new_overrides = [o for o in command_line["overrides"] if o not in old_overrides]
-    return config, {"choices": old_choices, "overrides": [*old_overrides, *new_overrides]}
+    overrides = [*old_overrides, *new_overrides]
+    return config, command_line | {"choices": old_choices, "overrides": overrides}
 
 
 def with_new_settings(
@@ -142,7 +148,7 @@ def check_parts(config: Config) -> None:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
         hint = "choose a smaller size= or train.batch_size"
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
-    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
+    build_optimizers(config.optimizer, model)
     build_data(config)
     check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one

@@ -36,7 +36,8 @@ def summarize(
     if saver.count:
         checkpoints = "1 checkpoint" if saver.count == 1 else f"{saver.count} checkpoints"
         lines.append(f"{checkpoints}; training blocked for {saver.seconds:.2f} s")
-    sample = f"python sample.py --run {saver.run} {PROMPTS[config.model.kind]}"
+    parts = f"--parts {config.parts} " if config.parts else ""
+    sample = f"python sample.py --run {saver.run} {parts}{PROMPTS[config.model.kind]}"
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):
         if state.is_out_of(config.train.patience):

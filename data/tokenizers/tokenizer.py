@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from configs.errors import TokenizerError
-from configs.registry import Count, build
+from configs.registry import Count, Registry, build
 
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 Ids = dict[str, int]
@@ -265,7 +265,9 @@ def template_of(backend: Any) -> Template:
     return [encoding.ids[:n_before], encoding.ids[len(is_special) - n_after :]]
 
 
-KINDS = {c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}
+KINDS = Registry(
+    {c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}
+)
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:

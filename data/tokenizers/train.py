@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from configs.errors import DataError
-from configs.registry import Bounds, Count
+from configs.registry import Bounds, Count, Registry
 from data.tokenizers.tokenizer import (
     BytePairTokenizer,
     ByteTokenizer,
@@ -135,11 +135,11 @@ class Tiktoken:
 
 
 Trainer = ByteTrainer | CharTrainer | BpeTrainer | Tiktoken | Pretrained
-TOKENIZERS = {
-    "byte": ByteTrainer,
-    "char": CharTrainer,
-    "bpe": BpeTrainer,
-    "gpt2": partial(Tiktoken, encoding="gpt2"),
-    "cl100k": partial(Tiktoken, encoding="cl100k_base"),
-    "o200k": partial(Tiktoken, encoding="o200k_base"),
-}
+TOKENIZERS = Registry(
+    byte=ByteTrainer,
+    char=CharTrainer,
+    bpe=BpeTrainer,
+    gpt2=partial(Tiktoken, encoding="gpt2"),
+    cl100k=partial(Tiktoken, encoding="cl100k_base"),
+    o200k=partial(Tiktoken, encoding="o200k_base"),
+)

@@ -18,6 +18,7 @@ OPTIONS = """
 --slide                     truncate a prompt longer than the context on the left
 --run PATH                  run folder (default: the newest with a checkpoint)
 --checkpoint NAME           latest (default), best, or a step
+--parts PATH                Python file of the parts that it was trained with
 --device NAME               auto (default), cpu, cuda or mps
 --precision NAME            auto (default), fp32, bf16 or fp16
 --max-new-tokens N          maximum length in tokens (default: 200)

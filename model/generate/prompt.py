@@ -41,10 +41,16 @@ def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[
 
 
 def encode_prompt(
-    text: str, tokenizer: Tokenizer, context_length: int, slide: bool, template: Sequence[list[int]]
+    text: str,
+    tokenizer: Tokenizer,
+    context_length: int,
+    slide: bool,
+    template: Sequence[list[int]],
+    marked: Sequence[str] = (),
 ) -> list[int]:
     """The ids of a text in its template, none for a text without any. [MASK] becomes the mask
-    token, the sentinels of span corruption in turn, or, for other models, ordinary text."""
+    token, the sentinels of span corruption in turn, or, for other models, ordinary text; or it splits
+    the text into pieces, with these special tokens before each and after the last."""
     count = text.count(MASK)
     sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
 
@@ -57,6 +63,8 @@ def encode_prompt(
         marks = sentinels[:count]
 
     ids = encode_marks(text, tokenizer, marks)
+    if marked and count:
+        ids = encode_pieces(text, tokenizer, marked)
     before, after = template
     room = context_length - len(before) - len(after)
     if len(ids) > room and not slide:
@@ -64,6 +72,18 @@ def encode_prompt(
         limit = f"the context length is {context_length}"
         raise ValueError(f"the prompt has {n} tokens; {limit} (see --slide)")
     return [*before, *ids[-room:], *after] if ids else []
+
+
+def encode_pieces(text: str, tokenizer: Tokenizer, marked: Sequence[str]) -> list[int]:
+    pieces = text.split(MASK)
+    if len(pieces) != len(marked) - 1:
+        counts = f"the prompt has {len(pieces) - 1} {MASK}"
+        raise ValueError(f"{counts}; this run was trained with {len(marked) - 2}")
+    first, *others = [tokenizer.specials[name] for name in marked]
+    ids = [first]
+    for piece, mark in zip(pieces, others, strict=True):
+        ids += [*tokenizer.encode(piece).tolist(), mark]
+    return ids
 
 
 class Filled(NamedTuple):

@@ -12,6 +12,7 @@ from torch import nn
 
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose
+from configs.parts import load_parts
 from configs.schema import Config
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
@@ -58,6 +59,7 @@ def main(args: list[str] | None = None) -> None:
     exporting.add_argument(
         "--checkpoint", default="latest", help="latest (default), best or a step"
     )
+    exporting.add_argument("--parts", help="Python file of the parts that it was trained with")
     exporting.add_argument("--family", choices=FAMILIES, help="default: the first that fits")
     for command in (importing, exporting):
         command.add_argument("--to", required=True, help="new folder")
@@ -69,6 +71,7 @@ def main(args: list[str] | None = None) -> None:
     if options.command == "import":
         print(import_run(options.place, folder))
     else:
+        load_parts(options.parts)
         print(export_run(options.run, options.checkpoint, folder, options.family))
 
 

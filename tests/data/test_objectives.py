@@ -1,14 +1,18 @@
 """What each objective predicts, and that no token is lost."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from data.objectives import IGNORE_INDEX
+from configs.registry import build
+from data.objectives import IGNORE_INDEX, OBJECTIVES
 from data.shuffle import hash_seed, random_words
 from data.tokenizers.tokenizer import assign_ids
 from tests.data.corpora import corpus, loader, objective, source
+from tests.parts import ARCHITECTURES, kind_options, kinds
 
 ROWS = 64
 
@@ -28,6 +32,38 @@ def draw(purpose, width, rows=ROWS):
 
 def rows(length, n=ROWS):
     return np.arange(n * length, dtype=np.int64).reshape(n, length) % FakeTokenizer.n_ordinary
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("kind", kinds("objective", OBJECTIVES))
+def test_properties_of_every_objective(kind, architecture):
+    """Rows are independent, ids are in the vocabulary, and no position of a decoder sees its target."""
+    if architecture not in OBJECTIVES[kind].architectures:
+        return
+    shared = {"context_length": 32, "architecture": architecture}
+    made = build("objective", OBJECTIVES, kind_options("objective", kind), shared)
+    specials = assign_ids(made.specials, FakeTokenizer.n_ordinary)
+    tokenizer = SimpleNamespace(n_ordinary=FakeTokenizer.n_ordinary, specials=specials)
+
+    def batch(some):
+        if made.input_kind == "pairs":
+            return made.batch(list(rows(9)[some]), list(rows(16)[some, 9:]), tokenizer)
+        given = rows(made.seq_len + made.lookahead)
+        return made.batch(given[some], lambda *names: draw(*names)[some], tokenizer)
+
+    whole = batch(slice(None))
+    for some in (slice(3, 4), slice(7, 9)):
+        part = batch(some)
+        for name, tensor in (whole.inputs | {"targets": whole.targets}).items():
+            assert torch.equal(({**part.inputs, "targets": part.targets})[name], tensor[some])
+    assert whole.count == (whole.targets != IGNORE_INDEX).sum() > 0
+    ids = [whole.inputs["tokens"], whole.inputs.get("source", whole.targets), whole.targets]
+    assert all(x.shape[1] <= 32 for x in ids)
+    assert all(x[x != IGNORE_INDEX].max() < 1000 + len(specials) for x in ids)
+    if architecture != "encoder":
+        for seen, row in zip(whole.inputs["tokens"].tolist(), whole.targets.tolist(), strict=True):
+            texts = [(t, i) for t, i in enumerate(row) if 0 <= i < FakeTokenizer.n_ordinary]
+            assert not [i for t, i in texts if i in seen[: t + 1]]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs.errors import DataError
+from configs.parts import LOADED
 from data import prepare, readers
 from data.prepare import split_chunks
 from data.store import TRAIN, VALIDATION
@@ -152,6 +153,18 @@ def test_a_cached_corpus_is_reused(tmp_path):
     assert not reports and again.folder == first.folder
     assert np.array_equal(again.train.tokens, first.train.tokens)
     assert again.tokenizer.state() == first.tokenizer.state()
+
+
+def test_changed_parts_make_a_new_corpus_of_the_same_content(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text(TEXT)
+
+    def build():
+        return corpus(tmp_path, source("text", path=str(tmp_path / "text.txt")))
+
+    before = build()
+    monkeypatch.setitem(LOADED, ROOT / "data/sources.py", "hash")
+    after = build()
+    assert after.folder != before.folder and after.content_hash == before.content_hash
 
 
 def test_every_change_makes_a_new_corpus(tmp_path, monkeypatch):

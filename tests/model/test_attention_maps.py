@@ -60,6 +60,7 @@ class OwnWeights(MultiHeadAttention):
 
 
 def test_attention_with_weights_of_its_own_is_rejected(monkeypatch, capsys):
+    monkeypatch.delitem(ATTENTIONS, "mha")
     monkeypatch.setitem(ATTENTIONS, "mha", OwnWeights)
     with pytest.raises(ValueError, match="this model's attention computes its weights itself"):
         attention_maps(alive(tiny()), {"tokens": [1, 2, 3]})

@@ -1,6 +1,8 @@
-"""Every attention with every position and in every block: causality, cache, padding, distances.
+"""Every attention with every position and in every block, and every norm and feed-forward network:
+causality, cache, padding, distances.
 
 The kinds come from the registries: a new one is tested once it is registered and has a YAML file.
+Those of a file of your own: pytest --parts my_parts.py -k mine
 """
 
 from functools import partial
@@ -9,10 +11,7 @@ import pytest
 import torch
 
 import model.attend
-from model.attention import ATTENTIONS
-from model.block import BLOCKS
-from model.position import POSITIONS
-from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, names, part, tiny, tokens
+from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, kinds, names, part, tiny, tokens
 
 VARIANTS = [
     {"sliding_window": 3},
@@ -31,7 +30,7 @@ OTHER_FILES = [
 LENGTH, SOURCE = 7, 9
 
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
-every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
+every_attention = pytest.mark.parametrize("attention", kinds("attention"))
 rope_and_alibi = pytest.mark.parametrize("position", ["rope", "alibi"])
 
 
@@ -40,17 +39,29 @@ def config_of(architecture, **kinds):
 
 
 @every_architecture
-@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("position", kinds("position"))
 @every_attention
 def test_attention_and_position(attention, position, architecture):
     check(config_of(architecture, attention=attention, position=position))
 
 
 @every_architecture
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block != "pre"])
+@pytest.mark.parametrize("block", [block for block in kinds("block") if block != "pre"])
 @every_attention
 def test_attention_and_block(attention, block, architecture):
     check(config_of(architecture, attention=attention, block=block, position="rope"))
+
+
+@every_architecture
+@pytest.mark.parametrize("kind", kinds("ffn"))
+def test_feedforward(kind, architecture):
+    check(config_of(architecture, ffn=kind))
+
+
+@every_architecture
+@pytest.mark.parametrize("kind", kinds("norm"))
+def test_norm(kind, architecture):
+    check(config_of(architecture, norm=kind))
 
 
 @every_architecture

@@ -156,8 +156,10 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     code, output, _ = resume()
     assert code == 0 and "keep is new since this run was started, and is 2\n" in output
     assert 'loss is new since this run was started, and is {"label_smoothing": 0.0, ' in output
-    edit(lambda config: config["eval"].update(every=77))
-    assert "eval.every was 77 and is now 250\n" in resume("eval.every=250")[1]
+    edit(lambda config: [config["eval"].update(every=77), config["code"].update(model="other")])
+    _, output, errors = resume("eval.every=250")
+    assert "eval.every was 77 and is now 250\n" in output
+    assert errors == "warning: the code of model has changed since runs/mine was started\n"
 
 
 def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):

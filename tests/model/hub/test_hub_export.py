@@ -315,7 +315,7 @@ class MyAttention(MultiHeadAttention):
 
 
 OWN_PARTS = [
-    (ATTENTIONS, "mine", MyAttention, {"attention": part("attention", "gqa")}),
+    (ATTENTIONS, "own", MyAttention, {"attention": part("attention", "gqa")}),
     (ATTENTIONS, "gqa", MyAttention, {"attention": part("attention", "gqa")}),
     (FFNS, "moe", FFNS["moe"], {"ffn": part("ffn", "moe")}),
 ]
@@ -324,6 +324,7 @@ OWN_PARTS = [
 @pytest.mark.parametrize(("table", "kind", "own", "nodes"), OWN_PARTS)
 def test_a_part_of_your_own_is_refused(table, kind, own, nodes, tmp_path, monkeypatch):
     """Whether its name is its own or that of another."""
+    monkeypatch.delitem(table, kind, raising=False)
     monkeypatch.setitem(table, kind, own)
     _, tokenizer, config = build("model=llama attention=gqa")
     config = replace(config, **{name: node | {"kind": kind} for name, node in nodes.items()})

@@ -16,7 +16,7 @@ from tokenizers import (
     processors,
 )
 
-from data.tokenizers.tokenizer import NO_TEMPLATE, HubTokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, HubTokenizer
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream
@@ -270,6 +270,15 @@ def test_sentinels_in_a_prompt_are_those_of_the_tokenizer(scheme, strip):
         assert encode_prompt(prompt, tokenizer, 64, False, NO_TEMPLATE) == expected
     ordinary = encode_prompt("a <extra_id_0> b", tokenizer, 64, False, NO_TEMPLATE)
     assert not set(ids.values()) & set(ordinary)
+
+
+def test_special_tokens_around_the_pieces_of_a_prompt():
+    tokenizer = ByteTokenizer({"before": 256, "behind": 257, "middle": 258})
+    options = (tokenizer, 64, False, [[9], []], tokenizer.specials)
+    assert encode_prompt("a[MASK]b", *options) == [9, 256, ord("a"), 257, ord("b"), 258]
+    assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
+    with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run was trained with 1"):
+        encode_prompt("a[MASK]b[MASK]", *options)
 
 
 ENDS_OF = [([292, 291], 292), ([292], [292, 291]), (292, [291])]

@@ -1,0 +1,101 @@
+"""Parts from outside: what a run remembers of the file, and files that are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from configs.compose import compose
+from configs.parts import LOADED
+from model.checkpoint import load_run
+from tests.training.runs import content
+from training.optimizer import OPTIMIZERS
+
+OWN = """
+from pathlib import Path
+import torch
+from training.optimizer import OPTIMIZERS
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    def start_state(self, parameter):
+        return {"sum": torch.zeros_like(parameter)}
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["sum"].mul_(0.9).add_(p.grad)
+                p.sub_(group["lr"] * self.state[p]["sum"])
+
+OPTIMIZERS["own"] = lambda model, lr: [Momentum(model.parameters(), lr)]
+"""
+USE = ["parts=my own.py", "optimizer=own", "schedule=constant", "schedule.warmup=0"]
+CHANGED = "warning: the code of parts has changed since runs/part was started\n"
+
+
+def forget():
+    """As a new process."""
+    LOADED.clear()
+    OPTIMIZERS.pop("own", None)
+
+
+@pytest.fixture
+def own(room):
+    before = dict(LOADED)
+    forget()
+    folder = Path("configs/optimizer")
+    folder.mkdir(parents=True)
+    (folder / "own.yaml").write_text("# @package optimizer\n# own\nkind: own\nlr: 0.1\n")
+    Path("my own.py").write_text(OWN)
+    yield Path("my own.py")
+    forget()
+    LOADED.update(before)
+
+
+def test_a_run_remembers_its_parts(own, start, capsys):
+    assert start(*USE, "name=full")[0] == start(*USE, "train.steps=2", "name=part")[0] == 0
+    resume = ["name=part", "resume=true", "train.steps=4"]
+    forget()
+    code, _, errors = start.plainly(*resume)
+    assert code == 2 and "runs/part was trained with my own.py: add parts=my own.py to" in errors
+    with pytest.raises(ValueError, match="--parts my own.py"):
+        load_run("runs/part")
+    assert not LOADED, "no stored config imports anything"
+    code, _, errors = start.plainly(*resume, USE[0])
+    assert code == 0 and "warning" not in errors
+    part, full = content(Path("runs/part")), content(Path("runs/full"))
+    assert (part["model"], part["optimizer"]) == (full["model"], full["optimizer"])
+
+    forget()
+    own.write_text(f"{OWN}# changed")
+    assert start.plainly(*resume, USE[0])[2] == CHANGED
+    assert start.plainly(*resume, USE[0], "dry_run=true")[2] == ""
+    load_run("runs/full")
+    assert capsys.readouterr().err == CHANGED.replace("part was", "full was")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "parts is my own.py, and there is no such file"),
+        ("\n1 / 0", "my own.py, line 2: ZeroDivisionError: division by zero"),
+        ("\n\n1 +", "my own.py, line 3: SyntaxError: invalid syntax"),
+        (OWN.replace('"own"', '"muon"'), "line 20: ValueError: 'muon' is the name of another kind"),
+        (OWN.replace("start_state", "begin"), "the state of Momentum is not known: give it a meth"),
+    ],
+)
+def test_files_that_are_refused(own, start, text, sentence):
+    own.unlink() if text is None else own.write_text(text)
+    code, _, errors = start(*USE)
+    assert code == 2 and sentence in errors and errors.count("\n") == 1, errors
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_other_files_that_are_refused(own):
+    with pytest.raises(ValueError, match="parts is book.txt; expected a Python file, such as my_"):
+        compose(["parts=book.txt"])
+    Path("configs/optimizer/muon.yaml").write_text("kind: own\n")
+    with pytest.raises(ValueError, match="configs/optimizer/muon.yaml has the name of one of ours"):
+        compose([USE[0]])
