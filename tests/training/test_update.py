@@ -25,6 +25,7 @@ from training.optimizer import (
     build_optimizers,
     groups_of,
     set_lr,
+    start_state,
     state_tensors,
 )
 from training.run import Run
@@ -249,6 +250,7 @@ def test_muon_agrees_with_torch():
     theirs = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     optimizers = Muon(ours, **options), torch.optim.Muon(theirs, **options)
+    start_state(optimizers[0])
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         for a, b in zip(ours, theirs, strict=True):
