@@ -129,19 +129,11 @@ class ParallelBlock(Block):
         return x
 
 
-class ParallelSharedBlock(Block):
-    """All sub-layers read the same normalized input: one norm, as in GPT-J, Phi and Cohere."""
+class ParallelSharedBlock(ParallelBlock):
+    """With one norm for all, as in GPT-J, Phi and Cohere."""
 
     def make_norms(self, norm: MakeNorm) -> None:
-        self.norm = norm()
-
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        normed = self.norm(x)
-        added = self.self_attend(normed, context, cache) + self.ffn(normed)
-        if self.cross is not None:
-            added = added + self.cross_attend(normed, context, cache)
-        x = x + self.drop(added)
-        return x
+        self.attention_norm = self.ffn_norm = self.cross_norm = norm()
 
 
 BLOCKS = Registry(

@@ -18,8 +18,8 @@ class KVCache:
     """
 
     def __init__(self, size: int = 0, window: int | None = None):  # 0: as long as the first append
-        self.is_ring = window is not None and window < size
-        self.size = window if window is not None and self.is_ring else size
+        self.is_ring = window is not None
+        self.size = min(size, window or size)
         self.length = 0
         self.buffers: list[Tensor] = []
         self.slot: Tensor | None = None  # (1,), shared by all layers
@@ -27,36 +27,38 @@ class KVCache:
     def append(self, *new: Tensor) -> list[Tensor]:
         """Store the new tensors, and return all that is stored."""
         if self.slot is not None:
-            place = self.slot % self.size if self.is_ring else self.slot
+            slot = self.slot % self.size if self.is_ring else self.slot
             for buffer, n in zip(self.buffers, new, strict=True):
-                buffer.index_copy_(-2, place, n)
+                buffer.index_copy_(-2, slot, n)
             return self.buffers
 
-        end = self.length + new[0].shape[-2]
+        n_new = new[0].shape[-2]
+        end = self.length + n_new
         if not self.buffers:
             self.size = self.size or end
             self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
 
+        place = self.length
         if self.is_ring:
-            return self.append_to_ring(end, new)
-        if end > self.size:
+            if n_new > 1:
+                return self.append_several(end, new)
+            place = place % self.size
+        elif end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
         for buffer, n in zip(self.buffers, new, strict=True):
-            buffer[..., self.length : end, :] = n
+            buffer[..., place : place + n_new, :] = n
         self.length = end
         return self.read()
 
-    def append_to_ring(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
-        """Of several new tokens, the first ones see tokens that the last ones replace."""
-        pairs = zip(self.read(), new, strict=True)
-        is_one = end == self.length + 1
-        both = [] if is_one else [torch.cat(pair, -2) for pair in pairs]
+    def append_several(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
+        """To a ring. The first of them see tokens that the last ones replace."""
+        both = [torch.cat(pair, -2) for pair in zip(self.read(), new, strict=True)]
         first = max(self.length, end - self.size)
         places = torch.arange(first, end, device=new[0].device) % self.size
         for buffer, n in zip(self.buffers, new, strict=True):
             buffer[..., places, :] = n[..., first - end :, :]
         self.length = end
-        return both or self.read()
+        return both
 
     def slots(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The slots of n new tokens, and all that an append will return."""
@@ -69,18 +71,15 @@ class KVCache:
             return new, slots
         if n == 1:
             return new, self.slots_at(slots[: self.size], self.length)
-        return new, torch.cat([self.slots_at(slots[: self.stored], self.length - 1), new])
+        old = slots[: min(self.length, self.size)]
+        return new, torch.cat([self.slots_at(old, self.length - 1), new])
 
     def slots_at(self, places: Tensor, newest: Tensor | int) -> Tensor:
         """The slots that a ring stores there; a negative one is still empty."""
         return newest - (newest - places) % self.size
 
-    @property
-    def stored(self) -> int:
-        return min(self.length, self.size)
-
     def read(self) -> list[Tensor]:
-        return [buffer[..., : self.stored, :] for buffer in self.buffers]
+        return [buffer[..., : self.length, :] for buffer in self.buffers]
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows with these indices, which may repeat."""
@@ -94,9 +93,9 @@ class KVCache:
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
         """Replace the newest slots of these rows by those of another cache."""
-        places = torch.arange(other.stored, device=self.buffers[0].device)
-        slots = other.slots_at(places, other.length - 1) + self.length - other.length
         for buffer, new in zip(self.buffers, other.read(), strict=True):
+            places = torch.arange(new.shape[-2], device=new.device)
+            slots = other.slots_at(places, other.length - 1) + self.length - other.length
             changed = buffer[rows]
             changed[..., slots % self.size, :] = new
             buffer[rows] = changed

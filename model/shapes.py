@@ -87,8 +87,8 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
     made = [record for record in records if not record.code.startswith("def ")]
     repeated: list[str] = []
     for name, stack in model.named_children():
-        kinds = stack.layer_names if isinstance(stack, Stack) else []
-        repeated += [f"{name}.blocks.{i}." for i, kind in enumerate(kinds) if kind in kinds[:i]]
+        layers = stack.layers if isinstance(stack, Stack) else []
+        repeated += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
     return [record for record in made if not f"{record.module}.".startswith(tuple(repeated))]
 
 

@@ -17,7 +17,7 @@ from model.block import BLOCKS, AttentionContext, Block
 from model.cache import KVCache, LayerCache
 from model.embedding import Embedding, Head
 from model.init import initialize_weights
-from model.layers import layer_config, layer_names
+from model.layers import layer_configs
 from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import POSITIONS, Position, Rotate
@@ -63,28 +63,25 @@ class Stack(nn.Module):
         shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             shared[name] = getattr(config, name)
-        self.layer_names = layer_names(config)
-        layers = [layer_config(config, name) for name in self.layer_names]
+        self.layers = layer_configs(config)
         blocks = []
-        for i, layer in enumerate(layers):
+        for i, layer in enumerate(self.layers):
             own = {"layer": i, "norm": norm_factory(layer)}
             blocks.append(make_block(layer, shared | own, memory_width))
 
         self.causal = causal
         self.blocks = nn.ModuleList(blocks)
-        self.make_positions(config, layers, shared)
+        self.make_positions(config, shared)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
         self.final_norm = norm() if blocks[-1].needs_final_norm else nn.Identity()
 
-    def make_positions(
-        self, config: ModelConfig, layers: list[ModelConfig], shared: dict[str, Any]
-    ) -> None:
+    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
         """self.position is that of the model, and the only one that adds to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
         settings = [position_settings(config, attentions[0])]
         self.views = []  # of each layer
-        for layer, attention in zip(layers, attentions, strict=True):
+        for layer, attention in zip(self.layers, attentions, strict=True):
             own = position_settings(layer, attention)
             if own not in settings:
                 settings.append(own)

@@ -158,6 +158,7 @@ def test_the_command(capsys):
 
 CAUSAL = ["#.....", "##....", "###...", "####..", "#####.", "######"]
 PADDED = ["#.....", ".#....", "..#...", "..##..", "..###.", "..####"]
+SINKS = ["#.....", "##....", "###...", "#.##..", "#..##.", "#...##"]
 WINDOW = ["#.....", "##....", ".##...", "..##..", "...##.", "....##"]
 
 
@@ -167,6 +168,7 @@ WINDOW = ["#.....", "##....", ".##...", "..##..", "...##.", "....##"]
         ("--mask model=gpt2", CAUSAL),
         ("--mask attention=mla --padding 2", PADDED),
         ("--mask model.attention.sliding_window=2 position=alibi", WINDOW),
+        ("--mask model.attention.sliding_window=2 model.attention.sinks=1", SINKS),
         ("model=bert --padding=1 --mask model.n_layers=1", ["#####."] * 5 + ["######"]),
     ],
 )

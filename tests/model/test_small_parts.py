@@ -87,7 +87,7 @@ def test_norm_placement(kind, cross):
     expected = x
     for name in ("attention", "cross", "ffn") if cross else ("attention", "ffn"):
         layer = getattr(block, name)
-        norm = block.norm if kind == "parallel_shared" else getattr(block, f"{name}_norm")
+        norm = getattr(block, f"{name}_norm")
         if kind == "pre":
             expected = expected + layer(norm(expected))
         elif kind == "post":
@@ -115,9 +115,8 @@ def test_dropout_on_the_output_of_each_sub_layer(kind):
     block.drop.p = 1.0
     x = randn(2, 3, 8)
     y = block(x, AttentionContext(mask=None, memory=x))
-    if kind == "post":
-        x = block.ffn_norm(block.cross_norm(block.attention_norm(x)))
-    assert_same(y, x)
+    normed = block.ffn_norm(block.cross_norm(block.attention_norm(x)))
+    assert_same(y, normed if kind == "post" else x)
 
 
 def test_dropout_on_the_embedding():

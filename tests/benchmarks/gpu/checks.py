@@ -31,6 +31,7 @@ def environment(bench):
 
 MASKS = (
     "model=llama model.attention.sliding_window=5",
+    "model=llama model.layers=[window,nope] model.layer_kinds.window.attention.sliding_window=5",
     "model=gpt2 model.attention.logit_softcap=30",
     "model=gpt2 position=alibi",
 )
