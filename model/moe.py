@@ -13,8 +13,8 @@ from model.feedforward import FFNS
 
 
 def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
-    """The first counts[0] rows by the first matrix of a stack, the next counts[1] by the second, and
-    so on."""
+    """The first counts[0] rows by the first matrix of a stack, the next counts[1] by the second,
+    and so on."""
     stack = linear.weight.type_as(rows)
     if has_grouped_mm(stack):
         return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
@@ -47,7 +47,7 @@ class MixtureOfExperts(nn.Module):
         self.balance_loss = balance_loss
         make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
         self.router = nn.Linear(d_model, n_experts, bias=False)
-        self.experts = make_mlp(expert)  # each weight is a stack of theirs
+        self.experts = make_mlp(expert)  # of which each weight becomes a stack
         for linear in self.experts.children():
             linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
         wide = {"d_ff": n_shared * self.experts.d_ff, "expansion": None}
@@ -70,7 +70,8 @@ class MixtureOfExperts(nn.Module):
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
         added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
-        # last: a block that is recomputed ends before it, and keeps no second graph
+        # last: a block that is recomputed for the backward pass stops before it, so that usually its
+        # graph is not kept a second time
         self.load_X = counts_X / counts_X.sum() * len(counts_X)
         self.probability_X = probs_BTX.mean((0, 1))
         return added
@@ -86,9 +87,10 @@ class MixtureOfExperts(nn.Module):
         return multiply(hidden, experts.out)
 
     def losses(self) -> dict[str, Tensor]:
-        """The factor, if all experts are used alike (arxiv.org/abs/2101.03961). A mean over a
-        micro-batch: it depends on their size, not on how many processes share them. Padding
-        counts, for no mask comes here."""
+        """balance_loss times n_experts * sum(fraction of the choices * mean probability), which is
+        1 if all experts are used alike (arxiv.org/abs/2101.03961). Both are of one micro-batch:
+        the term changes with its size, but not with the number of processes that share the same
+        micro-batches. Padding counts as any token, for no mask comes here."""
         if not self.balance_loss:
             return {}
         return {"balance": self.balance_loss * (self.load_X * self.probability_X).sum()}
