@@ -60,7 +60,7 @@ class Sampler:
         kind = str(run.model.kind)
         objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
         on_pairs = objective.input_kind == "pairs"
-        self.marks = objective.prompt
+        self.around = objective.prompt
         self.continues = kind == "decoder" and not on_pairs
         if kind == "decoder":  # what a template has after a text would end it
             after = [self.specials["start"]] if on_pairs else []
@@ -97,7 +97,7 @@ class Sampler:
         """A decoder begins a text where there is none. Other models have no output for it."""
         limit = self.model.context_length
         slide = self.options.slide
-        ids = encode_prompt(prompt, self.tokenizer, limit, slide, self.template, self.marks)
+        ids = encode_prompt(prompt, self.tokenizer, limit, slide, self.template, self.around)
         if self.continues:
             ids = ids or self.template[0] or [self.specials["end"]]
         before = ids if self.continues else ()

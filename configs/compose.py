@@ -88,7 +88,7 @@ def implied(overrides: Sequence[str]) -> list[str]:
     if given & {"train.tokens", "train.epochs", "train.minutes"} and "train.steps" not in values:
         added.append("train.steps=null")
     if "parts" in given and (folder := parts_configs(values["parts"].strip("'\""))):
-        place = QuotedString(folder.as_uri(), Quote.single).with_quotes()
+        place = QuotedString(str(folder), Quote.single).with_quotes()
         added.append(f"hydra.searchpath=[{place}]")
     return added
 

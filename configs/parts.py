@@ -15,10 +15,8 @@ LOADED: dict[Path, str] = {}  # the hash of each file
 
 def find_parts(place: str | Path) -> Path:
     path = Path(os.path.expanduser(place)).resolve()
-    if path.suffix != ".py":
-        raise ValueError(f"parts is {place}; expected a Python file, such as my_parts.py")
-    if not path.is_file():
-        raise ValueError(f"parts is {place}, and there is no such file")
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"parts is {place}, and there is no such Python file")
     return path
 
 

@@ -74,8 +74,6 @@ class Objective:
     bits_per_byte = False  # the loss is that of a text, each token once: it has a val_bpb
     accuracy: str | None = None  # of ACCURACIES in training/evaluate.py
     prompt: tuple[str, ...] = ()  # special tokens around the pieces of a prompt that [MASK] splits
-    seq_len: int
-    batch: Callable[..., Batch]
 
 
 class NextToken(Objective):

@@ -91,14 +91,20 @@ def make_muon(
 OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = Registry(adamw=make_adamw, muon=make_muon)
 
 
-def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer]:
+def make_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
-    for group in groups_of(optimizers):
-        group["base_lr"] = group["lr"]
     for optimizer in optimizers:
         if not hasattr(optimizer, "start_state"):
             hint = "give it a method start_state(parameter) -> {name: tensor}"
             raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
+    return optimizers
+
+
+def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer]:
+    optimizers = make_optimizers(config, model)
+    for group in groups_of(optimizers):
+        group["base_lr"] = group["lr"]
+    for optimizer in optimizers:
         start_state(optimizer)
     return optimizers
 

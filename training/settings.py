@@ -24,7 +24,7 @@ from model.checkpoint import RUNS, check_code, did_you_mean_run, list_runs, read
 from model.transformer import build_model
 from training.finetune import fine_tuned
 from training.metrics import check_metrics
-from training.optimizer import build_optimizers
+from training.optimizer import make_optimizers
 from training.run_folder import code_hashes
 from training.schedule import UNKNOWN_STEPS, build_schedule
 
@@ -148,7 +148,7 @@ def check_parts(config: Config) -> None:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
         hint = "choose a smaller size= or train.batch_size"
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
-    build_optimizers(config.optimizer, model)
+    make_optimizers(config.optimizer, model)
     build_data(config)
     check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one

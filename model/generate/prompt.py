@@ -46,15 +46,21 @@ def encode_prompt(
     context_length: int,
     slide: bool,
     template: Sequence[list[int]],
-    marked: Sequence[str] = (),
+    around: Sequence[str] = (),
 ) -> list[int]:
     """The ids of a text in its template, none for a text without any. [MASK] becomes the mask
-    token, the sentinels of span corruption in turn, or, for other models, ordinary text; or it splits
-    the text into pieces, with these special tokens before each and after the last."""
+    token, the sentinels of span corruption in turn, or, for other models, ordinary text; where an
+    objective has special tokens around the pieces of a text, it becomes those between them."""
     count = text.count(MASK)
     sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
+    before, after = template
 
-    if "mask" in tokenizer.specials:
+    if around and count:
+        first, *marks, last = [tokenizer.specials[name] for name in around]
+        before, after = [*before, first], [last, *after]
+        if count != len(marks):
+            raise ValueError(f"the prompt has {count} {MASK}; this run needs {len(marks)}")
+    elif "mask" in tokenizer.specials:
         marks = [tokenizer.specials["mask"]]
     elif count > len(sentinels) > 0:
         known = f"this run was trained with up to {len(sentinels)}"
@@ -63,27 +69,12 @@ def encode_prompt(
         marks = sentinels[:count]
 
     ids = encode_marks(text, tokenizer, marks)
-    if marked and count:
-        ids = encode_pieces(text, tokenizer, marked)
-    before, after = template
     room = context_length - len(before) - len(after)
     if len(ids) > room and not slide:
         n = len(ids) + context_length - room
         limit = f"the context length is {context_length}"
         raise ValueError(f"the prompt has {n} tokens; {limit} (see --slide)")
     return [*before, *ids[-room:], *after] if ids else []
-
-
-def encode_pieces(text: str, tokenizer: Tokenizer, marked: Sequence[str]) -> list[int]:
-    pieces = text.split(MASK)
-    if len(pieces) != len(marked) - 1:
-        counts = f"the prompt has {len(pieces) - 1} {MASK}"
-        raise ValueError(f"{counts}; this run was trained with {len(marked) - 2}")
-    first, *others = [tokenizer.specials[name] for name in marked]
-    ids = [first]
-    for piece, mark in zip(pieces, others, strict=True):
-        ids += [*tokenizer.encode(piece).tolist(), mark]
-    return ids
 
 
 class Filled(NamedTuple):

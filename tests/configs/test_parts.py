@@ -79,7 +79,7 @@ def test_a_run_remembers_its_parts(own, start, capsys):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "parts is my own.py, and there is no such file"),
+        (None, "parts is my own.py, and there is no such Python file"),
         ("\n1 / 0", "my own.py, line 2: ZeroDivisionError: division by zero"),
         ("\n\n1 +", "my own.py, line 3: SyntaxError: invalid syntax"),
         (OWN.replace('"own"', '"muon"'), "line 20: ValueError: 'muon' is the name of another kind"),
@@ -94,7 +94,7 @@ def test_files_that_are_refused(own, start, text, sentence):
 
 
 def test_other_files_that_are_refused(own):
-    with pytest.raises(ValueError, match="parts is book.txt; expected a Python file, such as my_"):
+    with pytest.raises(ValueError, match="parts is book.txt, and there is no such Python file"):
         compose(["parts=book.txt"])
     Path("configs/optimizer/muon.yaml").write_text("kind: own\n")
     with pytest.raises(ValueError, match="configs/optimizer/muon.yaml has the name of one of ours"):

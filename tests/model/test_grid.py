@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import model.attend
+from configs.parts import LOADED
 from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, kinds, names, part, tiny, tokens
 
 VARIANTS = [
@@ -128,7 +129,8 @@ def check(config):
 
 
 def depends_exactly_on(embedding, stack, *, behind, ahead):
-    """The gradient of output t by input s is nonzero exactly for t - behind <= s <= t + ahead."""
+    """The gradient of output t by input s is nonzero exactly for t - behind <= s <= t + ahead; parts
+    of your own may look at less."""
     x = embedding(tokens(1, LENGTH)).detach().requires_grad_()
     y = stack(x)[0]
     # the sum of a row has no gradient through a layernorm
@@ -138,7 +140,8 @@ def depends_exactly_on(embedding, stack, *, behind, ahead):
         [grad] = torch.autograd.grad(row @ weights, x, retain_graph=True)
         sizes.append(grad[0].norm(dim=-1))
     expected = torch.ones(LENGTH, LENGTH, dtype=y.dtype).tril(ahead).triu(-behind)
-    assert torch.equal(torch.stack(sizes).sign(), expected)
+    seen = torch.stack(sizes).sign()
+    assert torch.equal(seen, expected) or (LOADED and (seen <= expected).all())
 
 
 @torch.no_grad()

@@ -277,7 +277,7 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     options = (tokenizer, 64, False, [[9], []], tokenizer.specials)
     assert encode_prompt("a[MASK]b", *options) == [9, 256, ord("a"), 257, ord("b"), 258]
     assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
-    with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run was trained with 1"):
+    with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run needs 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
 
 
