@@ -9,10 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
 from configs.cli import run_command
-from data.tokenizers.tokenizer import tokenizer_from_state
 from model.checkpoint import load_run
-from model.hub.__main__ import export_run, import_run
-from model.hub.convert import init_model
+from model.hub.__main__ import import_run
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
@@ -116,21 +114,3 @@ def test_decoders_generate_as_in_transformers(imported, run):
     stop = f" {row['text'].split(' ')[1]}" if " " in row["text"] else row["text"][3:6]
     stopped = json.loads(run("--prompt", PROMPT, *GREEDY, "--json", "--stop", stop))["text"]
     assert stopped == row["text"][: row["text"].index(stop)]
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_export_keeps_the_template(name, imported, tmp_path):
-    _, tokenizer = imported(name)
-    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
-    back = hf.AutoTokenizer.from_pretrained(tmp_path / "back")
-    assert back(PROMPT)["input_ids"] == tokenizer(PROMPT)["input_ids"]
-    import_run(tmp_path / "back", tmp_path / "again")
-    for file in ("checkpoints/step-00000000/model.safetensors", "tokenizer.json", "config.yaml"):
-        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
-
-
-def test_a_finetuned_model_has_no_template(imported, tmp_path):
-    imported("bart")
-    assert load_run(tmp_path / "run").tokenizer.template == [[END], [END]]
-    _, tokenizer = init_model(str(tmp_path / "run"))
-    assert tokenizer.template == [[], []] == tokenizer_from_state(tokenizer.state()).template

@@ -33,6 +33,19 @@ sys.argv = [command, *arguments]
 run = runpy.run_path if command.endswith(".py") else runpy.run_module
 run(command, run_name="__main__")
 """
+HELPS = """
+import runpy, sys
+_, root, *commands = sys.argv
+for command in commands:
+    sys.argv = [command, "--help"]
+    try:
+        if command.endswith(".py"):
+            runpy.run_path(f"{root}/{command}", run_name="__main__")
+        else:
+            runpy.run_module(command, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, command
+"""
 
 
 def imported(home, command, *arguments, first=""):
@@ -44,11 +57,11 @@ def imported(home, command, *arguments, first=""):
     return set(line.split())
 
 
-@pytest.mark.parametrize(
-    "command", ["train.py", "sample.py", "data", "model.hub", "training.compare"]
-)
-def test_help(tmp_path, command):
-    assert not imported(tmp_path, command, "--help") & SLOW
+def test_help(tmp_path):
+    """Of one command after the other, in one process."""
+    (tmp_path / "helps.py").write_text(HELPS)
+    commands = ["train.py", "sample.py", "data", "model.hub", "training.compare"]
+    assert not imported(tmp_path, "helps", str(ROOT), *commands) & SLOW
 
 
 @pytest.mark.quick

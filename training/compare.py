@@ -30,10 +30,14 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "val_accuracy": ("masked accuracy", "{:.1%}"),
     "val_exact_match": ("exact match", "{:.1%}"),
 }
+# Student's t of a 95 % interval: {degrees of freedom: t}; between them, the wider one
+STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
+STUDENT_T |= {8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.0}
 
 
 class Run(NamedTuple):
     name: str
+    seed: int
     settings: dict[str, Any]  # dotted keys and groups, and the hashes of its code; not its seed
     chosen: list[str]  # the keys of its command line
     last: dict[str, Any]  # the last value of each metric
@@ -54,10 +58,23 @@ class Compare(Callback):
             print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
             job_return.return_value = SystemExit(report(job_return._return_value))
         home = Path(config.hydra.sweep.dir)
-        runs = [path.parent for path in home.glob("*/metrics.jsonl")]
-        if runs:
-            runs.sort(key=lambda run: (len(run.name), run.name))  # 9, 10
+        if runs := runs_of(home):
             print(compare(runs, home))
+
+
+def runs_of(sweep: Path) -> list[Path]:
+    runs = [path.parent for path in sweep.glob("*/metrics.jsonl")]
+    return sorted(runs, key=lambda run: (len(run.name), run.name))  # 9, 10
+
+
+def expand_sweeps(paths: list[Path]) -> list[Path]:
+    """A sweep stands for its runs; the other files in its folder are none."""
+    folders: list[Path] = []
+    for path in paths:
+        if path.is_file() and runs_of(path.parent):
+            continue
+        folders += [path] if (path / "config.yaml").exists() else runs_of(path) or [path]
+    return folders
 
 
 def compare(folders: list[Path], home: Path | None = None) -> str:
@@ -87,7 +104,7 @@ def read_run(folder: Path) -> Run:
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    return Run(folder.name, settings, chosen, last)
+    return Run(folder.name, stored["seed"], settings, chosen, last)
 
 
 def group_seeds(runs: list[Run]) -> list[list[Run]]:
@@ -117,22 +134,44 @@ def table(groups: list[list[Run]]) -> str:
             settings.append(key)
 
     fields = [field for field in COLUMNS if any(values(group, field) for group in groups)]
+    differences = [difference(group, groups[0]) for group in groups]
+    has_pairs = set(differences) != {"-"}
     lines = [["run", *settings, *(COLUMNS[field][0] for field in fields)]]
+    lines[0] += ["val loss - best (95 %)"] * has_pairs
 
-    for group in groups:
+    for group, paired in zip(groups, differences, strict=True):
         run = group[0]
         name = f"{run.name} (n={len(group)})" if len(group) > 1 else run.name
         chosen = [str(run.settings.get(key, "-")) for key in settings]
         metrics = [cell(values(group, field), COLUMNS[field][1]) for field in fields]
-        lines.append([name, *chosen, *metrics])
+        lines.append([name, *chosen, *metrics, *[paired] * has_pairs])
     return markdown(lines)
+
+
+def difference(group: list[Run], best: list[Run]) -> str:
+    """The mean over the seeds that both were run with, and half its interval."""
+    losses = {run.seed: run.last.get("val_loss") for run in best}
+    pairs = []
+    for run in group:
+        loss, other = run.last.get("val_loss"), losses.get(run.seed)
+        if loss is not None and other is not None:
+            pairs.append(loss - other)
+    if group is best or len(pairs) < 2:
+        return "-"
+    t = STUDENT_T[max(degrees for degrees in STUDENT_T if degrees < len(pairs))]
+    half = t * deviation(pairs) / math.sqrt(len(pairs))
+    return f"{mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
 
 
 def cell(numbers: list[float], form: str) -> str:
     if not numbers:
         return "-"
     text = form.format(mean(numbers))
-    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(stdev(numbers))}"
+    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(deviation(numbers))}"
+
+
+def deviation(numbers: list[float]) -> float:
+    return stdev(numbers) if all(map(math.isfinite, numbers)) else math.nan
 
 
 def markdown(lines: list[list[str]]) -> str:
@@ -151,7 +190,7 @@ def main() -> None:
     parser.add_argument("--to", type=expand_user, metavar="FOLDER", help="save table and plot")
 
     options = parser.parse_args()
-    print(compare(options.runs, options.to))
+    print(compare(expand_sweeps(options.runs), options.to))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
 """Greedy decoding beside transformers' generate, with the same weights and prompts.
 
-And beside the linear maps of our model alone. They run in turn, each in a fresh process, so that
-none inherits another's memory.
+They run in turn, each in a fresh process, so that neither inherits the other's memory.
 
     OMP_NUM_THREADS=2 python -m tests.benchmarks.decoding --rounds 5
 
-`ours/hf` and `ours/lin` are medians of pairs, with the range of the first; `growth` is the time of
-the second half of the tokens over that of the first, about 1 where a token's cost does not depend
-on those before it.
+`ours/hf` is the median of pairs.
 """
 
 import argparse
@@ -22,6 +19,7 @@ from configs.compose import compose
 from model.generate.decode import generate
 from model.hub import first_match
 from model.hub.spec import spec_from_config
+from model.hub.tensors import resolve
 from model.precision import DTYPES
 from model.transformer import build_model
 from tests.benchmarks.step import model_sizes
@@ -29,13 +27,12 @@ from tests.benchmarks.step import model_sizes
 # layers, heads, width, context length, vocabulary
 SIZES = {"10m": (6, 6, 384, 256, 65), "124m": (12, 12, 768, 1024, 50257)}
 PROMPT = 16
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def build_both(size):
     """Our GPT-2 and that of transformers, with the same weights."""
     import transformers as hf
-
-    from tests.model.test_parity import IDS, copy_weights
 
     *sizes, vocab_size = SIZES[size]
     config = compose(["model=gpt2", "model.dropout=0", *model_sizes(*sizes)]).model
@@ -47,6 +44,13 @@ def build_both(size):
     hf_model = hf.GPT2LMHeadModel(hf.GPT2Config(**options | {"vocab_size": vocab_size})).eval()
     copy_weights(model, hf_model, match.family.tensors(match.spec, match.hf_config))
     return model, hf_model
+
+
+def copy_weights(model, hf_model, rules):
+    weights = hf_model.state_dict()
+    for hf_name, (rule, names) in resolve(rules, dict(model.named_parameters())).items():
+        for name, tensor in zip(names, rule.to_ours(weights[hf_name]), strict=True):
+            model.get_parameter(name).data = tensor.clone()
 
 
 def decode(model, prompts, new):
@@ -72,23 +76,7 @@ def decode_hf(model, prompts, new):
     return ids[:, PROMPT:].tolist(), [start, time.perf_counter()]
 
 
-@torch.inference_mode()
-def run_linear_maps(model, prompts, new):
-    """Each linear map on its own input of the second token."""
-    maps = [m for m in model.modules() if type(m).__name__ in ("Linear", "PackedLinear")]
-    calls = []
-    for module in maps:
-        module.register_forward_pre_hook(lambda module, args: calls.append((module.forward, *args)))
-    list(generate(model, prompts, max_new_tokens=2))
-    second = calls[len(maps) : 2 * len(maps)]
-    start = time.perf_counter()
-    for _ in range(new):
-        for forward, x in second:
-            forward(x)
-    return [], [start, time.perf_counter()]
-
-
-SIDES = {"ours": decode, "hf": decode_hf, "linear": run_linear_maps}
+SIDES = {"ours": decode, "hf": decode_hf}
 
 
 def measure(side, size, dtype, batch, new):
@@ -115,11 +103,8 @@ def compare(size, dtype, batch, new, rounds):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 texts[side], stamps = pool.apply(measure, (side, size, dtype, batch, new))
             times[side].append(stamps)
-    ours, theirs, linear = ([t[-1] - t[0] for t in times[side]] for side in SIDES)
+    ours, theirs = ([t[-1] - t[0] for t in times[side]] for side in SIDES)
     ratios = [other / own for own, other in zip(ours, theirs, strict=True)]
-    shares = [other / own for own, other in zip(ours, linear, strict=True)]
-    half = new // 2
-    growths = [(t[-1] - t[half]) / (t[half] - t[1]) for t in times["ours"]]
     n_equal = sum(map(list.__eq__, texts["ours"], texts["hf"]))
     return {
         "size": size,
@@ -127,10 +112,7 @@ def compare(size, dtype, batch, new, rounds):
         "batch": batch,
         "ours/s": f"{batch * new / median(ours):.1f}",
         "hf/s": f"{batch * new / median(theirs):.1f}",
-        "linear/s": f"{batch * new / median(linear):.1f}",
         "ours/hf": f"{median(ratios):.2f}",
-        "ours/lin": f"{median(shares):.2f}",
-        "growth": f"{median(growths):.2f}",
         "range": f"{min(ratios):.2f}-{max(ratios):.2f}",
         "same_ids": f"{n_equal}/{batch}",
     }

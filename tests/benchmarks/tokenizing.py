@@ -1,6 +1,6 @@
 """How fast text becomes tokens on disk, beside tiktoken's batch encoding and `datasets.map`.
 
-The text is in many files, and in one. tiktoken writes nothing; `datasets.map` is used as it often
+tiktoken writes nothing; `datasets.map` is used as it often
 is to prepare a corpus. All of them take turns in one run.
 
     OMP_NUM_THREADS=2 TIKTOKEN_CACHE_DIR=... python -m tests.benchmarks.tokenizing [rounds]
@@ -26,13 +26,9 @@ from data.tokenizers.train import TOKENIZERS
 CORES = 2
 
 
-def ours(folder, text, texts, encoding, name="files"):
-    overrides = ["data=text", f"data.path={text / name}", f"data.cache={folder}"]
+def ours(folder, text, texts, encoding):
+    overrides = ["data=text", f"data.path={text / 'files'}", f"data.cache={folder}"]
     load_data(compose([*overrides, "tokenizer=gpt2"]))
-
-
-def ours_one_file(folder, text, texts, encoding):
-    ours(folder, text, texts, encoding, "one.txt")
 
 
 def tiktoken_batch(folder, text, texts, encoding):
@@ -68,12 +64,11 @@ def main(rounds=5):
     encoding = tiktoken.get_encoding("gpt2")
     Made.tokenizer = TOKENIZERS["gpt2"]().train(None, ("end",))
     TOKENIZERS["gpt2"] = Made
-    times = {ours: [], ours_one_file: [], tiktoken_batch: [], datasets_map: []}
+    times = {ours: [], tiktoken_batch: [], datasets_map: []}
     with tempfile.TemporaryDirectory() as text:
         Path(text, "files").mkdir()
         for i, content in enumerate(texts):
             Path(text, f"files/{i:04}.py").write_text(content, encoding="utf-8")
-        Path(text, "one.txt").write_text("".join(texts), encoding="utf-8")
         for _ in range(rounds):
             for function, seconds in times.items():
                 with tempfile.TemporaryDirectory() as folder:

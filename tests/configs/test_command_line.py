@@ -1,9 +1,6 @@
 """The command line of train.py: what is refused and how, and what Hydra's flags print."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +8,13 @@ from omegaconf import OmegaConf
 
 from configs.compose import CONFIGS, compose
 from tests.configs.bad_overrides import BAD
-from tests.parts import ROOT, names
+from tests.parts import names
 
 TEXTS = {
     "zero.txt": b"",
     "latin.txt": b"caf\xe9 " * 999,
     "tiny.txt": b"ab",
     "bad.jsonl": b'{"text": "a"}\nnot json\n',
-    "other.jsonl": b'{"other": "a"}\n',
-    "number.jsonl": b'{"text": 3}\n',
-    "two.txt": b"one\ntwo\n",
-    "one.txt": b"one\n",
     "gap.txt": b"one\n\ntwo\n" * 50,
     "three.txt": b"one\nx\ntwo\n" * 50,
 }
@@ -84,20 +77,14 @@ def test_completion_in_a_shell(start, monkeypatch, words, answer):
     assert code == 0 and text.split() == answer
 
 
-def test_an_option_of_ones_own(tmp_path):
-    """The real command, with a folder of YAML files beside configs/."""
-    own = tmp_path / "mine/attention/own.yaml"
+def test_an_option_of_ones_own(start):
+    """With a folder of YAML files beside configs/."""
+    own = Path("mine/attention/own.yaml")
     own.parent.mkdir(parents=True)
-    command = [sys.executable, str(ROOT / "train.py"), "--config-dir", "mine", "attention=own"]
-
-    def cfg():
-        run = [*command, "data=text", "data.path=x", "size=tiny", "dry_run=true"]
-        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
-        return done.returncode, done.stdout, done.stderr
-
+    command = ["--config-dir", "mine", "attention=own", "dry_run=true"]
     own.write_text("kind: mha\nbias: true\n")
-    code, _, stderr = cfg()
+    code, _, stderr = start(*command)
     assert code == 2 and "file of attention=... must begin with the line '# @package ...'" in stderr
     own.write_text("# @package model.attention\ndefaults:\n  - mqa\n")
-    code, stdout, stderr = cfg()
+    code, stdout, stderr = start(*command)
     assert code == 0 and stdout.startswith("model       decoder, "), stderr

@@ -122,9 +122,6 @@ def test_patterns_are_translated(pattern):
 
 IMPORTED = {
     "byte-level": lambda: train_hf_bpe(),
-    "with a pattern": lambda: train_hf_bpe(NOT_POSSESSIVE),
-    "special tokens first": lambda: train_hf_bpe(first=True),
-    "a normalizer": lambda: train_hf_bpe(normalizer=normalizers.NFC()),
     **others(),
 }
 
@@ -184,10 +181,7 @@ def template(single):
 
 
 TEMPLATES = {
-    "bert": (processors.BertProcessing(SEP, CLS), [[400], [401]]),
     "roberta": (processors.RobertaProcessing(SEP, CLS), [[400], [401]]),
-    "t5": (template("$A <pad>"), [[], [401]]),
-    "llama": (template("<eos> $A"), [[400], []]),
     "several": (template("<eos> <pad> $A <pad> <eos>"), [[400, 401], [401, 400]]),
     "behind another": (
         processors.Sequence([processors.ByteLevel(), template("<eos> $A <eos>")]),

@@ -107,12 +107,6 @@ def test_every_sequence_once_per_epoch(text):
         )
 
 
-def test_golden_batch(text):
-    batch = loader(text.train, text.tokenizer, seed=3).batch(2)
-    assert text.tokenizer.decode(batch.inputs["tokens"][0].tolist()) == "ejqzkxmdwronorwd"
-    assert batch.targets[0, :-1].tolist() == batch.inputs["tokens"][0, 1:].tolist()
-
-
 def test_a_limited_evaluation_repeats_its_sequences(text):
     loader_ = loader(text.validation, text.tokenizer, batch_size=4)
 

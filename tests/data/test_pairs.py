@@ -16,14 +16,6 @@ def texts(found):
     return [tuple(document.texts) for document in found.documents()]
 
 
-def test_numbers_in_csv_stay_text(tmp_path):
-    (tmp_path / "sums.csv").write_text("source,target\n007+1,008\n1+1,2\n")
-    assert texts(source("pairs", path=str(tmp_path / "sums.csv"))) == [
-        ("007+1", "008"),
-        ("1+1", "2"),
-    ]
-
-
 def test_tsv_has_no_quotes(tmp_path):
     (tmp_path / "t.tsv").write_text('source\ttarget\n"Hi\tA\nx\tB\ny"\tC "D", E\n')
     expected = [('"Hi', "A"), ("x", "B"), ('y"', 'C "D", E')]

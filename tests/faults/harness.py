@@ -14,10 +14,8 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 
@@ -25,8 +23,8 @@ import train
 import training.log
 from configs.cli import run_hydra
 from model.checkpoint import list_checkpoints, read_best, read_config, step_of, verify
+from tests.training.runs import TEXT, TIMES
 
-TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 STEPS = 4
 NEWEST = f"step-{STEPS:08}"
 RUN = Path("runs/run")
@@ -36,16 +34,13 @@ OVERRIDES = f"""
     train.steps={STEPS} train.batch_size=4 train.micro_batch_size=2
     eval.every=2 eval.max_examples=4 sample.every=3 checkpoint.every=1 log.every=1
 """.split()
-TIMES = {"seconds", "tokens_per_second", "mfu"}
-
-Act = Callable[[], Any]
 
 
 # ---- runs
 
 
 @cache
-def home() -> Path:
+def home():
     """A folder with a text, its tokens, and a run that was never interrupted."""
     training.log.draw_run = lambda rows, path: None  # matplotlib is slow
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
@@ -63,25 +58,25 @@ def home() -> Path:
     return folder
 
 
-def data_at(folder: Path) -> list[str]:
+def data_at(folder):
     return [f"data.path={folder}/book.txt", f"data.cache={folder}/cache"]
 
 
-def overridden(*overrides: str) -> list[str]:
+def overridden(*overrides):
     """The usual overrides, with these."""
     replaced = {override.partition("=")[0] for override in overrides}
     usual = [*data_at(home()), *OVERRIDES]
     return [o for o in usual if o.partition("=")[0] not in replaced] + list(overrides)
 
 
-def command(arguments: list[str]) -> int:
+def command(arguments):
     """The exit code of train.py."""
     GlobalHydra.instance().clear()
     sys.argv = ["train.py", *arguments]
     return run_hydra(train.main)
 
 
-def start(cwd: Path, arguments: list[str], act: Act | None = None, output: str = "output") -> int:
+def start(cwd, arguments, act=None, output="output"):
     """The id of a process that calls act() and is then train.py with these arguments, in `cwd`."""
     home()
     sys.stdout.flush()
@@ -110,18 +105,18 @@ def start(cwd: Path, arguments: list[str], act: Act | None = None, output: str =
         os._exit(code)
 
 
-def end(pid: int) -> int:
+def end(pid):
     """The exit code of a process, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def run(cwd: Path, *overrides: str, act: Act | None = None) -> tuple[int, str]:
+def run(cwd, *overrides, act=None):
     """(exit code, output) of the usual run with these overrides."""
     code = end(start(cwd, overridden(*overrides), act))
     return code, (cwd / "output").read_text(errors="replace")
 
 
-def resume(cwd: Path, *overrides: str) -> str:
+def resume(cwd, *overrides):
     """Continue or start the run, which must come to its end; returns its output."""
     code, output = run(cwd, *overrides, "resume=auto")
     assert code == 0, output
@@ -131,12 +126,12 @@ def resume(cwd: Path, *overrides: str) -> str:
 # ---- what they have written
 
 
-def copy_run(cwd: Path) -> Path:
+def copy_run(cwd):
     """A copy of the uninterrupted run, for tests to damage."""
     return Path(shutil.copytree(home() / RUN, cwd / RUN))
 
 
-def verified_steps(folder: Path) -> list[int]:
+def verified_steps(folder):
     """The steps of the checkpoints of a run, oldest first, each of them undamaged."""
     checkpoints = list_checkpoints(folder)[::-1]
     for checkpoint in checkpoints:
@@ -144,22 +139,22 @@ def verified_steps(folder: Path) -> list[int]:
     return [step_of(checkpoint) for checkpoint in checkpoints]
 
 
-def untimed(row: dict[str, Any]) -> dict[str, Any]:
+def untimed(row):
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path):
     """The rows of a log that was never cut off."""
     return [untimed(json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def assert_equal_weights(folder: Path, expected: Path | None = None) -> None:
+def assert_equal_weights(folder, expected=None):
     for name in ("model.safetensors", "optimizer.safetensors"):
         path = Path("checkpoints", NEWEST, name)
         assert (folder / path).read_bytes() == ((expected or home() / RUN) / path).read_bytes()
 
 
-def assert_equal(folder: Path, expected: Path | None = None) -> None:
+def assert_equal(folder, expected=None):
     """A run came to the same bytes as one that was never interrupted, but for times."""
     expected = expected or home() / RUN
     assert_equal_weights(folder, expected)

@@ -10,9 +10,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn
 
 from tests.faults.harness import run
 from training.checkpointer import Checkpointer
@@ -21,15 +18,13 @@ NAMES = ("mkdir", "rename", "replace", "unlink", "rmdir", "truncate")
 NAMES += ("write", "fsync", "ftruncate")  # these take a handle
 REAL_OPEN = io.open
 
-Act = Callable[[str, str, Any], None]
-
 
 class Shim:
     """Once installed, act(name, path, argument) at operation number `at` below the path `below`, or
     from then on always. The argument: what is written, a size, a new path, or whether an open
     file is emptied."""
 
-    def __init__(self, act: Act, at: int = 1, below: str = "/runs/", always: bool = False) -> None:
+    def __init__(self, act, at=1, below="/runs/", always=False):
         self.act = act
         self.at = at
         self.below = below
@@ -37,13 +32,13 @@ class Shim:
         self.count = 0
         self.lock = threading.Lock()
 
-    def __call__(self) -> None:
+    def __call__(self):
         for name in NAMES:
             setattr(os, name, self.wrap(name, getattr(os, name)))
         os.open = self.wrap_os_open(os.open)
         io.open = builtins.open = self.open
 
-    def happens(self, name: str, path: str, argument: Any = None) -> None:
+    def happens(self, name, path, argument=None):
         if self.below not in path:
             return
         with self.lock:
@@ -52,8 +47,8 @@ class Shim:
         if count == self.at or (self.always and count > self.at):
             self.act(name, path, argument)
 
-    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(target: Any, *arguments: Any, **options: Any) -> Any:
+    def wrap(self, name, real):
+        def call(target, *arguments, **options):
             argument = arguments[0] if arguments else None
             if name in ("rename", "replace"):
                 argument = os.path.abspath(argument)
@@ -62,15 +57,15 @@ class Shim:
 
         return call
 
-    def wrap_os_open(self, real: Callable[..., int]) -> Callable[..., int]:
-        def call(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def wrap_os_open(self, real):
+        def call(path, flags, mode=0o777, *, dir_fd=None):
             if flags & os.O_CREAT:
                 self.happens("open", path_of(path, dir_fd), bool(flags & os.O_TRUNC))
             return real(path, flags, mode, dir_fd=dir_fd)
 
         return call
 
-    def open(self, path: Any, mode: str = "r", buffering: int = -1, *text: Any, **rest: Any) -> Any:
+    def open(self, path, mode="r", buffering=-1, *text, **rest):
         """open(), whose writes are seen once they leave the buffer."""
         if mode[0] == "r" or isinstance(path, int) or self.below not in path_of(path):
             return REAL_OPEN(path, mode, buffering, *text, **rest)
@@ -84,12 +79,12 @@ class Shim:
 class WatchedFile(io.FileIO):
     shim: Shim
 
-    def write(self, data: Any) -> int:
+    def write(self, data):
         self.shim.happens("write", path_of(self.fileno()), bytes(data))
         return super().write(data)
 
 
-def path_of(target: Any, folder: int | None = None) -> str:
+def path_of(target, folder=None):
     """The absolute path of a handle, or of a path relative to an open folder."""
     if isinstance(target, int):
         return os.readlink(f"/proc/self/fd/{target}")
@@ -98,7 +93,7 @@ def path_of(target: Any, folder: int | None = None) -> str:
     return os.path.abspath(target)
 
 
-def kill(name: str, path: str, argument: Any) -> NoReturn:
+def kill(name, path, argument):
     """Of a write, half comes first."""
     if name == "write":
         with REAL_OPEN(path, "ab") as file:
@@ -106,7 +101,7 @@ def kill(name: str, path: str, argument: Any) -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_after_a_checkpoint() -> None:
+def kill_after_a_checkpoint():
     """Before the second: the same in each trial, whatever the threads do."""
     real = Checkpointer.save
 
@@ -119,11 +114,11 @@ def kill_after_a_checkpoint() -> None:
     Checkpointer.save = save
 
 
-def full(name: str, path: str, argument: Any) -> NoReturn:
+def full(name, path, argument):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-def operations(cwd: Path, *overrides: str, below: str = "/runs/") -> list[list[Any]]:
+def operations(cwd, *overrides, below="/runs/"):
     """[name, path, argument] of the disk operations of a run; of an fsync, what is in the file."""
     log = cwd.with_suffix(".log")
 

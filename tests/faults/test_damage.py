@@ -4,8 +4,6 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,27 +32,27 @@ FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.j
 # ---- damages: (the bytes of a file, random draws) -> other bytes
 
 
-def flip_bit(data: bytes, draw: random.Random) -> bytes:
+def flip_bit(data, draw):
     at = draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
 
 
-def truncate(data: bytes, draw: random.Random) -> bytes:
+def truncate(data, draw):
     return data[: draw.randrange(len(data))]
 
 
-def lose_block(data: bytes, draw: random.Random) -> bytes:
+def lose_block(data, draw):
     """A block that the file system has lost reads as zeros."""
     begin = draw.randrange(len(data) - 1)
     size = min(len(data) - begin, draw.choice([64, 512, 4096]))
     return data[:begin] + bytes(size) + data[begin + size :]
 
 
-def append(data: bytes, draw: random.Random) -> bytes:
+def append(data, draw):
     return data + bytes(draw.randrange(1, 9))
 
 
-def damage(path: Path, change: Callable[[bytes, random.Random], bytes] | None, seed: int) -> None:
+def damage(path, change, seed):
     if change is None:
         path.unlink()
         return
@@ -119,7 +117,7 @@ def test_no_checkpoint_is_undamaged(tmp_path):
     assert contents(folder) == before
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -147,7 +145,7 @@ def test_other_files_of_a_run(name, zeros, share, tmp_path):
 # ---- runs
 
 
-def spoil_losses() -> None:
+def spoil_losses():
     """Those of training steps are NaN once there is a checkpoint."""
     real = train.LossModule.forward
 

@@ -5,7 +5,6 @@ import re
 import resource
 import shutil
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +25,7 @@ TRIALS = 75  # over all operations
 LONG = ["train.steps=9", "checkpoint.keep=20", "eval.every=null", "sample.every=null"]
 
 
-def check_once(number: int, cwd: Path) -> None:
+def check_once(number, cwd):
     at = 1 + number * number_of_operations("new") // TRIALS
     code, output = run(cwd, act=Shim(full, at))
     assert "Traceback" not in output
@@ -68,7 +67,7 @@ def test_from_an_operation_on(at, tmp_path):
     assert not saved or f"resuming from step {len(saved)}" in output
 
 
-def limit_files(*sizes: int) -> None:
+def limit_files(*sizes):
     """The largest size of a file that may be written, from the first file of tensors on, from the
     second, and so on. It is what safetensors sees of a full disk."""
     real = checkpoint.save_file

@@ -8,7 +8,6 @@ import shutil
 import signal
 import time
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from model import checkpoint
 from model.checkpoint import read_best, step_name
 from tests.faults.harness import (
     RUN,
-    Act,
     assert_equal,
     end,
     home,
@@ -33,7 +31,7 @@ DELAYS = 20
 TIMERS = 10  # that end a run in a row
 
 
-def is_killed(cwd: Path, act: Act) -> bool:
+def is_killed(cwd, act):
     """Start or continue the run; whether it is killed before its end. No checkpoint is damaged, and
     the newest is never older than it was."""
     before = verified_steps(cwd / RUN)
@@ -43,13 +41,13 @@ def is_killed(cwd: Path, act: Act) -> bool:
     return code < 0
 
 
-def assert_resumes(cwd: Path) -> None:
+def assert_resumes(cwd):
     resume(cwd)
     assert_equal(cwd / RUN)
 
 
 @cache
-def number_of_operations(kind: str) -> int:
+def number_of_operations(kind):
     """Of a new run, or of one that was killed and resumes."""
     cwd = home() / f"{kind}-operations"
     cwd.mkdir()
@@ -60,7 +58,7 @@ def number_of_operations(kind: str) -> int:
     return count
 
 
-def check_new(number: int, cwd: Path) -> None:
+def check_new(number, cwd):
     at = 1 + number * number_of_operations("new") // KILLS
     assert is_killed(cwd, Shim(kill, at))
     assert_resumes(cwd)
@@ -86,12 +84,12 @@ def test_twice_at_every_operation_of_a_resumed_run(number, tmp_path):
     assert_resumes(tmp_path)
 
 
-def set_timer(seconds: float) -> None:
+def set_timer(seconds):
     """The system then ends this process, whatever it does."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def kill_in_file(number: int, seconds: float) -> None:
+def kill_in_file(number, seconds):
     """So long after it begins to write the n-th file of tensors."""
     real = checkpoint.save_file
     count = 0
@@ -115,7 +113,7 @@ def test_in_a_file_of_tensors(number, delay, tmp_path):
     assert_resumes(tmp_path)
 
 
-def fine_tune(cwd: Path, act: Act | None = None) -> int:
+def fine_tune(cwd, act=None):
     """With so high a learning rate that the weights it begins with stay the best."""
     of_the_model = ("size", "tokenizer", "model")
     arguments = [o for o in overridden("optimizer.lr=10") if not o.startswith(of_the_model)]
@@ -123,7 +121,7 @@ def fine_tune(cwd: Path, act: Act | None = None) -> int:
 
 
 @cache
-def whole_tuned_run() -> Path:
+def whole_tuned_run():
     cwd = home() / "tuned"
     cwd.mkdir()
     assert fine_tune(cwd) == 0
@@ -142,7 +140,7 @@ def test_a_fine_tuned_run(at, tmp_path):
 
 
 @cache
-def seconds_of_a_run() -> float:
+def seconds_of_a_run():
     cwd = home() / "timed"
     cwd.mkdir()
     start = time.perf_counter()

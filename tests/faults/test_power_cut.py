@@ -7,10 +7,9 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -33,18 +32,16 @@ from training.log import read_rows
 
 CUTS = 150  # of each run, at least one after each operation
 
-Draw = random.Random | None
-
 
 # ---- the model of a disk
 
 
 class File:
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data=b""):
         self.data = data
         self.synced = data
 
-    def write_to(self, path: Path, draw: Draw) -> None:
+    def write_to(self, path, draw):
         """What was synced, and perhaps a part of the rest; its size may come before its bytes."""
         left = self.synced
         if draw and draw.random() < 0.7:
@@ -56,20 +53,20 @@ class File:
 
 
 class Folder:
-    def __init__(self, entries: dict[str, Any] | None = None) -> None:
+    def __init__(self, entries=None):
         self.entries = entries or {}
         self.synced = self.entries
-        self.changes: list[tuple[str, dict[str, Any]]] = []  # that were not synced
+        self.changes = []  # that were not synced
 
-    def change(self, removed: str, added: dict[str, Any]) -> None:
+    def change(self, removed, added):
         self.changes.append((removed, added))
         self.entries = changed(self.entries, removed, added)
 
-    def sync(self) -> None:
+    def sync(self):
         self.synced = self.entries
         self.changes = []
 
-    def write_to(self, path: Path, draw: Draw) -> None:
+    def write_to(self, path, draw):
         """A rename is atomic; of the changes that were not synced, any may be lost."""
         entries = self.synced
         for change in self.changes:
@@ -80,11 +77,11 @@ class Folder:
             node.write_to(path / name, draw)
 
 
-def changed(entries: dict[str, Any], removed: str, added: dict[str, Any]) -> dict[str, Any]:
+def changed(entries, removed, added):
     return {name: node for name, node in entries.items() if name != removed} | added
 
 
-def load(path: Path) -> File | Folder:
+def load(path):
     """A file, or a folder with all that is in it, as it is on a real disk."""
     if path.is_dir():
         return Folder({below.name: load(below) for below in path.iterdir()})
@@ -96,23 +93,23 @@ class Recorded(NamedTuple):
 
     root: Path
     before: Path  # a copy of the folder as it was
-    log: list[list[Any]]  # the operations
+    log: list  # of [name, path, argument]
 
 
 class Disk:
     """The folder of a recorded run, on which its operations are done again."""
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded):
         self.root = recorded.root
         self.top = load(recorded.before)
 
-    def find(self, path: str) -> Any:
-        node: Any = self.top
+    def find(self, path):
+        node = self.top
         for name in Path(os.path.relpath(path, self.root)).parts:
             node = node.entries.get(name) if isinstance(node, Folder) else None
         return node
 
-    def do(self, name: str, path: str, argument: Any) -> None:
+    def do(self, name, path, argument):
         """One that failed changes nothing."""
         folder, base = self.find(os.path.dirname(path)), os.path.basename(path)
         node = self.find(path)
@@ -144,7 +141,7 @@ class Disk:
 
 
 @cache
-def recorded(kind: str) -> Recorded:
+def recorded(kind):
     """Of a new run, or of one that resumes."""
     root = home() / kind
     root.mkdir()
@@ -154,7 +151,7 @@ def recorded(kind: str) -> Recorded:
     return Recorded(root, before, operations(root, "resume=auto", below=str(root)))
 
 
-def states(run: Recorded, folder: Path, *draws: Draw) -> Iterator[bool]:
+def states(run, folder, *draws):
     """The folder as a cut after each operation leaves it: with what was synced (True), and with a
     part of the rest (False), once for each draw."""
     disk = Disk(run)
@@ -166,7 +163,7 @@ def states(run: Recorded, folder: Path, *draws: Draw) -> Iterator[bool]:
             yield draw is None
 
 
-def newest_step(folder: Path) -> int:
+def newest_step(folder):
     """All checkpoints that can be seen are whole, and so is what belongs to them."""
     steps = verified_steps(folder)
     if (folder / "config.yaml").exists():
@@ -181,12 +178,12 @@ def newest_step(folder: Path) -> int:
     return steps[-1]
 
 
-def rows_until(step: int, path: Path) -> list[dict[str, Any]]:
+def rows_until(step, path):
     """The rows that were written before the checkpoint of a step."""
     return [untimed(row) for row in read_rows(path) if row["step"] <= step and not row.get("full")]
 
 
-def check(run: Recorded, folder: Path, *draws: Draw) -> None:
+def check(run, folder, *draws):
     """The newest checkpoint never gets older, and the last one is there in the end."""
     newest = 0
     for only_synced in states(run, folder, *draws):

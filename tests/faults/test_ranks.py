@@ -11,7 +11,6 @@ import sys
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,11 +49,11 @@ WAYS = {  # to end: the exit codes of the process to which it happens, and of th
 }
 
 
-def start_two(cwd: Path, *overrides: str, act: Any = lambda rank: None) -> tuple[list[int], Any]:
+def start_two(cwd, *overrides, act=lambda rank: None):
     """The ids of two processes that share a run, each after act(its rank); and where they meet."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
-    def prepare(rank: int) -> None:
+    def prepare(rank):
         environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}
         environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
         environment |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
@@ -66,7 +65,7 @@ def start_two(cwd: Path, *overrides: str, act: Any = lambda rank: None) -> tuple
     return pids, store
 
 
-def end_in_time(pid: int) -> int:
+def end_in_time(pid):
     """The exit code of a process that must not hang."""
     handle = os.pidfd_open(pid)
     has_ended = select.select([handle], [], [], LIMIT)[0]
@@ -79,7 +78,7 @@ def end_in_time(pid: int) -> int:
 
 
 @cache
-def whole_run(parallel: str) -> Path:
+def whole_run(parallel):
     """The folder of a run of two processes that was never interrupted."""
     for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"):
         import_module(module)  # of FSDP: seconds that are spent once, before the forks
@@ -90,7 +89,7 @@ def whole_run(parallel: str) -> Path:
     return cwd / RUN
 
 
-def spoil(kind: str, call: int) -> None:
+def spoil(kind, call):
     """The n-th forward pass in training returns NaN, or raises an error."""
     real = Decoder.hidden
     count = 0
@@ -106,7 +105,7 @@ def spoil(kind: str, call: int) -> None:
     Decoder.hidden = hidden
 
 
-def happens(way: str, victim: int, draw: random.Random, rank: int) -> None:
+def happens(way, victim, draw, rank):
     """Prepare this process for what will happen to the victim, at a random moment."""
     step = draw.randint(1, STEPS)
     forward_pass = draw.randint(1, 2 * STEPS)
@@ -163,26 +162,12 @@ SENT = [  # the signal, its receiver, and how the processes share the model
 ]
 
 
-def start_torchrun(cwd: Path, parallel: str, *overrides: str) -> subprocess.Popen:
-    usual = overridden("data.cache=cache", *LONG, f"parallel={parallel}", *overrides)
+def start_torchrun(cwd, parallel):
+    usual = overridden("data.cache=cache", *LONG, f"parallel={parallel}")
     command = [*TWO, str(ROOT / "train.py"), *usual]
     pipe = subprocess.PIPE
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True, env=environment)
-
-
-def last_checkpoint(folder: Path) -> dict[str, bytes]:
-    [*_, newest] = sorted(folder.glob("checkpoints/step-*"))
-    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
-
-
-@cache
-def whole_torchrun(parallel: str) -> Path:
-    cwd = home() / f"torchrun-{parallel}"
-    cwd.mkdir()
-    process = start_torchrun(cwd, parallel)
-    assert process.communicate(timeout=LIMIT) and process.returncode == 0
-    return cwd / RUN
 
 
 @pytest.mark.faults
@@ -203,8 +188,4 @@ def test_a_signal_to_torchrun(name, receiver, parallel, tmp_path):
     assert "Traceback" not in ours
     if receiver != "torchrun":
         assert re.search(r"exitcode *: 75", errors), errors
-
-    process = start_torchrun(tmp_path, parallel, "resume=true")
-    errors = process.communicate(timeout=LIMIT)[1]
-    assert process.returncode == 0, errors
-    assert last_checkpoint(tmp_path / RUN) == last_checkpoint(whole_torchrun(parallel))
+    verified_steps(tmp_path / RUN)

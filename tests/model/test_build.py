@@ -66,13 +66,11 @@ PARTS = [
     ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
     (swap("norm", "rmsnorm", eps=0.0), r"model.norm \(rmsnorm\): eps is 0.0"),
-    (swap("block", "pre", final=True), "unknown setting model.block .pre.: final; the known ones"),
     (ffn(d_ff=64), r"set expansion \(2.6667\) or d_ff \(64\), the other to null"),
     (swap("ffn", "moe", top_k=9), r"model.ffn .moe.: top_k \(9\) must be at most n_experts \(8\)"),
     (swap("ffn", "moe", expert={"kind": "moe"}), "expert.kind is 'moe'; choose one of: relu, rel"),
     ({"head": {"shared": True}}, "unknown setting model.head: shared; the known ones are: tie"),
     (rope(rotary_fraction=0.4), r"rotary_fraction \(0.4\) of 8 is 3 channels; rope needs an even"),
-    (rope(rope_theta=1.0), "rope_theta is 1.0; expected a number above 1"),
     (rope(scaling={"kind": "linear"}), r"scaling \(linear\): factor is missing"),
     (
         scaled_rope("linear", kind="ntk"),

@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 
 from configs.compose import compose
-from configs.registry import signature
-from model.attention import ATTENTIONS
 from model.transformer import build_model
 from tests.parts import CONFIGS, PARTS, loaded, names, part, tokens
 
@@ -93,18 +91,6 @@ def test_any_part_in_any_preset(preset, group, name):
     assert logits.shape == (2, 5, 23)
     assert logits.isfinite().all()
     assert not [name for name, parameter in net.named_parameters() if parameter.grad is None]
-
-
-@pytest.mark.parametrize("name", names("attention"))
-def test_any_cross_attention(name):
-    config = replace(composed("t5"), cross_attention=part("attention", name))
-    kind = config.cross_attention["kind"]
-    if "memory" in signature(ATTENTIONS[kind]):
-        assert run(build_model(config, 23)).shape == (2, 5, 23)
-        return
-    message = f"cross_attention.kind is '{kind}'.*one of: mha, gqa, mqa"
-    with pytest.raises(ValueError, match=message):
-        build_model(config, 23)
 
 
 @every_preset

@@ -12,7 +12,6 @@ import yaml
 from configs.cli import run_command
 from tests.parts import ROOT
 from tests.training.runs import TEXT, rows, with_usual
-from tests.training.test_resume import stop_after
 from training.compare import main
 
 
@@ -51,14 +50,6 @@ def test_a_sweep_of_which_one_run_fails(start):
         f"name={home.name}/0", "resume=true", "train.steps=4", "eval.every=null"
     )
     assert code == 0 and "resuming from step 2\n" in output
-
-
-def test_a_signal_ends_a_sweep(start, monkeypatch):
-    stop_after(3, monkeypatch)
-    code, output, _ = start("-m", "seed=1,2,3", "log.every=1")
-    assert code == 75 and "stopped; to resume: python train.py name=sweep-" in output
-    [first] = Path("runs").glob("*/*/metrics.jsonl")
-    assert first.parent.name == "0"
 
 
 def test_runs_at_the_same_time(tmp_path):
@@ -105,12 +96,34 @@ def test_seeds_are_one_row_with_mean_and_deviation(compare):
     make_run("a", seed=1, loss=3.0, optimizer={"lr": 2}, overrides=lr)
     for name, seed, loss in (("b", 1, 2.9), ("c", 2, 3.4), ("d", 3, 3.8)):
         make_run(name, seed, loss, optimizer={"lr": 1}, overrides=lr)
-    make_run("nan", loss=float("nan"), optimizer={"lr": 4}, overrides=lr)
-    code, output, _ = compare("a", "b", "c", "d", "nan")
-    assert code == 0 and column(output, "run") == ["a", "b (n=3)", "nan"]
+    for name, seed, loss in (("nan", 0, float("nan")), ("nan2", 2, 3.0)):
+        make_run(name, seed, loss, optimizer={"lr": 4}, overrides=lr)
+    code, output, _ = compare("a", "b", "c", "d", "nan", "nan2")
+    assert code == 0 and column(output, "run") == ["a", "b (n=3)", "nan (n=2)"]
     assert column(output, "optimizer.lr") == ["2", "1", "4"]
-    assert column(output, "val loss") == ["3.000", "3.367 ± 0.451", "nan"]
+    assert column(output, "val loss") == ["3.000", "3.367 ± 0.451", "nan ± nan"]
     assert "seed" not in table(output)[0] and "name" not in table(output)[0]
+
+
+def test_the_same_seeds_are_paired(compare):
+    """Differences of 0.1, 0.2 and 0.3: their mean is 0.2 with a deviation of 0.1, and t is 4.303."""
+    for seed, loss in enumerate((3.0, 4.0, 5.0)):
+        make_run(f"a{seed}", seed, loss, lr=1)
+        make_run(f"b{seed}", seed, loss + 0.1 * (seed + 1), lr=2)
+    make_run("c", seed=0, loss=6.0, lr=3)
+    make_run("d", seed=7, loss=7.0, lr=4)
+    _, output, _ = compare(*(path.name for path in sorted(Path().glob("*"))))
+    paired = ["-", "+0.200 ± 0.248 (3 pairs)", "-", "-"]
+    assert column(output, "val loss - best (95 %)") == paired
+
+
+def test_a_sweep_stands_for_its_runs(compare):
+    Path("sweep").mkdir()
+    make_run("sweep/a")
+    make_run("sweep/b", loss=2.0, x=1)
+    Path("sweep/comparison.md").touch()
+    for paths in (["sweep"], map(str, Path("sweep").iterdir())):
+        assert column(compare(*paths)[1], "run") == ["b", "a"]
 
 
 def test_columns_are_the_settings_that_were_chosen_and_differ(compare):

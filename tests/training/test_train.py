@@ -1,6 +1,5 @@
 """What users do with train.py, from the command line to the files of the run."""
 
-import errno
 import json
 import re
 from pathlib import Path
@@ -8,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from filelock import FileLock
 from safetensors.torch import load_file
 
 import train
@@ -107,28 +105,11 @@ def test_observers_change_no_weight(run):
     assert weights(run(*usual, "seed=1")) != reference
 
 
-def test_a_nan_ends_a_run_with_good_weights(start):
-    overrides = ["optimizer=adamw", "optimizer.lr=1e30", "train.grad_clip=0", "checkpoint.every=1"]
-    code, _, errors = start(*overrides, "optimizer.weight_decay=0", "name=nan")
-    [step] = re.findall(r"error: step (\d+): the \w+ is not finite .*; the weights were", errors)
-    [newest] = list_checkpoints(Path("runs/nan"))[:1]
-    assert code == 5 and newest.name == f"step-{int(step) - 1:08}"
-    assert all(t.isfinite().all() for t in load_file(newest / "model.safetensors").values())
-
-
 def test_a_folder_belongs_to_one_run(run, start):
     assert run("name=mine", "train.steps=0").name == "mine"
     code, _, errors = start("name=mine")
     assert code == 2 and "runs/mine already exists; add resume=true to continue it" in errors
     assert run("train.steps=0").name != run("train.steps=0").name, "even in the same second"
-
-
-@pytest.mark.quick
-def test_a_folder_is_locked(start):
-    Path("runs/mine").mkdir(parents=True)
-    with FileLock("runs/mine/lock"):
-        code, _, errors = start("name=mine")
-    assert code == 8 and "runs/mine is in use by another process" in errors
 
 
 # the learning rate soon becomes far too high
@@ -163,25 +144,6 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     assert code == 0 and "runs/timed is finished; raise train.steps, or its" in output
     assert start.plainly("name=timed", "resume=true", "train.minutes=2")[0] == 0
     assert [seconds for seconds, _ in rows(folder, "seconds", "loss")] == list(range(10, 130, 10))
-
-
-@pytest.mark.parametrize(("failing", "code"), [((2,), 0), ((2, 3, 4), 6), ((4,), 6)])
-def test_a_full_disk(start, monkeypatch, failing, code):
-    """A checkpoint that fails is a warning; three in a row, or that at the end, end the run."""
-    write = checkpoint.save
-
-    def save(run, step, tensors, state):
-        if step in failing:
-            raise OSError(errno.ENOSPC, "No space left on device", str(run))
-        write(run, step, tensors, state)
-
-    monkeypatch.setattr(checkpoint, "save", save)
-    steps = ["train.steps=6"] if len(failing) == 3 else []
-    found, _, errors = start("checkpoint.every=1", "eval.every=null", *steps, "name=full")
-    assert found == code
-    warnings = errors.count("a checkpoint could not be saved (runs/full: no space left on device)")
-    assert warnings == (2 if len(failing) == 3 else code == 0)
-    assert errors.count("error: runs/full: no space left") == (code == 6)
 
 
 @pytest.mark.parametrize("name", names("experiment"))

@@ -85,24 +85,18 @@ def test_around_the_context_length():
     assert lengths == [14, 1, 1, 7, 1, 1]
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
-def test_a_sliding_row_costs_the_others_nothing(kind):
+def test_a_sliding_row_costs_the_others_nothing():
     """A batch of rows of all lengths reads hardly more tokens than each row alone."""
-    net = lively(kind, position=part("position", "rope"))
-    stack = net.stack if kind == "decoder" else net.decoder
+    net = lively(position=part("position", "rope"))
     reads = []
-    stack.register_forward_pre_hook(lambda module, args: reads.append(args[0].shape[:2].numel()))
+    net.stack.register_forward_pre_hook(lambda _, args: reads.append(args[0].shape[:2].numel()))
     prompts = [tokens(n, seed=n).tolist() for n in range(1, 17)]
-    sources = [tokens(n, seed=30 + n).tolist() for n in range(1, 17)]
-    if kind == "decoder":
-        sources = []
-    batched = collect(generate(net, prompts, sources=sources, max_new_tokens=40))
+    batched = collect(generate(net, prompts, max_new_tokens=40))
     batched_reads = sum(reads)
     reads.clear()
     alone = []
-    for number, prompt in enumerate(prompts):
-        source = sources[number : number + 1]
-        alone += collect(generate(net, [prompt], sources=source, max_new_tokens=40))
+    for prompt in prompts:
+        alone += collect(generate(net, [prompt], max_new_tokens=40))
     padding = sum(16 - len(prompt) for prompt in prompts)
     assert batched == alone
     assert batched_reads <= 1.05 * sum(reads) + padding
@@ -152,18 +146,6 @@ def test_logits_that_are_not_finite(value, sampling):
     net.head.map.weight.data[3:5, 0] = torch.tensor([value, -value])
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
         list(generate(net, [[1], [2]], max_new_tokens=1, sampling=sampling))
-
-
-@torch.no_grad()
-@SAMPLINGS
-def test_logprobs_are_those_of_a_forward_pass(sampling):
-    """Before temperature, penalty and filters."""
-    net = lively()
-    steps = list(decode(net, [PROMPTS[0]], max_new_tokens=6, sampling=sampling))
-    row = PROMPTS[0] + [step.ids[0] for step in steps]
-    logprobs = net(torch.tensor([row]))[0].log_softmax(-1)
-    expected = [logprobs[t - 1, row[t]].item() for t in range(len(PROMPTS[0]), len(row))]
-    assert [step.logprobs[0] for step in steps] == pytest.approx(expected, abs=1e-10)
 
 
 class Waits(TorchFunctionMode):

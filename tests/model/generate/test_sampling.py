@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from configs.registry import from_dict
-from model.generate.decode import generate
 from model.generate.sampling import (
     Sampling,
     apply_repetition_penalty,
@@ -16,7 +14,6 @@ from model.generate.sampling import (
     sample_next,
     uniform,
 )
-from tests.model.generate.test_decode import PROMPTS, collect, lively
 
 LOGITS = torch.randn(3, 40, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 2
 DTYPES = pytest.mark.parametrize(
@@ -133,17 +130,6 @@ def test_uniform_depends_on_seed_row_and_step():
     assert uniform(1, 2, 3) == 0.531301946682319, "pinned: a seed keeps its text"
 
 
-STRICT = [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-6}]
-
-
-@pytest.mark.parametrize("options", STRICT)
-def test_the_strictest_sampling_is_greedy(options):
-    net = lively()
-    greedy = collect(generate(net, PROMPTS, max_new_tokens=8))
-    cold = Sampling(**{"temperature": 1.0} | options)
-    assert collect(generate(net, PROMPTS, max_new_tokens=8, sampling=cold)) == greedy
-
-
 @DTYPES
 def test_extreme_temperatures_reach_the_limit(dtype):
     logits = LOGITS.to(dtype)
@@ -153,21 +139,3 @@ def test_extreme_temperatures_reach_the_limit(dtype):
     # all tokens are equally likely
     for place, token in ((0.01, 0), (0.51, 20), (0.99, 39)):
         assert sample_next(logits, None, [place] * 3, Sampling(1e308)).tolist() == [token] * 3
-
-
-ERRORS = [
-    ({"temperature": math.nan}, "temperature is nan; expected a number"),
-    ({"top_k": 0}, "top_k is 0; expected an integer at least 1"),
-    ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1"),
-    (
-        {"repetition_penalty": 0.0},
-        "repetition_penalty is 0.0; expected a number at least 0.01 and at most 100",
-    ),
-    ({"seed": -1}, "seed is -1; expected an integer at least 0"),
-]
-
-
-@pytest.mark.parametrize(("options", "sentence"), ERRORS)
-def test_errors(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        from_dict(Sampling, options)

@@ -1,19 +1,16 @@
 """init_from with a folder in a Hugging Face format."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers.normalizers import Lowercase
 
 from configs.compose import compose
 from data.corpus import load_data
-from model.checkpoint import load_run
 from model.hub.convert import init_model
-from tests.model.hub.hub_models import build_hf, byte_pairs, save
+from tests.model.hub.hub_models import build_hf, save
 from tests.training.runs import TEXT, train
 from training.log import read_rows
 
@@ -53,31 +50,3 @@ def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
     ]
     assert losses[0] == pytest.approx(total / n, rel=1e-5)
     assert losses[-1] < losses[0]
-
-
-def test_model_and_tokenizer_are_loaded_together(workdir):
-    save(build_hf("bert"), workdir / "hf")
-    assert train(*OVERRIDES, "dry_run=true") == 0
-    assert train(*OVERRIDES, "model=gpt2") == 2
-    (workdir / "hf/config.json").unlink()
-    assert train(*OVERRIDES) == 4
-    assert not (workdir / "runs").exists()
-
-
-def test_training_with_another_tokenizer(workdir):
-    """It is run by the tokenizers library, in training and after loading the run."""
-    save(build_hf("bert"), workdir / "hf")
-    tokenizer = byte_pairs()
-    tokenizer.normalizer = Lowercase()
-    tokenizer.add_special_tokens(["<mask>"])
-    tokenizer.save("hf/tokenizer.json")
-    Path("hf/tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
-    assert train(*OVERRIDES, "train.steps=2", "sample.every=1", "name=tuned") == 0
-    run = load_run(workdir / "runs/tuned")
-    assert run.tokenizer.kind == "hub" and run.tokenizer.specials["mask"] == tokenizer.token_to_id(
-        "<mask>"
-    )
-    samples = [
-        json.loads(line) for line in Path("runs/tuned/samples.jsonl").read_text().splitlines()
-    ]
-    assert "<mask>" in samples[0]["masked"]
