@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from configs.registry import Registry
 from model.block import blocks_of
+from model.moe import expert_load
 from training.run import Run
 
 
@@ -26,15 +27,28 @@ def residual_rms(run: Run) -> dict[str, float]:
     def note(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         values[f"residual_rms/{len(values)}"] = output.float().square().mean().sqrt().item()
 
-    batch = next(run.data.validation.evaluation(1)).to(run.world.device)
     hooks = [block.register_forward_hook(note) for block in blocks_of(run.model)]
-    run.model.hidden(**batch.inputs)
+    read_example(run)
     for hook in hooks:
         hook.remove()
     return values
 
 
-METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(residual_rms=residual_rms)
+def busiest_expert(run: Run) -> dict[str, float]:
+    """Of ffn=moe: its tokens, relative to an equal share, for one validation example."""
+    read_example(run)
+    return expert_load(run.model)
+
+
+def read_example(run: Run) -> None:
+    batch = next(run.data.validation.evaluation(1)).to(run.world.device)
+    run.model.hidden(**batch.inputs)
+
+
+METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(
+    residual_rms=residual_rms,
+    expert_load=busiest_expert,
+)
 
 
 def check_metrics(names: list[str]) -> None:
