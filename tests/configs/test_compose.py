@@ -6,7 +6,7 @@ import pytest
 
 from configs.compose import compose, prepare_arguments
 from configs.registry import Bounds, Count, Positive, Ratio, describe_type
-from data.corpus import build_data
+from data.corpus import choose_objective
 from data.sources import SOURCES
 from tests.parts import CONFIGS, loaded, names
 from training.settings import check_parts
@@ -41,9 +41,9 @@ def test_objective_auto_fits_data_and_model(source):
     kind = loaded("data", source).get("kind", "hub")
     for model, of_text in (("modern", "next_token"), ("bert", "masked"), ("t5", "span")):
         config = compose([*with_required(source), f"model={model}"])
-        build_data(config)
-        expected = "pairs" if SOURCES[kind].input_kind == "pairs" else of_text
-        assert config.objective["kind"] == expected
+        input_kind = SOURCES[kind].input_kind
+        expected = "pairs" if input_kind == "pairs" else of_text
+        assert choose_objective(input_kind, config.model.kind)["kind"] == expected
 
 
 @pytest.mark.quick
