@@ -60,11 +60,11 @@ class OwnWeights(MultiHeadAttention):
 
 
 def test_attention_with_weights_of_its_own_is_rejected(monkeypatch, capsys):
-    monkeypatch.delitem(ATTENTIONS, "mha")
-    monkeypatch.setitem(ATTENTIONS, "mha", OwnWeights)
+    monkeypatch.setitem(ATTENTIONS, "own", OwnWeights)
     with pytest.raises(ValueError, match="this model's attention computes its weights itself"):
-        attention_maps(alive(tiny()), {"tokens": [1, 2, 3]})
-    draw_masks(["--mask", "attention=mha"])
+        own = part("attention", "mha", kind="own")
+        attention_maps(alive(tiny(attention=own)), {"tokens": [1, 2, 3]})
+    draw_masks(["--mask", "attention=mha", "model.attention.kind=own"])
     assert capsys.readouterr().out == "no tensor is named weights_BHTS\n"
 
 

@@ -115,11 +115,6 @@ def test_order_matters(name):
     assert change < 1e-12 if name == "none" else change > 1e-3
 
 
-@pytest.mark.parametrize("name", [n for n in names("position") if n != "learned"])
-def test_other_positions_have_no_end(name):
-    assert alive(tiny(position=part("position", name)))(tokens(1, 40)).isfinite().all()
-
-
 def test_learned_positions_end_at_the_context_length():
     net = alive(tiny())
     message = "17 positions, but model.context_length is 16"

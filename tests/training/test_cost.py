@@ -80,8 +80,7 @@ def test_a_part_that_cannot_be_counted(start, monkeypatch):
     def exotic(d_model: int, expansion: float, multiple_of: int, d_ff: int | None, bias: bool):
         return Exotic(d_model, torch.relu, False, expansion, multiple_of, d_ff, bias)
 
-    monkeypatch.delitem(FFNS, "relu2")
-    monkeypatch.setitem(FFNS, "relu2", exotic)
-    code, output, _ = start(*DRY)
+    monkeypatch.setitem(FFNS, "own", exotic)
+    code, output, _ = start(*DRY, "model.ffn.kind=own")
     assert code == 0 and output.startswith("model       decoder; its cost is unknown (")
     assert not Path("runs").exists()

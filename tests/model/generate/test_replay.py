@@ -144,6 +144,7 @@ class Weight(NamedTuple):
     is_cuda: bool
     requires_grad: bool
     index: int = 0
+    ndim: int = 2
 
     def get_device(self):
         return self.index
