@@ -15,11 +15,9 @@ def layer_configs(config: ModelConfig) -> list[ModelConfig]:
     if names is None:
         return [config] * config.n_layers
     known = list(config.layer_kinds)
-    if not names or any(name not in known for name in names):
-        expected = f"names of model.layer_kinds: {', '.join(known)}"
+    if not 0 < len(names) <= config.n_layers or not {*names} <= {*known}:
+        expected = f"up to {config.n_layers} names of model.layer_kinds: {', '.join(known)}"
         raise ValueError(f"model.layers is {names}; expected {expected}")
-    if len(names) > config.n_layers:
-        raise ValueError(f"model.layers has {len(names)} names for {config.n_layers} layers")
     pattern = [layer_config(config, name) for name in names]
     return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 

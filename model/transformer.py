@@ -9,10 +9,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from configs.registry import build, construct, signature
+from configs.registry import build, construct
 from configs.schema import EncoderSizes, ModelConfig
-from model.attend import make_cross_mask, make_mask
-from model.attention import ATTENTIONS, Attention
+from model.attend import Mask, make_cross_mask, make_mask
+from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
 from model.cache import KVCache, LayerCache
 from model.embedding import Embedding, Head
@@ -20,7 +20,7 @@ from model.init import initialize_weights
 from model.layers import layer_configs
 from model.moe import FFNS
 from model.norm import norm_factory
-from model.position import POSITIONS, Position, Rotate
+from model.position import POSITIONS, Position
 
 Caches = list[LayerCache]
 
@@ -34,15 +34,6 @@ def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | 
         node = config.cross_attention
         parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
     return build("model.block", BLOCKS, config.block, parts)
-
-
-def position_settings(
-    config: ModelConfig, attention: Attention
-) -> tuple[dict[str, Any], int | None]:
-    """Of a layer: the config of its position encoding, and rotary_dim where that matters."""
-    kind = POSITIONS.get(str(config.position.get("kind")), Position)
-    rotates = "rotary_dim" in signature(kind)
-    return config.position, attention.rotary_dim if rotates else None
 
 
 class View(NamedTuple):
@@ -79,10 +70,10 @@ class Stack(nn.Module):
     def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
         """self.position is that of the model, and the only one that adds to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
-        settings = [position_settings(config, attentions[0])]
+        settings = [(config.position, attentions[0].rotary_dim)]
         self.views = []  # of each layer
         for layer, attention in zip(self.layers, attentions, strict=True):
-            own = position_settings(layer, attention)
+            own = (layer.position, attention.rotary_dim)
             if own not in settings:
                 settings.append(own)
             index = settings.index(own)
@@ -119,35 +110,42 @@ class Stack(nn.Module):
     ) -> Tensor:
         """visible: (B, S), false at padding, with a column for each cached token; once given, it
         must be given at every later step. memory_visible: the same for the memory."""
+        own_caches = [KVCache()] * len(self.views)
+        if caches:
+            own_caches = [cache.self_attn for cache in caches]
+        q_pos, *_ = self.positions(x, visible, own_caches[0])
+        rotations = [position.rotary(x, q_pos) for position in self.all_positions()]
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
-        positions = [self.position, *self.layer_positions]
-        rotations: dict[int, Rotate | None] = {}
-        contexts: dict[View, AttentionContext] = {}
-        for i, view in enumerate(self.views):
-            if view in contexts:
-                continue
-            cache = caches[i].self_attn if caches else KVCache()
-            q_pos, k_pos, seen = self.positions(x, visible, cache)
-            position = positions[view.position]
-            if view.position not in rotations:
-                rotations[view.position] = position.rotary(x, q_pos)
-            mask = make_mask(
-                q_pos,
-                k_pos,
-                causal=self.causal,
-                sliding_window=view.sliding_window,
-                sinks=view.sinks,
-                visible=seen,
-                bias=position.bias(q_pos, k_pos),
+        contexts = {
+            view: AttentionContext(
+                mask=self.make_mask(view, x, visible, cache),
+                rotate=rotations[view.position],
+                memory=memory,
+                memory_mask=memory_mask,
             )
-            contexts[view] = AttentionContext(
-                mask.cast_for(x), rotations[view.position], memory, memory_mask
-            )
+            for view, cache in dict(zip(self.views, own_caches, strict=True)).items()
+        }
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
             x = block(x, contexts[self.views[i]], caches and caches[i])
         return self.final_norm(x)
+
+    def all_positions(self) -> list[Position]:
+        return [self.position, *self.layer_positions]
+
+    def make_mask(self, view: View, x: Tensor, visible: Tensor | None, cache: KVCache) -> Mask:
+        q_pos, k_pos, visible = self.positions(x, visible, cache)
+        mask = make_mask(
+            q_pos,
+            k_pos,
+            causal=self.causal,
+            sliding_window=view.sliding_window,
+            sinks=view.sinks,
+            visible=visible,
+            bias=self.all_positions()[view.position].bias(q_pos, k_pos),
+        )
+        return mask.cast_for(x)
 
     def positions(
         self, x: Tensor, visible: Tensor | None, cache: KVCache

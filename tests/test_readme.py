@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from configs.parts import LOADED
+from model.attention import ATTENTIONS
 from tests.parts import ARCHITECTURES, ROOT, names
 from tests.test_house import FILES, FOLDERS, REGISTRIES
 
@@ -70,6 +72,8 @@ def execute(args):
     except SystemExit as end:
         return end.code or 0
     finally:
+        ATTENTIONS.pop("talking", None)
+        LOADED.clear()
         sys.argv = argv
         os.environ.clear()
         os.environ.update(environment)

@@ -1,7 +1,6 @@
 """Checkpointer: what a run saves, written by a thread while training continues."""
 
 import math
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -75,14 +74,11 @@ class Checkpointer:
         self.pending: Future[None] | None = None
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
-        self.count = 0
-        self.seconds = 0.0  # that steps have waited
 
     def save(self, state: TrainState, best: bool = False) -> None:
         """Once per step. All processes call it: each has a part of a sharded tensor."""
         if state.step == self.saved:
             return
-        start = time.perf_counter()
         self.wait()
         self.world.wait()  # a slow disk of the main process is not a lost process
         tensors = self.tensors()
@@ -94,8 +90,6 @@ class Checkpointer:
         if self.world.is_main:
             plain = asdict(state) | {"scaler": self.world.scaler.state_dict()}
             self.pending = self.thread.submit(self.write, state.step, copies, plain, best)
-        self.count += 1
-        self.seconds += time.perf_counter() - start
 
     def tensors(self) -> dict[str, checkpoint.Tensors]:
         """{file: {name: tensor}} of all that a checkpoint holds."""

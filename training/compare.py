@@ -4,9 +4,10 @@ import math
 import sys
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple
 
+import numpy
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -69,12 +70,8 @@ def runs_of(sweep: Path) -> list[Path]:
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
     """A sweep stands for its runs; the other files in its folder are none."""
-    folders: list[Path] = []
-    for path in paths:
-        if path.is_file() and runs_of(path.parent):
-            continue
-        folders += [path] if (path / "config.yaml").exists() else runs_of(path) or [path]
-    return folders
+    folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
+    return [run for folder in folders for run in runs_of(folder) or [folder]]
 
 
 def compare(folders: list[Path], home: Path | None = None) -> str:
@@ -159,7 +156,7 @@ def difference(group: list[Run], best: list[Run]) -> str:
     if group is best or len(pairs) < 2:
         return "-"
     t = STUDENT_T[max(degrees for degrees in STUDENT_T if degrees < len(pairs))]
-    half = t * deviation(pairs) / math.sqrt(len(pairs))
+    half = t * numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
     return f"{mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
 
 
@@ -167,11 +164,7 @@ def cell(numbers: list[float], form: str) -> str:
     if not numbers:
         return "-"
     text = form.format(mean(numbers))
-    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(deviation(numbers))}"
-
-
-def deviation(numbers: list[float]) -> float:
-    return stdev(numbers) if all(map(math.isfinite, numbers)) else math.nan
+    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(numpy.std(numbers, ddof=1))}"
 
 
 def markdown(lines: list[list[str]]) -> str:

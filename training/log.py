@@ -94,14 +94,14 @@ class Log:
         left = state.seconds * (1 / progress - 1) if progress else 0.0
         parts = [
             f"step {state.step:>6}  loss {losses['loss']:6.3f}",
-            *in_few_words({name: mean for name, mean in losses.items() if name != "loss"}),
+            in_few_words({name: mean for name, mean in losses.items() if name != "loss"}),
             f"lr {lr:.1e}",
             f"grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s",
             f"elapsed {clock(state.seconds)}  ETA {clock(left)}",
         ]
         if mfu is not None:
             parts.append(f"mfu {mfu:.1%}")
-        self.print("  ".join(parts))
+        self.print("  ".join(filter(None, parts)))
         self.add_row(state, **losses, lr=lr, grad_norm=grad_norm, tokens_per_second=speed, mfu=mfu)
         self.measure_from(state.step)
 
@@ -121,7 +121,7 @@ class Log:
         if not self.is_main:
             return
         self.add_row(state, **values)
-        for line in in_few_words(values):
+        if line := in_few_words(values):
             self.print(f"step {state.step:>6}  {line}")
         self.measure_from(state.step)
 
@@ -165,11 +165,11 @@ class Log:
                 self.wandb.finish()
 
 
-def in_few_words(values: dict[str, float]) -> list[str]:
-    """One line of them, or none if they are many."""
-    if not 0 < len(values) <= MAX_PRINTED:
-        return []
-    return ["  ".join(f"{name} {value:.4g}" for name, value in values.items())]
+def in_few_words(values: dict[str, float]) -> str:
+    """Nothing if they are many."""
+    if len(values) > MAX_PRINTED:
+        return ""
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def clock(seconds: float) -> timedelta:

@@ -42,13 +42,9 @@ def draw(curves: Sequence[Curve], path: Path, lr: Points | None = None) -> None:
 def draw_run(rows: Sequence[dict[str, Any]], path: Path) -> None:
     evaluations = points([row for row in rows if not row.get("full")], "val_loss")
     full = points([row for row in rows if row.get("full")], "val_loss")
-    finite = [point for point in evaluations if point[1] == point[1]]  # not NaN
-    best = sorted(finite, key=lambda point: point[1])[:1]
-
     curves = [
         ("training", "-", points(rows, "loss")),
         ("validation", ".-", evaluations),
-        ("best validation", "k*", best),
         ("full validation", "rx", full),
     ]
     draw(curves, path, points(rows, "lr"))

@@ -33,9 +33,6 @@ def summarize(
     if "val_bpb" in metrics:
         bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
-    if saver.count:
-        checkpoints = "1 checkpoint" if saver.count == 1 else f"{saver.count} checkpoints"
-        lines.append(f"{checkpoints}; training blocked for {saver.seconds:.2f} s")
     parts = f"--parts {config.parts} " if config.parts else ""
     sample = f"python sample.py --run {saver.run} {parts}{PROMPTS[config.model.kind]}"
     best = read_best(saver.run)

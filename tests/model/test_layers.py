@@ -112,9 +112,9 @@ def test_a_part_may_ask_for_its_layer(monkeypatch):
 
 
 ERRORS = [
-    (["windw"], {}, "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
-    ([], {}, "model.layers is ..; expected names of model.layer_kinds: full, window"),
-    (["full"] * 4, {}, "model.layers has 4 names for 3 layers"),
+    (["windw"], {}, "model.layers is .'windw'.; expected up to 3 names of model.layer_kinds: full"),
+    ([], {}, "model.layers is ..; expected up to 3 names of model.layer_kinds: full, window"),
+    (["full"] * 4, {}, "; expected up to 3 names of model.layer_kinds"),
     (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
     (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),

@@ -34,9 +34,8 @@ def test_the_curve_of_a_run(tmp_path, monkeypatch):
     assert (tmp_path / "curve.png").stat().st_size > 10_000
     [axes, right] = figures[0].axes
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-    assert [*lines] == ["training", "validation", "best validation", "full validation"]
+    assert [*lines] == ["training", "validation", "full validation"]
     assert lines["validation"][1:] == [[2e6, 3], [3e6, 5], [4e6, 4]]
-    assert lines["best validation"] == [[2e6, 3]]
     assert lines["full validation"] == [[4e6, 3.5]]
     assert right.lines[0].get_ydata().tolist() == [row["lr"] for row in logged[:4]]
 
