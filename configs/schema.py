@@ -36,6 +36,7 @@ class ModelConfig:
     head: dict[str, Any]
     encoder: EncoderSizes
     init: str
+    prefix_lm: bool = False
     layers: list[str] | None = None
     layer_kinds: dict[str, Any] = field(default_factory=dict)
 

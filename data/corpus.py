@@ -28,7 +28,14 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     architecture = config.model.kind
     if config.objective.get("kind") == "auto":
         config.objective = choose_objective(source.input_kind, architecture)
-    shared = {"context_length": config.model.context_length, "architecture": architecture}
+    model = config.model
+    if model.prefix_lm and source.input_kind != "pairs":
+        raise ValueError("model.prefix_lm is for pairs, whose sources are the prefixes")
+    shared = {
+        "context_length": model.context_length,
+        "architecture": architecture,
+        "prefix_lm": model.prefix_lm,
+    }
     objective = build("objective", OBJECTIVES, config.objective, shared)
     fits_model = architecture in objective.architectures
     if not fits_model or objective.input_kind != source.input_kind:
@@ -46,7 +53,7 @@ def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
     """The first that fits."""
     names = [name for name, kind in OBJECTIVES.items() if kind.input_kind == input_kind]
     fitting = [name for name in names if architecture in OBJECTIVES[name].architectures]
-    name = [*fitting, *names][0]
+    name = (fitting or names)[0]
     return read_yaml(CONFIGS / f"objective/{name}.yaml")
 
 

@@ -205,10 +205,12 @@ class Seq2Seq(Objective):
         context_length: int,
         architecture: str,
         too_long: Literal["drop", "truncate", "error"],
+        prefix_lm: bool = False,
     ) -> None:
         self.context_length = context_length
         self.too_long = too_long
         self.is_joined = architecture == "decoder"
+        self.prefix_lm = prefix_lm
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
         """(pair, 2): how much of each source and target fits. A decoder's share the context, and
@@ -230,6 +232,8 @@ class Seq2Seq(Objective):
         pad = tokenizer.specials["pad"]
         tokens = [np.insert(target[:-1], 0, start) for target in targets]
         inputs = {}
+        if self.prefix_lm:  # up to the start token, which predicts the first target
+            inputs["prefix"] = torch.tensor([len(source) + 1 for source in sources])
 
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))

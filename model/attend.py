@@ -41,6 +41,7 @@ def make_mask(
     causal: bool,
     sliding_window: int | None = None,
     sinks: int | None = None,
+    prefix: Tensor | None = None,
     visible: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Mask:
@@ -49,9 +50,10 @@ def make_mask(
 
     sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
     each side. sinks: so many of the first tokens stay visible behind the window
-    (arxiv.org/abs/2309.17453). visible: (B, S), false where a key is padding.
+    (arxiv.org/abs/2309.17453). prefix: (B,), so many of the first tokens see each other in both
+    directions. visible: (B, S), false where a key is padding.
     """
-    if sliding_window is None and visible is None:
+    if sliding_window is None and visible is None and prefix is None:
         if not causal:
             return Mask(bias)
         if bias is None and q_pos.shape == k_pos.shape:
@@ -62,6 +64,9 @@ def make_mask(
     behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
     distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
     allowed_B1TS = distance_B1TS >= 0
+
+    if prefix is not None:
+        allowed_B1TS = allowed_B1TS | (k_pos < prefix[:, None])[:, None, None, :]
 
     if sliding_window is not None:
         farthest = sliding_window - 1 if causal else sliding_window // 2

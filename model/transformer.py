@@ -104,12 +104,14 @@ class Stack(nn.Module):
         x: Tensor,
         *,
         visible: Tensor | None = None,
+        prefix: Tensor | None = None,
         memory: Tensor | None = None,
         memory_visible: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
         """visible: (B, S), false at padding, with a column for each cached token; once given, it
-        must be given at every later step. memory_visible: the same for the memory."""
+        must be given at every later step. prefix: (B,), see make_mask. memory_visible: as visible,
+        for the memory."""
         own_caches = [KVCache()] * len(self.views)
         if caches:
             own_caches = [cache.self_attn for cache in caches]
@@ -118,7 +120,7 @@ class Stack(nn.Module):
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
         contexts = {
             view: AttentionContext(
-                mask=self.make_mask(view, x, visible, cache),
+                mask=self.make_mask(view, x, visible, prefix, cache),
                 rotate=rotations[view.position],
                 memory=memory,
                 memory_mask=memory_mask,
@@ -134,7 +136,14 @@ class Stack(nn.Module):
     def all_positions(self) -> list[Position]:
         return [self.position, *self.layer_positions]
 
-    def make_mask(self, view: View, x: Tensor, visible: Tensor | None, cache: KVCache) -> Mask:
+    def make_mask(
+        self,
+        view: View,
+        x: Tensor,
+        visible: Tensor | None,
+        prefix: Tensor | None,
+        cache: KVCache,
+    ) -> Mask:
         q_pos, k_pos, visible = self.positions(x, visible, cache)
         mask = make_mask(
             q_pos,
@@ -142,6 +151,7 @@ class Stack(nn.Module):
             causal=self.causal,
             sliding_window=view.sliding_window,
             sinks=view.sinks,
+            prefix=prefix,
             visible=visible,
             bias=self.all_positions()[view.position].bias(q_pos, k_pos),
         )
@@ -194,20 +204,30 @@ class Transformer(nn.Module):
 
 class Decoder(Transformer):
     """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
-    covers them, too."""
+    covers them, too. prefix: (B,), of a prefix LM: how many of the first tokens see each other in
+    both directions, if not all of the first call."""
 
     kind = "decoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         self.stack = Stack(config, causal=True)
+        self.prefix_lm = config.prefix_lm
 
     def new_caches(self, size: int) -> Caches:
         return self.stack.new_caches(size)
 
     def hidden(
-        self, tokens: Tensor, *, visible: Tensor | None = None, caches: Caches | None = None
+        self,
+        tokens: Tensor,
+        *,
+        visible: Tensor | None = None,
+        prefix: Tensor | None = None,
+        caches: Caches | None = None,
     ) -> Tensor:
-        return self.stack(self.embedding(tokens), visible=visible, caches=caches)
+        is_first = not (caches and caches[0].self_attn.length)
+        if self.prefix_lm and prefix is None and is_first:
+            prefix = torch.full_like(tokens[:, 0], tokens.shape[1])
+        return self.stack(self.embedding(tokens), visible=visible, prefix=prefix, caches=caches)
 
 
 class Encoder(Transformer):
@@ -290,6 +310,7 @@ def check_config(config: ModelConfig) -> None:
 
     only_for = {
         "cross_attention": ("encoder_decoder", config.cross_attention is not None),
+        "prefix_lm": ("decoder", config.prefix_lm),
         "encoder": ("encoder_decoder", config.encoder != EncoderSizes(None, None, None)),
         "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
     }

@@ -102,7 +102,7 @@ def start(config: Config) -> World:
 
 
 def choose_parallel(config: Config, size: int) -> str:
-    parallel, rows = config.parallel, config.train.batch_size
+    parallel = config.parallel
     if size == 1 and parallel in ("ddp", "fsdp"):
         command = "torchrun --nproc_per_node=2 train.py"
         raise ValueError(
@@ -112,10 +112,9 @@ def choose_parallel(config: Config, size: int) -> str:
         raise ValueError(
             f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
         )
-    if rest := rows % size:
-        near = " or ".join(str(n) for n in (rows - rest, rows - rest + size) if n)
-        reason = f"train.batch_size is {rows}; expected a multiple of the {size} processes"
-        raise ValueError(f"{reason}, such as {near}")
+    if config.train.batch_size % size:
+        rows = config.train.batch_size
+        raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")
     if size == 1:
         return "none"
     return "ddp" if parallel == "auto" else parallel
@@ -123,10 +122,9 @@ def choose_parallel(config: Config, size: int) -> str:
 
 def own_gpu() -> torch.device:
     """Of this process, among those of its machine."""
-    local, n_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if local >= n_gpus:
-        gpus = f"there are {n_gpus} GPUs" if n_gpus != 1 else "there is one GPU"
-        raise ValueError(f"process {local + 1} has no GPU: {gpus}; lower --nproc_per_node")
+    local = int(os.environ["LOCAL_RANK"])
+    if local >= torch.cuda.device_count():
+        raise ValueError(f"process {local + 1} has no GPU of its own; lower --nproc_per_node")
     torch.cuda.set_device(local)
     return torch.device("cuda", local)
 

@@ -56,6 +56,7 @@ BASE = {
     "embedding.scale_by_sqrt_d": False,
     "embedding.type_vocab_size": 0,
     "embedding_norm": False,
+    "prefix_lm": False,
     "block.kind": "pre",
     "norm.kind": "layernorm",
     "norm.weight": True,

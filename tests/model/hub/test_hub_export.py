@@ -118,8 +118,6 @@ MISMATCHES = [
     ),
     ("model=llama model.layers=[full,nope]", r'model.layers is \["full", "nope"\]; only null'),
     ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
-    ("model=llama block=olmo2 model.attention.qk_norm=full", 'block.kind is "olmo2"; only "pre"'),
-    ("model=llama model.attention.qk_norm=full", 'qk_norm is "full"; only "none" is supported'),
     ("model=gpt2 block=parallel_shared", 'block.kind is "parallel_shared"; only "pre"'),
     ("model=t5 model.encoder.d_model=64", "T5For.*model.encoder.d_model is 64; only 32"),
 ]
