@@ -25,10 +25,10 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     """The source and the objective of a config, in which the kind of the objective takes the place of
     auto; no text is read."""
     source = build("data", SOURCES, config.data, {})
-    architecture = config.model.kind
+    model = config.model
+    architecture = model.kind
     if config.objective.get("kind") == "auto":
         config.objective = choose_objective(source.input_kind, architecture)
-    model = config.model
     if model.prefix_lm and source.input_kind != "pairs":
         raise ValueError("model.prefix_lm is for pairs, whose sources are the prefixes")
     shared = {
