@@ -46,8 +46,6 @@ def run_command(main: Callable[[], Any]) -> int:
     try:
         main()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
@@ -75,6 +73,9 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
 def report(error: Exception) -> int:
     """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader, `head` perhaps, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     code, sentence = explain(error)
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)

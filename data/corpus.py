@@ -51,7 +51,10 @@ def build_data(config: Config) -> tuple[Source, Objective]:
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
     """The first that fits."""
-    names = [name for name, kind in OBJECTIVES.items() if kind.input_kind == input_kind]
+    known = [path.stem for path in (CONFIGS / "objective").glob("*.yaml")]
+    names = [
+        name for name, kind in OBJECTIVES.items() if kind.input_kind == input_kind and name in known
+    ]
     fitting = [name for name in names if architecture in OBJECTIVES[name].architectures]
     name = (fitting or names)[0]
     return read_yaml(CONFIGS / f"objective/{name}.yaml")

@@ -55,7 +55,7 @@ def split_chunks(source: Source) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation."""
     for split, document in split_documents(source):
         if source.input_kind == "pairs":
-            yield Chunk(split, list(document.texts), is_last=True)
+            yield Chunk(split, list(document.chunks()), is_last=True)
             continue
         last = ""
         for text in rechunk(document.chunks()):
@@ -91,7 +91,7 @@ def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
     """(a hash of its first chunk, from 0 to 1; document) for each that is not empty. Of a pair, its
     source is the first."""
     for document in source.documents():
-        if source.input_kind == "pairs" and not all(map(str.strip, document.texts)):
+        if source.input_kind == "pairs" and not all(map(str.strip, document.chunks())):
             raise DataError(f"{document.name}: the source or the target is empty")
         if begin := next(document.chunks(), ""):
             digest = hashlib.blake2b(begin.encode(), digest_size=8).digest()

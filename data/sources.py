@@ -30,10 +30,12 @@ class Document(NamedTuple):
     """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
 
     name: Path | str  # for messages; without texts, the path that is read
-    texts: Iterable[str] = ()  # of a source read more than once: no iterator
+    texts: Iterable[str] | None = None  # of a source read more than once: no iterator
 
     def chunks(self) -> Iterator[str]:
-        return iter(self.texts) if self.texts else read_chunks(Path(self.name))
+        if isinstance(self.texts, str):
+            raise ValueError("Document(name, texts): texts is a str; expected a list of them")
+        return read_chunks(Path(self.name)) if self.texts is None else iter(self.texts)
 
 
 @dataclass

@@ -100,13 +100,6 @@ def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
 
 
-def expert_load(model: nn.Module) -> dict[str, float]:
-    """Tokens of the busiest expert of all layers in the latest forward pass, relative to the mean
-    of its layer: 1 is balanced."""
-    loads = [moe.load_X.max().item() for moe in mixtures_of(model)]
-    return {"expert_load": max(loads)} if loads else {}
-
-
 def count_parameters(model: nn.Module) -> str:
     """In words; with those that are active for a token, if these are fewer."""
     total = sum(parameter.numel() for parameter in model.parameters())

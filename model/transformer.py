@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from configs.registry import build, construct
+from configs.registry import Registry, build, construct
 from configs.schema import EncoderSizes, ModelConfig
 from model.attend import Mask, make_cross_mask, make_mask
 from model.attention import ATTENTIONS
@@ -280,11 +280,11 @@ class EncoderDecoder(Transformer):
         return self.decode(tokens, memory_BSC, memory_visible=source_visible)
 
 
-ARCHITECTURES: dict[str, type[Transformer]] = {
-    "decoder": Decoder,
-    "encoder": Encoder,
-    "encoder_decoder": EncoderDecoder,
-}
+ARCHITECTURES: Registry[type[Transformer]] = Registry(
+    decoder=Decoder,
+    encoder=Encoder,
+    encoder_decoder=EncoderDecoder,
+)
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:

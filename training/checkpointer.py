@@ -69,7 +69,7 @@ class Checkpointer:
         self.model = model
         self.optimizers = optimizers
         self.others = others
-        self.names = {file: named.keys() for file, named in self.tensors().items()}
+        self.form = self.form_of(self.tensors())
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.saved = -1  # the newest step
@@ -82,9 +82,9 @@ class Checkpointer:
         self.wait()
         self.world.wait()  # a slow disk of the main process is not a lost process
         tensors = self.tensors()
-        if {file: named.keys() for file, named in tensors.items()} != self.names:
-            hint = "an optimizer names its state in start_state"
-            raise ValueError(f"what is saved has to exist before the first step: {hint}")
+        if self.form_of(tensors) != self.form:
+            hint = "an optimizer names all its state, of tensors, in start_state"
+            raise ValueError(f"a checkpoint would not hold what a step has changed: {hint}")
         copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
         if self.world.is_main:
@@ -99,6 +99,14 @@ class Checkpointer:
         }
         tensors |= {name: other.state_dict() for name, other in self.others.items()}
         return {file: named for file, named in tensors.items() if named}
+
+    def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
+        """What no step may change: the names of tensors, and options of optimizers."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        options = [
+            {k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups
+        ]
+        return [{file: [*named] for file, named in tensors.items()}, options]
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
         """Whole and on the host; of the main process."""

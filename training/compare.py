@@ -147,12 +147,11 @@ def table(groups: list[list[Run]]) -> str:
 
 def difference(group: list[Run], best: list[Run]) -> str:
     """The mean over the seeds that both were run with, and half its interval."""
-    losses = {run.seed: run.last.get("val_loss") for run in best}
-    pairs = []
-    for run in group:
-        loss, other = run.last.get("val_loss"), losses.get(run.seed)
-        if loss is not None and other is not None:
-            pairs.append(loss - other)
+    own, others = (
+        {run.seed: run.last["val_loss"] for run in runs if run.last.get("val_loss") is not None}
+        for runs in (group, best)
+    )
+    pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"
     t = STUDENT_T[max(degrees for degrees in STUDENT_T if degrees < len(pairs))]

@@ -4,7 +4,7 @@ weight."""
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -102,13 +102,14 @@ class Log:
         if mfu is not None:
             parts.append(f"mfu {mfu:.1%}")
         self.print("  ".join(filter(None, parts)))
-        self.add_row(state, **losses, lr=lr, grad_norm=grad_norm, tokens_per_second=speed, mfu=mfu)
+        values = {"lr": lr, "grad_norm": grad_norm, "tokens_per_second": speed, "mfu": mfu}
+        self.add_row(state, losses | values)
         self.measure_from(state.step)
 
     def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
         if not self.is_main:
             return
-        self.add_row(state, **metrics, full=full)
+        self.add_row(state, metrics | {"full": full})
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
         self.print(f"step {state.step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
         if state.step or full:  # the first step should not wait for matplotlib
@@ -120,7 +121,7 @@ class Log:
         """Those of metrics.names."""
         if not self.is_main:
             return
-        self.add_row(state, **values)
+        self.add_row(state, values)
         if line := in_few_words(values):
             self.print(f"step {state.step:>6}  {line}")
         self.measure_from(state.step)
@@ -137,7 +138,7 @@ class Log:
             self.print(f"  {name:<14}{text!r}")
         self.measure_from(state.step)
 
-    def add_row(self, state: TrainState, **values: Any) -> None:
+    def add_row(self, state: TrainState, values: Mapping[str, Any]) -> None:
         row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, **values}
         self.append("metrics.jsonl", row)
         if self.wandb:

@@ -7,16 +7,19 @@ from torch import Tensor, nn
 
 from configs.registry import Registry
 from model.block import blocks_of
-from model.moe import expert_load
+from model.moe import mixtures_of
 from training.run import Run
+from training.step import check_name
 
 
 def measure(run: Run) -> dict[str, float]:
     """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
     values: dict[str, float] = {}
     with run.evaluating(), run.world.precision.autocast():
-        for name in run.config.metrics.names:
-            values |= METRICS[name](run)
+        for metric in run.config.metrics.names:
+            for name, value in METRICS[metric](run).items():
+                check_name(name)
+                values[name] = float(value)
     return values
 
 
@@ -34,10 +37,12 @@ def residual_rms(run: Run) -> dict[str, float]:
     return values
 
 
-def busiest_expert(run: Run) -> dict[str, float]:
-    """Of ffn=moe: its tokens, relative to an equal share, for one validation example."""
+def expert_load(run: Run) -> dict[str, float]:
+    """Of ffn=moe: the tokens of the busiest expert of all layers, relative to an equal share, for
+    one validation example."""
     read_example(run)
-    return expert_load(run.model)
+    loads = [mixture.load_X.max().item() for mixture in mixtures_of(run.model)]
+    return {"expert_load": max(loads)} if loads else {}
 
 
 def read_example(run: Run) -> None:
@@ -47,7 +52,7 @@ def read_example(run: Run) -> None:
 
 METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(
     residual_rms=residual_rms,
-    expert_load=busiest_expert,
+    expert_load=expert_load,
 )
 
 

@@ -33,11 +33,12 @@ class Run(NamedTuple):
         """In eval mode, with the averaged weights if there are any. Of several processes, all have
         to evaluate."""
         module: Any = self.loss_module
+        is_sharded = self.world.parallel == "fsdp"
         module.eval()
-        if self.world.parallel == "fsdp":  # gathers weights by itself only for module(...)
-            module.unshard()
         with torch.no_grad(), self.ema.applied():
+            if is_sharded:  # FSDP gathers weights by itself only for module(...)
+                module.unshard()
             yield
-        if self.world.parallel == "fsdp":
-            module.reshard()
+            if is_sharded:
+                module.reshard()
         module.train()

@@ -13,8 +13,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
-from configs.compose import to_config
-from configs.parts import load_parts
+from configs.compose import read_yaml, to_config
+from configs.parts import CONFIGS, load_parts
 from configs.registry import build, flatten
 from configs.schema import Config
 from data.corpus import build_data
@@ -88,13 +88,16 @@ def resumed(
     run = RUNS / node.name
     stored = read_config(run)
     check_code(run, stored, command_line["code"])
-    before = flatten(stored)
     choices = command_line["choices"]
     old_choices = stored.pop("choices")
     old_overrides = stored.pop("overrides")
     stored.pop("code", None)
-    defaults: Any = OmegaConf.to_container(node, resolve=True)
-    changed = OmegaConf.create(with_new_settings(Config, stored, defaults))
+    # not those of this command line, which may change less
+    composed: Any = OmegaConf.to_container(node, resolve=True)
+    merged = OmegaConf.merge(composed, read_yaml(CONFIGS / "train.yaml"))
+    defaults: Any = OmegaConf.to_container(merged)
+    before = flatten(with_new_settings(Config, stored, defaults))
+    changed = OmegaConf.create(stored)
     for key in keys:
         if key not in choices:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
@@ -108,7 +111,7 @@ def resumed(
             OmegaConf.update(changed, key, None)
     config = to_config(changed)
     for key, new in flatten(asdict(config)).items():
-        old = before.get(key, new)
+        old = before.get(key)
         if old == new or key in UNTOLD:
             continue
         if key.startswith(FIXED):

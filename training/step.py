@@ -19,7 +19,18 @@ from model.loss import loss
 from training.distributed import World
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
-OWN_NAMES = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "mfu")
+# columns of metrics.jsonl
+OWN_NAMES = {
+    "step",
+    "tokens",
+    "seconds",
+    "loss",
+    "lr",
+    "grad_norm",
+    "tokens_per_second",
+    "mfu",
+    "full",
+}
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
@@ -42,18 +53,17 @@ class LossModule(nn.Module):
         if self.training:
             for module in self.sources:
                 for name, mean in module.losses().items():
-                    check_loss(name, mean, module)
+                    check_name(name)
+                    if not isinstance(mean, Tensor) or mean.ndim:
+                        owner = type(module).__name__
+                        raise ValueError(f"{owner}.losses(): {name!r} is no scalar tensor")
                     losses[name] = losses.get(name, 0.0) + count * mean
         return losses
 
 
-def check_loss(name: str, mean: Tensor, module: nn.Module) -> None:
-    owner = type(module).__name__
-    if name in OWN_NAMES:
-        raise ValueError(f"{owner}.losses() has {name!r}, which is logged already; rename it")
-    if mean.ndim:
-        shape = tuple(mean.shape)
-        raise ValueError(f"{owner}.losses(): {name!r} has shape {shape}; expected a scalar")
+def check_name(name: str) -> None:
+    if name in OWN_NAMES or name.startswith("val_"):
+        raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
 def recompute_blocks(model: nn.Module) -> None:

@@ -34,7 +34,7 @@ def summarize(
         bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
     parts = f"--parts {config.parts} " if config.parts else ""
-    sample = f"python sample.py --run {saver.run} {parts}{PROMPTS[config.model.kind]}"
+    sample = f"python sample.py --run {saver.run} {parts}{PROMPTS.get(config.model.kind, '')}"
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):
         if state.is_out_of(config.train.patience):

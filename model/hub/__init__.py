@@ -43,4 +43,5 @@ def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMat
                 return match(family, spec, ids)
             except ValueError as error:
                 reasons.append(f"{family.architecture} ({error})")
-    raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
+    why = ", ".join(reasons) or f"none is for a model of the kind {spec['kind']}"
+    raise HubError(f"no class of transformers fits this model: {why}")

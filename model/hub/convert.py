@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from configs.cli import expand_user
+from configs.parts import own_code
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import (
     assign_weights,
+    check_code,
     load_run,
     model_tensors,
     read_config,
@@ -50,7 +52,10 @@ def init_config(place: str) -> dict[str, Any]:
     if is_hf_folder(place):
         _, spec, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
-    return read_config(expand_user(place))
+    run = expand_user(place)
+    config = read_config(run)
+    check_code(run, config, own_code())
+    return config
 
 
 def init_model(place: str) -> tuple[nn.Module, Tokenizer]:

@@ -113,6 +113,8 @@ def closed_options(part: Any) -> dict[str, Any]:
             "head_dim": part.head_dim,
             "v_head_dim": part.v_head_dim,
             "scale": None if part.scale == part.head_dim**-0.5 else part.scale,
+            "logit_softcap": part.logit_softcap,
+            "sliding_window": part.sliding_window,
         }
     raise HubError(f"no supported class of transformers has {kind.__name__}")
 

@@ -42,7 +42,10 @@ def config_of(architecture, **kinds):
 @pytest.mark.parametrize("position", kinds("position"))
 @every_attention
 def test_attention_and_position(attention, position, architecture):
-    check(config_of(architecture, attention=attention, position=position))
+    config = config_of(architecture, attention=attention, position=position)
+    check(config)
+    if position == "rope":
+        check_dtype(config)
 
 
 @every_architecture
@@ -56,12 +59,14 @@ def test_attention_and_block(attention, block, architecture):
 @pytest.mark.parametrize("kind", kinds("ffn"))
 def test_feedforward(kind, architecture):
     check(config_of(architecture, ffn=kind))
+    check_dtype(config_of(architecture, ffn=kind))
 
 
 @every_architecture
 @pytest.mark.parametrize("kind", kinds("norm"))
 def test_norm(kind, architecture):
     check(config_of(architecture, norm=kind))
+    check_dtype(config_of(architecture, norm=kind))
 
 
 @every_architecture
@@ -125,6 +130,14 @@ def check(config):
     depends_exactly_on(net.embedding, stack, behind=reach, ahead=0)
     cached_is_full(hidden, net.new_caches)
     rows_are_independent(hidden, net.new_caches)
+
+
+@torch.no_grad()
+def check_dtype(config):
+    """A model in bf16, as sample.py casts it, stays in it."""
+    net = alive(config).bfloat16()
+    sources = [tokens(1, SOURCE)] * (config.kind == "encoder_decoder")
+    assert net(*sources, tokens(1, LENGTH)).dtype is torch.bfloat16
 
 
 def depends_exactly_on(embedding, stack, *, behind, ahead):

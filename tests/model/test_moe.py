@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from configs.compose import compose
-from model.moe import MixtureOfExperts, expert_load
+from model.moe import MixtureOfExperts
 from model.transformer import build_model
 from tests.model.helpers import assert_same, randn, randomize
 from tests.model.test_grid import check
@@ -62,7 +62,7 @@ def test_balance_and_load():
     assert loss.item() == pytest.approx((4 * fractions @ probs.mean((0, 1))).item())
     loss.backward()
     assert net.router.weight.grad.any()
-    assert expert_load(net) == {"expert_load": pytest.approx(8 * fractions.max().item())}
+    assert net.load_X.max().item() == pytest.approx(8 * fractions.max().item())
     assert make_moe(balance_loss=0.0).losses() == {}
 
 

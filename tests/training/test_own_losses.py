@@ -77,8 +77,9 @@ def test_a_run_logs_it_by_its_name(start):
 @pytest.mark.parametrize(
     ("losses", "sentence"),
     [
-        ({"size": torch.ones(2)}, r"Own.losses\(\): 'size' has shape \(2,\); expected a scalar"),
-        ({"lr": torch.tensor(1.0)}, "'lr', which is logged already"),
+        ({"size": torch.ones(2)}, r"Own.losses\(\): 'size' is no scalar tensor"),
+        ({"size": 1.0}, "'size' is no scalar tensor"),
+        ({"val_loss": torch.tensor(1.0)}, "the name 'val_loss', which is taken; rename it"),
         ({"size": torch.tensor(torch.inf)}, "step 1: the size is not finite"),
     ],
 )
@@ -125,4 +126,22 @@ def test_state_that_appears_later_is_refused(start, monkeypatch):
     """A run that resumes would have no place for it."""
     monkeypatch.setattr(AdamW, "start_state", lambda self, parameter: {})
     code, _, errors = start("optimizer=adamw")
-    assert code == 2 and "has to exist before the first step" in errors
+    assert code == 2 and "an optimizer names all its state" in errors
+
+
+def test_so_is_state_in_the_groups_of_an_optimizer(start, monkeypatch):
+    step = AdamW.step
+
+    def counting(self):
+        step(self)
+        self.param_groups[0]["eps"] *= 2
+
+    monkeypatch.setattr(AdamW, "step", counting)
+    code, _, errors = start("optimizer=adamw")
+    assert code == 2 and "would not hold what a step has changed" in errors
+
+
+def test_the_name_of_a_metric_may_be_taken(start, monkeypatch):
+    monkeypatch.setitem(METRICS, "own", lambda run: {"step": 1.0})
+    code, _, errors = start("metrics.names=[own]", "metrics.every=1")
+    assert code == 2 and "the name 'step', which is taken" in errors

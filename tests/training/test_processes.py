@@ -15,7 +15,7 @@ from tests.training.runs import rows, with_usual
 RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
 MODELS = {  # Muon amplifies rounding
     "model=gpt2 optimizer=adamw train.micro_batch_size=3": 1e-5,
-    "model=modern ffn=moe train.micro_batch_size=4": 1e-2,
+    "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4": 1e-2,
 }
 
 
@@ -35,7 +35,7 @@ def torchrun(*overrides):
 
 def numbers(folder):
     values = []
-    for name in ("loss", "grad_norm", "val_loss"):
+    for name in ("loss", "balance", "grad_norm", "val_loss"):
         values += [row for pair in rows(folder, "step", name) for row in pair]
     return values
 

@@ -158,6 +158,12 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     _, output, errors = resume("eval.every=250")
     assert "eval.every was 77 and is now 250\n" in output
     assert errors == "warning: the code of model has changed since runs/mine was started\n"
+    edit(lambda config: [config.pop("ema"), config["model"].pop("layers")])
+    for changed in ("ema.decay=0.9", "model.layers=[nope,nope]"):
+        code, _, errors = resume(changed)
+        assert (
+            code == 2 and f"{changed.partition('=')[0]} was null in this run and is now" in errors
+        )
 
 
 def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
