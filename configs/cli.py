@@ -46,6 +46,8 @@ def run_command(main: Callable[[], Any]) -> int:
     try:
         main()
         sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
@@ -73,9 +75,6 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
 def report(error: Exception) -> int:
     """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
-    if isinstance(error, BrokenPipeError):  # the reader, `head` perhaps, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     code, sentence = explain(error)
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
@@ -94,6 +93,8 @@ def explain(error: Exception) -> tuple[int | None, str]:
         from configs.compose import explain_hydra
 
         return 2, explain_hydra(error)
+    if isinstance(error, BrokenPipeError):  # of a run, which is not complete
+        return code, "the output is no longer read"
     if isinstance(error, OSError) and error.strerror:
         return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:

@@ -62,7 +62,7 @@ PARTS = [
         r"unknown setting model.attention \(mla\): sliding_window;",
     ),
     (attention(queries_per_kv=3), r"model.attention \(gqa\): n_heads \(4\) must be a multiple of"),
-    (attention(qk_norm="heads"), "qk_norm is 'heads'; expected none or head or full"),
+    (attention(qk_norm="heads"), "qk_norm is 'heads'; expected none or head"),
     ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
     (swap("norm", "rmsnorm", eps=0.0), r"model.norm \(rmsnorm\): eps is 0.0"),
