@@ -115,17 +115,21 @@ class Stack(nn.Module):
         own_caches = [KVCache()] * len(self.views)
         if caches:
             own_caches = [cache.self_attn for cache in caches]
-        q_pos, *_ = self.positions(x, visible, own_caches[0])
+        placed = {
+            view: self.positions(x, visible, cache)
+            for view, cache in dict(zip(self.views, own_caches, strict=True)).items()
+        }
+        q_pos, *_ = placed[self.views[0]]  # those of the new tokens are the same for all
         rotations = [position.rotary(x, q_pos) for position in self.all_positions()]
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
         contexts = {
             view: AttentionContext(
-                mask=self.make_mask(view, x, visible, prefix, cache),
+                mask=self.make_mask(view, x, prefix, *places),
                 rotate=rotations[view.position],
                 memory=memory,
                 memory_mask=memory_mask,
             )
-            for view, cache in dict(zip(self.views, own_caches, strict=True)).items()
+            for view, places in placed.items()
         }
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
@@ -140,11 +144,11 @@ class Stack(nn.Module):
         self,
         view: View,
         x: Tensor,
-        visible: Tensor | None,
         prefix: Tensor | None,
-        cache: KVCache,
+        q_pos: Tensor,
+        k_pos: Tensor,
+        visible: Tensor | None,
     ) -> Mask:
-        q_pos, k_pos, visible = self.positions(x, visible, cache)
         mask = make_mask(
             q_pos,
             k_pos,
