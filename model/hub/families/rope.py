@@ -21,7 +21,7 @@ def rope_parameters(hf_config: HFConfig) -> HFConfig:
         raise HubError("rope_scaling or rope_theta contradicts rope_parameters; remove one")
     defaults = {
         "rope_type": rope.pop("type", "default"),
-        "partial_rotary_factor": hf_config.get("partial_rotary_factor") or 1.0,
+        "partial_rotary_factor": hf_config.get("partial_rotary_factor"),
     }
     return defaults | rope
 
@@ -43,13 +43,14 @@ def read_yarn(rope: HFConfig) -> HFConfig:
     return options
 
 
-def read_rope(hf_config: HFConfig) -> Spec:
+def read_rope(hf_config: HFConfig, fraction: float | None = None) -> Spec:
+    """fraction: what a missing partial_rotary_factor means, in a class that rotates a part."""
     rope = rope_parameters(hf_config)
     kind = rope.pop("rope_type").replace("default", "none")
     theta = rope.pop("rope_theta")
-    fraction = rope.pop("partial_rotary_factor")
-    if fraction != 1.0:
-        raise HubError(f"partial_rotary_factor is {fraction}; only 1.0 is supported")
+    rotated = rope.pop("partial_rotary_factor") or fraction or 1.0
+    if fraction is None and rotated != 1.0:
+        raise HubError(f"partial_rotary_factor is {rotated}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
         default = hf_config.get("max_position_embeddings")
         original = rope.pop("original_max_position_embeddings", default)
@@ -60,17 +61,20 @@ def read_rope(hf_config: HFConfig) -> Spec:
     checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
     if rope:
         scaling |= vars(checked)
-    spec = {"rope_theta": float(theta), "rotary_fraction": 1.0, "scaling": scaling}
+    spec = {"rope_theta": float(theta), "rotary_fraction": rotated, "scaling": scaling}
     return flatten(spec, "position.")
 
 
-def write_rope(spec: Spec) -> HFConfig:
+def write_rope(spec: Spec, *, is_partial: bool = False) -> HFConfig:
+    """is_partial: the class rotates a part of each head."""
     options = {}
     for name, value in spec.items():
         if name.startswith(SCALING) and value is not None:
             options[name.removeprefix(SCALING)] = value
     kind = options.pop("kind")
     keys = {"rope_theta": spec["position.rope_theta"]}
+    if is_partial:
+        keys["partial_rotary_factor"] = spec["position.rotary_fraction"]
     if kind == "none":
         return keys
     if "original_max_position" in options:
