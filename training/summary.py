@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import shlex
 from contextlib import suppress
 
 from configs.schema import Config
@@ -33,8 +34,9 @@ def summarize(
     if "val_bpb" in metrics:
         bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
-    parts = f"--parts {config.parts} " if config.parts else ""
-    sample = f"python sample.py --run {saver.run} {parts}{PROMPTS.get(config.model.kind, '')}"
+    parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
+    prompt = PROMPTS.get(config.model.kind, PROMPTS["decoder"])
+    sample = f"python sample.py --run {saver.run}{parts} {prompt}"
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):
         if state.is_out_of(config.train.patience):

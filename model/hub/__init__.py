@@ -2,6 +2,7 @@
 family.py a class of transformers, tensors.py converts weights, convert.py folders; families/ has a
 table per class."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from configs.errors import HubError
@@ -20,6 +21,17 @@ from model.hub.spec import Spec
 # export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
 ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
 FAMILIES = {family.model_type: family for family in ALL}
+# {model_type: (what the network lacks for it, the nearest that is supported)}
+LACKING = {
+    "albert": ("one block that all layers share", "bert"),
+    "deberta-v2": ("attention to relative positions by content", "bert"),
+    "gemma3": ("images; its text model is a gemma3_text", "gemma3_text"),
+    "gpt_oss": ("experts with biases, and sinks that are no tokens", "qwen3_moe"),
+    "longformer": ("windows with global tokens in both directions", "roberta"),
+    "mamba": ("state-space layers", "llama"),
+    "umt5": ("a relative position table in each layer", "mt5"),
+    "xlnet": ("permutation language modeling", "bert"),
+}
 
 
 def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
@@ -29,7 +41,11 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
     with naming(path):
         name = hf_config.get("model_type")
         if name not in FAMILIES:
-            raise HubError(f"model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
+            lack, near = LACKING.get(str(name), ("", *get_close_matches(str(name), FAMILIES, 1, 0)))
+            needs = f" for it needs {lack};" if lack else ""
+            raise HubError(
+                f"model_type {name} is not supported;{needs} the nearest that is: {near}"
+            )
         check_value("vocab_size", hf_config.get("vocab_size"), Count)
         return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
 

@@ -1,5 +1,6 @@
 """What a module of one's own adds to the loss, metrics of one's own, and an average of the weights."""
 
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -8,10 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import sample
+from configs.cli import run_command
 from configs.schema import LossConfig
+from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import ACTIVATIONS, FFNS, MLP
-from model.transformer import build_model
+from model.loss import loss
+from model.transformer import ARCHITECTURES, Decoder, build_model
 from tests.parts import VOCABULARY, part, tiny
 from tests.training.runs import rows, weights
 from tests.training.test_update import cross_entropy, make_batch, make_run, sgd, updater
@@ -65,6 +70,45 @@ def test_a_validation_loss_has_none_of_it():
     found = mean_loss(make_run(module), [batch])
     assert found == pytest.approx(cross_entropy(model, batch).item(), rel=1e-9)
     assert module(*batch)["size"] > 0 and "size" not in module.eval()(*batch)
+
+
+class MultiToken(Decoder):
+    """Multi-token prediction: a second map predicts the token after the next."""
+
+    def make_stacks(self, config, sizes):
+        super().make_stacks(config, sizes)
+        self.second = torch.nn.Linear(config.d_model, config.d_model)
+
+    def hidden(self, tokens, **options):
+        self.tokens = tokens
+        self.last_hidden = super().hidden(tokens, **options)
+        return self.last_hidden
+
+    def losses(self):
+        targets = self.tokens[:, 2:]
+        total, count = loss(self.second(self.last_hidden[:, :-2]), self.head, targets)
+        return {"second_token": 0.3 * total / count}
+
+
+def test_an_architecture_of_ones_own(start, monkeypatch):
+    monkeypatch.setitem(ARCHITECTURES, "own", MultiToken)
+    monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "own"))
+    use = [
+        "model.kind=own",
+        "schedule=constant",
+        "schedule.warmup=0",
+        "log.every=1",
+        "eval.every=2",
+    ]
+    assert start(*use, "name=whole")[0] == 0
+    assert start(*use, "name=own", "train.steps=2")[0] == 0
+    assert start.plainly("name=own", "resume=true", "train.steps=4")[0] == 0
+    assert weights(Path("runs/own")) == weights(Path("runs/whole"))
+    logged = rows(Path("runs/own"), "loss", "second_token")
+    assert all(0 < second < 0.5 * first for first, second in logged)
+    [first, *_] = rows(Path("runs/own"), "val_loss")
+    assert first[0] == pytest.approx(math.log(load_run("runs/own").tokenizer.vocab_size), rel=0.1)
+    assert run_command(lambda: sample.main(["--run", "runs/own", "--prompt", "the"])) == 0
 
 
 def test_a_run_logs_it_by_its_name(start):
