@@ -31,7 +31,7 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 
 def read_cohere(hf_config: HFConfig, spec: Spec) -> Spec:
     check_value("logit_scale", hf_config.get("logit_scale", LOGIT_SCALE), Positive)
-    return read(hf_config, spec, theta=500000.0)
+    return read(hf_config, spec, default_theta=500000.0)
 
 
 COHERE = LLAMA._replace(

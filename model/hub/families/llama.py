@@ -147,7 +147,6 @@ QWEN3 = LLAMA._replace(
         "head_dim": Key("attention.head_dim attention.v_head_dim", Count, 128),
     },
     ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
-    implied=lambda spec: {},
     read=read_qwen3,
     write=write_qwen3,
 )
