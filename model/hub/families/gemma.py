@@ -8,7 +8,7 @@ from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
 from model.hub.tensors import Table, columns, elementwise
 
-# "gelu" meant the tanh approximation from the start, and hidden_activation corrects it
+# the first files say "gelu", but mean its approximation, as hidden_activation in later ones says
 TANH = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh", None: "geglu_tanh"}
 
 
@@ -16,7 +16,9 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     table = columns(NAMES)
     for hf_name, rule in table.items():
         if "norm" in hf_name:
-            table[hf_name] = elementwise(rule.names[0], lambda w: w + 1, lambda w: w - 1)
+            table[hf_name] = elementwise(
+                rule.names[0], lambda weight: weight + 1, lambda weight: weight - 1
+            )
     return table
 
 

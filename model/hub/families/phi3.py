@@ -1,6 +1,8 @@
 """Phi-3: Llama with query, key and value in one matrix, gate and up in another, and rope on a part
 of each head."""
 
+import json
+
 import torch
 
 from configs.errors import HubError
@@ -36,7 +38,7 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 def read_phi3(hf_config: HFConfig, spec: Spec) -> Spec:
     kind = rope_parameters(hf_config)["rope_type"]
     if kind != "default":
-        raise HubError(f"rope_type is {kind!r}; only 'default' is supported")
+        raise HubError(f'rope_type is {json.dumps(kind)}; only "default" is supported')
     return read(hf_config, spec, fraction=1.0)
 
 

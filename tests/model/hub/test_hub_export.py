@@ -112,7 +112,7 @@ MISMATCHES = [
     ("model=gpt2 position=sinusoidal", 'GPT2LMHeadModel .*"sinusoidal"; only "learned".*Llama'),
     ("model=modern ffn=gelu norm=rmsnorm", "NanoChat.*model.norm.weight is true; only false"),
     ("model=modern position=rope_yarn", "NanoChatForCausalLM .yarn needs attention_factor=1"),
-    ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM .type_vocab_size is 2; expected one of: 1"),
+    ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM .type_vocab_size is 2; supported: 1"),
     (
         "model=modern_encoder",
         r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\)$",
