@@ -10,16 +10,26 @@ from configs.registry import Count, check_value
 from model.checkpoint import read_json
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
+from model.hub.families.cohere import COHERE
 from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.gemma import GEMMA
 from model.hub.families.gpt2 import GPT2
-from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
+from model.hub.families.granite import GRANITE
+from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN2, QWEN3
+from model.hub.families.olmo import OLMO
+from model.hub.families.phi3 import PHI3
+from model.hub.families.stablelm import STABLELM
+from model.hub.families.starcoder2 import STARCODER2
 from model.hub.families.t5 import T5
 from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
 from model.hub.files import naming
 from model.hub.spec import Spec
 
 # export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
-ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
+ALL = (
+    *(GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART),
+    *(QWEN2, GEMMA, PHI3, STABLELM, STARCODER2, OLMO, GRANITE, COHERE),
+)
 FAMILIES = {family.model_type: family for family in ALL}
 # {model_type: (what the network lacks for it, the nearest that is supported)}
 LACKING = {

@@ -44,7 +44,8 @@ IGNORED_KEYS = set(
     top_k top_p typical_p repetition_penalty num_return_sequences bad_words_ids diversity_penalty
     suppress_tokens begin_suppress_tokens exponential_decay_length_penalty remove_invalid_values
     encoder_no_repeat_ngram_size return_dict_in_generate output_scores tokenizer_class
-    _attn_implementation_autoset
+    _attn_implementation_autoset _attn_implementation attn_implementation _flash_attn_2_enabled
+    transformers.js_config unsloth_version unsloth_fixed
     """.split()  # noqa: SIM905
 )
 # keys that no logit depends on as long as they have this value
@@ -107,9 +108,10 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
             spec[option] = spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
-    understood = {*IGNORED_KEYS, *expected, *family.keys, *family.ignored.split()}
+    ignored = {*IGNORED_KEYS, *family.ignored.split()}
+    understood = {*ignored, *expected, *family.keys}
     for name, value in hf_config.items():
-        if name in expected and value != expected[name]:
+        if name in expected and name not in ignored and value != expected[name]:
             only = json.dumps(expected[name])
             raise HubError(f"{name} is {json.dumps(value)}; only {only} is supported")
         if value is not None and name not in understood:

@@ -43,6 +43,10 @@ def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
     )
 
 
+def scaled(name: str, factor: float) -> TensorRule:
+    return elementwise(name, lambda weight: weight * factor, lambda weight: weight / factor)
+
+
 def skip_rows(n: int, name: str) -> TensorRule:
     """The first n rows of the file are never used."""
     return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))

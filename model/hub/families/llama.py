@@ -1,9 +1,11 @@
-"""Llama, and what Mistral, Qwen3 and NanoChat change in it."""
+"""Llama, and what Mistral, Qwen and NanoChat change in it."""
+
+from functools import partial
 
 from torch import Tensor
 
 from configs.errors import HubError
-from configs.registry import Count, Positive
+from configs.registry import Count, Positive, check_value
 from model.hub.families.rope import KEYS, read_rope, write_rope
 from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
@@ -16,21 +18,23 @@ GATED = {
     "gelu_pytorch_tanh": "geglu_tanh",
     "gelu_new": "geglu_tanh",
 }
-LLAMA_KEYS = SIZES | {
+DECODER_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),
-    "rms_norm_eps": Key("norm.eps", Positive, 1e-6),
 }
+LLAMA_KEYS = DECODER_KEYS | {"rms_norm_eps": Key("norm.eps", Positive, 1e-6)}
 HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
+def read(hf_config: HFConfig, spec: Spec, n_kv_heads: int | None = None, **rope: float) -> Spec:
+    """n_kv_heads: what a missing num_key_value_heads means; null means one for each query head."""
     n_heads = spec["n_heads"]
-    n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
+    given = hf_config.get("num_key_value_heads", n_kv_heads)
+    n_kv_heads = check_value("num_key_value_heads", given, Count | None) or n_heads
     if n_heads % n_kv_heads:
         raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
-    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
+    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config, **rope)}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -40,10 +44,21 @@ def write(spec: Spec, ids: HFConfig) -> HFConfig:
     }
 
 
+def write_partial(spec: Spec, ids: HFConfig) -> HFConfig:
+    return write(spec, ids) | write_rope(spec, is_partial=True)
+
+
 def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
     if spec["d_model"] % spec["n_heads"]:  # the others do not mind
         raise HubError("model.d_model must be a multiple of model.n_heads")
     return write(spec, ids)
+
+
+def layer_types(spec: Spec) -> HFConfig:
+    """All layers are of one type."""
+    window = spec.get("attention.sliding_window")
+    name = "full_attention" if window is None else "sliding_attention"
+    return {"layer_types": [name] * spec["n_layers"]}
 
 
 NAMES = """
@@ -73,8 +88,10 @@ LLAMA = Family(
         **BIAS,
         "head_dim": HEAD_DIM,
         "mlp_bias": Key("ffn.bias", bool, False),
+        "max_position_embeddings": Key("context_length", default=2048),
     },
-    ignored=f"num_key_value_heads {KEYS}",
+    ignored=f"num_key_value_heads max_sequence_length {KEYS}",
+    implied=layer_types,
     read=read,
     write=write_llama,
     tensors=lambda spec, hf_config: columns(NAMES),
@@ -90,6 +107,8 @@ MISTRAL = LLAMA._replace(
         "head_dim": HEAD_DIM,
         "sliding_window": Key("attention.sliding_window", Count | None, 4096),
     },
+    required={"attention_bias": False, "mlp_bias": False},
+    read=partial(read, n_kv_heads=8),
     write=write,
 )
 
@@ -105,7 +124,7 @@ def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
         raise HubError("layer_types is a mixture; only one type for all layers is supported")
     has_window = "sliding_attention" in layer_types
     window = hf_config.get("sliding_window", 4096) if has_window else None
-    return {"attention.sliding_window": window, **read(hf_config, spec)}
+    return {"attention.sliding_window": window, **read(hf_config, spec, n_kv_heads=32)}
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -130,6 +149,13 @@ QWEN3 = LLAMA._replace(
     ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
     read=read_qwen3,
     write=write_qwen3,
+)
+QWEN2 = QWEN3._replace(
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    spec=LLAMA.spec | {"attention.bias": True},
+    keys=LLAMA_KEYS | {"head_dim": HEAD_DIM},
+    required={"use_mrope": False},
 )
 
 

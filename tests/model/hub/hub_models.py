@@ -1,6 +1,7 @@
 """Tiny models of transformers, one for each variant that the hub supports."""
 
 import json
+from copy import deepcopy
 
 import torch
 import transformers as hf
@@ -61,6 +62,10 @@ def rope(kind, original, base=10000.0, **options):
 LLAMA3 = rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 YARN = rope("yarn", 1024, base=100.0, factor=4.0)
 SHARPER = rope("yarn", 16, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
+OTHER = rope("default", None, base=500.0) | {"hidden_act": "gelu_new"}
+RMSNORM, LAYERNORM = (OTHER | {f"{kind}_norm_eps": 1e-4} for kind in ("rms", "layer"))
+MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.5}
+MULTIPLIERS |= {"attention_multiplier": 0.6}
 MODELS = {
     "gpt2": (hf.GPT2LMHeadModel, GPT2),
     "gpt2, untied": (
@@ -106,6 +111,42 @@ MODELS = {
         T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
     "bart": (hf.BartForConditionalGeneration, BART),
+    "qwen2": (
+        hf.Qwen2ForCausalLM,
+        GROUPED
+        | RMSNORM
+        | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    ),
+    "gemma": (
+        hf.GemmaForCausalLM,
+        GROUPED | RMSNORM | {"head_dim": 12, "attention_bias": True, "hidden_act": "gelu"},
+    ),
+    "phi3": (
+        hf.Phi3ForCausalLM,
+        GROUPED | RMSNORM | {"sliding_window": 5, "partial_rotary_factor": 0.75},
+    ),
+    "stablelm": (hf.StableLmForCausalLM, GROUPED | LAYERNORM | {"partial_rotary_factor": 0.75}),
+    "stablelm, parallel": (
+        hf.StableLmForCausalLM,
+        GROUPED | {"use_parallel_residual": True, "use_qkv_bias": True},
+    ),
+    "starcoder2": (
+        hf.Starcoder2ForCausalLM,
+        SIZES | OTHER | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},
+    ),
+    "olmo": (hf.OlmoForCausalLM, GROUPED | OTHER | {"attention_bias": True}),
+    "granite": (
+        hf.GraniteForCausalLM,
+        GROUPED | RMSNORM | MULTIPLIERS | {"attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "granite, untied": (
+        hf.GraniteForCausalLM,
+        GROUPED | MULTIPLIERS | {"mlp_bias": True, "attention_multiplier": 8**-0.5},
+    ),
+    "cohere": (
+        hf.CohereForCausalLM,
+        GROUPED | LAYERNORM | {"logit_scale": 0.3, "attention_bias": True},
+    ),
 }
 
 
@@ -122,6 +163,7 @@ def build_hf(name):
     architecture, options = MODELS[name]
     ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
     ids |= {"decoder_start_token_id": PAD} if name in ("t5", "flan", "bart") else {}
+    options = deepcopy(options)  # its dicts are changed
     config = architecture.config_class(**ids | options | {"attn_implementation": "eager"})
     return randomize(architecture(config))
 

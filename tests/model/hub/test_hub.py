@@ -183,6 +183,48 @@ def test_every_key_acts_as_in_transformers(name, saved, copy):
     assert len(assert_keys_act(name, saved, copy, known)) > 100
 
 
+FINETUNED = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+PUBLISHED = [
+    (
+        "llama, one key for two queries",
+        dict(max_position_embeddings=..., max_sequence_length=2048, pad_token_id=-1),
+    ),
+    (
+        "llama, yarn",
+        dict(rope_scaling=FINETUNED | {"finetuned": True}, _attn_implementation="sdpa"),
+    ),
+    ("llama, linear", {"transformers.js_config": {"dtype": "q4"}, "unsloth_version": "2024.9"}),
+    ("mistral", dict(attention_bias=False, head_dim=8, layer_types=["sliding_attention"] * 2)),
+    (
+        "mistral",
+        dict(sliding_window=None, layer_types=["full_attention"] * 2, unsloth_fixed=True),
+    ),
+    ("qwen2", dict(use_mrope=False, layer_types=...)),
+    ("gemma", dict(hidden_activation=None)),
+    ("gemma", dict(hidden_act=..., hidden_activation="gelu_pytorch_tanh")),
+    ("phi3", dict(attention_bias=False, embd_pdrop=0.0, resid_pdrop=0.0)),
+    ("phi3", dict(partial_rotary_factor=..., original_max_position_embeddings=32)),
+    ("stablelm", dict(partial_rotary_factor=..., hidden_dropout=0.0)),
+    (
+        "starcoder2",
+        dict(num_key_value_heads=..., mlp_type="default", norm_type="layer_norm"),
+    ),
+    ("starcoder2", dict(activation_function="gelu", attention_softmax_in_fp32=True)),
+    ("granite", dict(residual_multiplier=1, logits_scaling=...)),
+    ("cohere", dict(rope_theta=..., logit_scale=..., model_max_length=131072)),
+]
+
+
+@pytest.mark.parametrize(("name", "keys"), PUBLISHED)
+def test_keys_of_published_files(name, keys, copy):
+    """With rope as it was written until transformers 5."""
+    path = copy(name) / "config.json"
+    rope = json.loads(path.read_text())["rope_parameters"]
+    older = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    edit_config(path.parent, **{"rope_parameters": ..., "rope_scaling": None, **older, **keys})
+    assert difference_from_transformers(name, path.parent) <= 1e-5
+
+
 def change_tensors(folder, change):
     """Replace the tensors {name: tensor} by change(tensors)."""
     path = folder / "model.safetensors"
@@ -219,6 +261,15 @@ BAD_KEYS = [
     ("nanochat", YARN, "yarn needs attention_factor=1"),
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
+    ("mistral", dict(num_key_value_heads=...), "num_key_value_heads is 8; expected a divisor of 4"),
+    ("mistral", dict(layer_types=["full_attention"] * 2), "layer_types is .*; only .*sliding"),
+    (
+        "phi3",
+        dict(rope_scaling={"type": "su"}, rope_parameters=...),
+        'rope_type is "su"; only "default" is supported',
+    ),
+    ("olmo", dict(clip_qkv=8.0), "clip_qkv is 8.0; only null is supported"),
+    ("granite", dict(residual_multiplier=None), "residual_multiplier is .*; expected a number"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",
