@@ -25,12 +25,12 @@ HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
+def read(hf_config: HFConfig, spec: Spec, **rope: float) -> Spec:
     n_heads = spec["n_heads"]
     n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
         raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
-    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
+    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config, **rope)}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -38,6 +38,10 @@ def write(spec: Spec, ids: HFConfig) -> HFConfig:
         "num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"],
         **write_rope(spec),
     }
+
+
+def write_partial(spec: Spec, ids: HFConfig) -> HFConfig:
+    return write(spec, ids) | write_rope(spec, is_partial=True)
 
 
 def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:

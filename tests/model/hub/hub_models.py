@@ -29,7 +29,9 @@ AUTO = {
 ROWS, CONTEXT = 300, 64
 END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"max_position_embeddings": CONTEXT, "intermediate_size": 48}
+SIZES |= {"max_position_embeddings": CONTEXT}
+OPT = SIZES | {"ffn_dim": 48, "activation_function": "gelu"}
+SIZES |= {"intermediate_size": 48}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 LATENT = SIZES | {
     "num_key_value_heads": 4,
@@ -106,6 +108,11 @@ MODELS = {
         T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
     "bart": (hf.BartForConditionalGeneration, BART),
+    "opt": (hf.OPTForCausalLM, OPT),
+    "phi": (
+        hf.PhiForCausalLM,
+        GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
+    ),
 }
 
 

@@ -219,6 +219,8 @@ BAD_KEYS = [
     ("nanochat", YARN, "yarn needs attention_factor=1"),
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
+    ("opt", dict(word_embed_proj_dim=16), "word_embed_proj_dim is 16; only 32 is supported"),
+    ("phi", dict(partial_rotary_factor=0, rope_parameters=...), "rotary_fraction is 0; expected"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",

@@ -68,6 +68,7 @@ EXPORTS = [
     ("model=llama model.attention.sliding_window=5", "bpe", "Mistral"),
     ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "Qwen3"),
     ("model=deepseek position=rope_yarn norm=rmsnorm_no_weight", "bpe", "DeepseekV3"),
+    ("model=gpt2 position=rope block=parallel_shared attention=mqa", "byte", "Phi"),
     ("model=bert model.embedding.type_vocab_size=0", "byte", "Roberta"),
     ("model=bert", "bpe", "Bert"),
     ("model=roberta norm=layernorm_bert", "bpe", "Roberta"),
