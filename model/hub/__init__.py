@@ -12,6 +12,7 @@ from model.hub.families.bert import BERT, ROBERTA
 from model.hub.families.deepseek import DEEPSEEK
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
+from model.hub.families.megatron import BLOOM, FALCON, NEOX
 from model.hub.families.opt import OPT
 from model.hub.families.phi import PHI
 from model.hub.families.t5 import T5
@@ -21,7 +22,7 @@ from model.hub.spec import Spec
 
 # export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
 ALL: tuple[Family, ...] = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
-ALL += (OPT, PHI)
+ALL += (OPT, NEOX, PHI, FALCON, BLOOM)
 FAMILIES = {family.model_type: family for family in ALL}
 
 

@@ -18,6 +18,7 @@ class Key(NamedTuple):
     options: str  # of the spec, separated by spaces
     type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
     default: Any = ...  # what a missing key means
+    older: str = ""  # another name of the key
 
 
 SIZES = {  # as most families name them
@@ -81,7 +82,10 @@ class Family(NamedTuple):
 
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     """The value of the spec that this key of config.json sets."""
-    value = hf_config.get(name, key.default)
+    older = hf_config.get(key.older, key.default)
+    value = hf_config.get(name, older)
+    if key.older in hf_config and value != older:
+        raise HubError(f"{name} is {value!r}, but {key.older} is {older!r}; remove one")
     if value is ...:
         raise HubError(f"no {name}, which this model needs")
     if not isinstance(key.type, dict):
@@ -108,6 +112,7 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     spec |= family.read(hf_config, spec)
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
     understood = {*IGNORED_KEYS, *expected, *family.keys, *family.ignored.split()}
+    understood |= {key.older for key in family.keys.values()}
     for name, value in hf_config.items():
         if name in expected and value != expected[name]:
             raise HubError(f"{name} is {value!r}; only {expected[name]!r} is supported")

@@ -31,6 +31,7 @@ END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": CONTEXT}
 OPT = SIZES | {"ffn_dim": 48, "activation_function": "gelu"}
+FALCON = SIZES | {"ffn_hidden_size": 48, "rope_theta": 500.0, "layer_norm_epsilon": 1e-3}
 SIZES |= {"intermediate_size": 48}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 LATENT = SIZES | {
@@ -109,9 +110,22 @@ MODELS = {
     ),
     "bart": (hf.BartForConditionalGeneration, BART),
     "opt": (hf.OPTForCausalLM, OPT),
+    "gpt_neox": (
+        hf.GPTNeoXForCausalLM,
+        SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
+    ),
     "phi": (
         hf.PhiForCausalLM,
         GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
+    ),
+    "falcon": (hf.FalconForCausalLM, FALCON),
+    "falcon, groups": (
+        hf.FalconForCausalLM,
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "bloom": (
+        hf.BloomForCausalLM,
+        {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
     ),
 }
 

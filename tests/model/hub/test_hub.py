@@ -220,7 +220,9 @@ BAD_KEYS = [
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
     ("opt", dict(word_embed_proj_dim=16), "word_embed_proj_dim is 16; only 32 is supported"),
+    ("gpt_neox", dict(rope_theta=20000), "rope_theta is 20000; only 500.0 is supported"),
     ("phi", dict(partial_rotary_factor=0, rope_parameters=...), "rotary_fraction is 0; expected"),
+    ("bloom", dict(n_embed=64), "hidden_size is 48, but n_embed is 64; remove one"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",
@@ -349,14 +351,24 @@ def old_bert(tensors):
     }
 
 
+def old_neox(tensors):
+    return tensors | {"gpt_neox.layers.1.attention.masked_bias": torch.ones(1)}
+
+
 def test_older_formats(saved, copy):
-    """GPT-2 without prefix, BERT with gamma and beta, rope_scaling, and keys without effect."""
+    """GPT-2 without prefix, BERT with gamma and beta, rope_scaling, and keys with other names or
+    without effect."""
     folder = copy("gpt2")
     change_tensors(folder, old_gpt2)
     edit_config(folder, n_ctx=64, activation_function=..., tie_word_embeddings=..., n_inner=...)
     assert_equal_logits(load(folder), saved("gpt2")[0])
     change_tensors(copy("bert"), old_bert)
     assert_equal_logits(load(folder), saved("bert")[0])
+    change_tensors(copy("gpt_neox"), old_neox)
+    edit_config(folder, rope_parameters=..., rotary_pct=0.75, rotary_emb_base=500)
+    assert_equal_logits(load(folder), saved("gpt_neox")[0])
+    edit_config(copy("bloom"), hidden_size=..., n_embed=48, n_head=..., num_attention_heads=6)
+    assert_equal_logits(load(folder), saved("bloom")[0])
     scaling = json.loads((copy("llama3") / "config.json").read_text())["rope_parameters"]
     scaling["type"] = scaling.pop("rope_type")
     edit_config(
