@@ -70,6 +70,10 @@ MODELS = {
         hf.GPT2LMHeadModel,
         GPT2 | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
     ),
+    "gpt2, scores scaled by layer": (
+        hf.GPT2LMHeadModel,
+        GPT2 | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+    ),
     "llama, one key for two queries": (hf.LlamaForCausalLM, GROUPED),
     "llama, one key for all, tied": (
         hf.LlamaForCausalLM,
