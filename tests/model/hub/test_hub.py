@@ -13,11 +13,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from configs.cli import run_command
+from model import feedforward
 from model.checkpoint import load_run
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
+from model.hub.spec import ACTIVATIONS
 from tests.model.hub.hub_models import (
     AUTO,
     END,
@@ -181,6 +183,16 @@ def test_no_key_is_ignored(name, saved, copy):
 def test_every_key_acts_as_in_transformers(name, saved, copy):
     _, known = known_keys(name, saved)
     assert len(assert_keys_act(name, saved, copy, known)) > 100
+
+
+def test_every_name_of_an_activation_is_known():
+    """And no other function of transformers takes its place."""
+    values = torch.linspace(-12, 12, 99)
+    ours = {kind: feedforward.ACTIVATIONS[kind](values) for kind in feedforward.PLAIN}
+    for name in hf.activations.ACT2FN:
+        expected = hf.activations.ACT2FN[name](values)
+        same = {kind for kind in ours if (ours[kind] - expected).abs().max() <= 1e-5}
+        assert same == ({ACTIVATIONS[name]} if name in ACTIVATIONS else set()), name
 
 
 def change_tensors(folder, change):
