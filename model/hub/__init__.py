@@ -9,10 +9,12 @@ from configs.registry import Count, check_value
 from model.checkpoint import read_json
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
+from model.hub.families.bloom import BLOOM
 from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.falcon import FALCON
 from model.hub.families.gpt2 import GPT2
+from model.hub.families.gpt_neox import NEOX
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
-from model.hub.families.megatron import BLOOM, FALCON, NEOX
 from model.hub.families.opt import OPT
 from model.hub.families.phi import PHI
 from model.hub.families.t5 import T5

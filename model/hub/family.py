@@ -32,7 +32,7 @@ SIZES = {  # as most families name them
 IGNORED_KEYS = set(
     """
     architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path
-    auto_map vocab_size use_cache use_return_dict return_dict output_attentions
+    auto_map custom_pipelines vocab_size use_cache use_return_dict return_dict output_attentions
     output_hidden_states output_past torchscript initializer_range initializer_factor init_std
     problem_type id2label label2id num_labels _num_labels bos_token_id eos_token_id pad_token_id
     sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
@@ -85,7 +85,8 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     older = hf_config.get(key.older, key.default)
     value = hf_config.get(name, older)
     if key.older in hf_config and value != older:
-        raise HubError(f"{name} is {value!r}, but {key.older} is {older!r}; remove one")
+        both = f"{name} is {json.dumps(value)}, but {key.older} is {json.dumps(older)}"
+        raise HubError(f"{both}; remove one")
     if value is ...:
         raise HubError(f"no {name}, which this model needs")
     if not isinstance(key.type, dict):
