@@ -10,13 +10,18 @@ from configs.registry import Count, check_value
 from model.checkpoint import read_json
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
+from model.hub.families.bloom import BLOOM
 from model.hub.families.cohere import COHERE
 from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.falcon import FALCON
 from model.hub.families.gemma import GEMMA
 from model.hub.families.gpt2 import GPT2
+from model.hub.families.gpt_neox import NEOX
 from model.hub.families.granite import GRANITE
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN2, QWEN3
 from model.hub.families.olmo import OLMO
+from model.hub.families.opt import OPT
+from model.hub.families.phi import PHI
 from model.hub.families.phi3 import PHI3
 from model.hub.families.stablelm import STABLELM
 from model.hub.families.starcoder2 import STARCODER2
@@ -26,9 +31,10 @@ from model.hub.files import naming
 from model.hub.spec import Spec
 
 # export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
-ALL = (
+ALL: tuple[Family, ...] = (
     *(GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART),
     *(QWEN2, GEMMA, PHI3, STABLELM, STARCODER2, OLMO, GRANITE, COHERE),
+    *(OPT, NEOX, PHI, FALCON, BLOOM),
 )
 FAMILIES = {family.model_type: family for family in ALL}
 # {model_type: (what the network lacks for it, the nearest that is supported)}
@@ -52,7 +58,7 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
         name = hf_config.get("model_type")
         if name not in FAMILIES:
             lack, near = LACKING.get(str(name), ("", *get_close_matches(str(name), FAMILIES, 1, 0)))
-            needs = f" for it needs {lack};" if lack else ""
+            needs = f" it needs {lack};" if lack else ""
             raise HubError(
                 f"model_type {name} is not supported;{needs} the nearest that is: {near}"
             )

@@ -18,6 +18,7 @@ class Key(NamedTuple):
     options: str  # of the spec, separated by spaces
     type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
     default: Any = ...  # what a missing key means
+    older: str = ""  # another name of the key
 
 
 SIZES = {  # as most families name them
@@ -31,7 +32,7 @@ SIZES = {  # as most families name them
 IGNORED_KEYS = set(
     """
     architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path
-    auto_map vocab_size use_cache use_return_dict return_dict output_attentions
+    auto_map custom_pipelines vocab_size use_cache use_return_dict return_dict output_attentions
     output_hidden_states output_past torchscript initializer_range initializer_factor init_std
     problem_type id2label label2id num_labels _num_labels bos_token_id eos_token_id pad_token_id
     sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
@@ -82,7 +83,11 @@ class Family(NamedTuple):
 
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     """The value of the spec that this key of config.json sets."""
-    value = hf_config.get(name, key.default)
+    older = hf_config.get(key.older, key.default)
+    value = hf_config.get(name, older)
+    if key.older in hf_config and value != older:
+        both = f"{name} is {json.dumps(value)}, but {key.older} is {json.dumps(older)}"
+        raise HubError(f"{both}; remove one")
     if value is ...:
         raise HubError(f"no {name}, which this model needs")
     if not isinstance(key.type, dict):
@@ -108,8 +113,9 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
             spec[option] = spec["d_model"] // spec["n_heads"]
     spec |= family.read(hf_config, spec)
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
-    ignored = {*IGNORED_KEYS, *family.ignored.split()}
-    understood = {*ignored, *expected, *family.keys}
+    ignored = set(family.ignored.split())
+    understood = {*IGNORED_KEYS, *ignored, *expected, *family.keys}
+    understood |= {key.older for key in family.keys.values()}
     for name, value in hf_config.items():
         if name in expected and name not in ignored and value != expected[name]:
             only = json.dumps(expected[name])

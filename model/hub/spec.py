@@ -16,11 +16,15 @@ from model.feedforward import MLP
 
 Spec = dict[str, Any]
 
-# {name in transformers: kind of feed-forward layer}
+# {name in transformers: kind of feed-forward layer}; export writes the first name of a kind
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
 }

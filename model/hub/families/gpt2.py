@@ -1,8 +1,9 @@
 """GPT-2: query, key and value in one matrix, and every matrix transposed."""
 
 import torch
+from torch import Tensor
 
-from configs.registry import BelowOne, Count, Positive
+from configs.registry import BelowOne, Count, Positive, check_value
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
 from model.hub.tensors import Table, TensorRule, columns, elementwise
@@ -20,18 +21,33 @@ transformer.h.*.attn.c_proj      stack.blocks.*.attention.out
 transformer.h.*.mlp.c_fc         stack.blocks.*.ffn.up
 transformer.h.*.mlp.c_proj       stack.blocks.*.ffn.out
 """
+BY_LAYER = "scale_attn_by_inverse_layer_idx"
 
 
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     table = columns(NAMES)
     for hf_name, rule in columns(TRANSPOSED).items():
         table[hf_name] = elementwise(rule.names[0], torch.t, torch.t)
-    table["transformer.h.*.attn.c_attn"] = TensorRule(
-        tuple(f"stack.blocks.*.attention.{part}" for part in ("query", "key", "value")),
-        lambda weight: list(weight.t().chunk(3)),
-        lambda parts: torch.cat(parts).t(),
-    )
+    by_layer = check_value(BY_LAYER, hf_config.get(BY_LAYER, False), bool)
+    for layer in range(spec["n_layers"]):
+        divisor = layer + 1 if by_layer else 1
+        table[f"transformer.h.{layer}.attn.c_attn"] = query_key_value(layer, divisor)
     return table
+
+
+def query_key_value(layer: int, divisor: int) -> TensorRule:
+    """The scores are divided by it; here the queries."""
+    names = [f"stack.blocks.{layer}.attention.{part}" for part in ("query", "key", "value")]
+
+    def split(weight: Tensor) -> list[Tensor]:
+        query, key, value = weight.t().chunk(3)
+        return [query / divisor, key, value]
+
+    def join(parts: list[Tensor]) -> Tensor:
+        query, key, value = parts
+        return torch.cat([query * divisor, key, value]).t()
+
+    return TensorRule(tuple(names), split, join)
 
 
 GPT2 = Family(
@@ -44,13 +60,13 @@ GPT2 = Family(
         "n_head": Key("n_heads"),
         "n_positions": Key("context_length"),
         "n_inner": Key("ffn.d_ff", Count | None, None),
+        "scale_attn_weights": Key("attention.scale", {True: None, False: 1.0}, True),
         "activation_function": Key("ffn.kind", ACTIVATIONS, "gelu_new"),
         "layer_norm_epsilon": Key("norm.eps", Positive, 1e-5),
         "tie_word_embeddings": Key("head.tie_weights", bool, True),
         "resid_pdrop": Key("dropout", BelowOne, 0.1),
     },
-    required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    ignored="n_ctx reorder_and_upcast_attn",
+    ignored=f"n_ctx reorder_and_upcast_attn {BY_LAYER}",
     read=lambda hf_config, spec: {"ffn.d_ff": spec["ffn.d_ff"] or 4 * spec["d_model"]},
     write=lambda spec, ids: dict.fromkeys(("embd_pdrop", "attn_pdrop"), float(spec["dropout"])),
     tensors=tensors,

@@ -11,13 +11,9 @@ from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 from model.hub.tensors import Table, columns, elementwise
 
-GATED = {
-    "silu": "swiglu",
-    "swish": "swiglu",
-    "gelu": "geglu",
-    "gelu_pytorch_tanh": "geglu_tanh",
-    "gelu_new": "geglu_tanh",
-}
+GATED = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu_tanh"}
+GATES = {"gelu": "geglu", "gelu_tanh": "geglu_tanh"}
+GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
 DECODER_KEYS = SIZES | {
     "hidden_act": Key("ffn.kind", GATED, "silu"),
     "tie_word_embeddings": Key("head.tie_weights", bool, False),

@@ -51,7 +51,8 @@ def read_rope(
     rope = rope_parameters(hf_config, default_theta)
     kind = rope.pop("rope_type").replace("default", "none")
     theta = rope.pop("rope_theta")
-    rotated = rope.pop("partial_rotary_factor") or fraction or 1.0
+    rotated = rope.pop("partial_rotary_factor")
+    rotated = (fraction or 1.0) if rotated is None else rotated
     if fraction is None and rotated != 1.0:
         raise HubError(f"partial_rotary_factor is {rotated}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):

@@ -30,7 +30,10 @@ AUTO = {
 ROWS, CONTEXT = 300, 64
 END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"max_position_embeddings": CONTEXT, "intermediate_size": 48}
+SIZES |= {"max_position_embeddings": CONTEXT}
+OPT = SIZES | {"ffn_dim": 48, "activation_function": "gelu"}
+FALCON = SIZES | {"ffn_hidden_size": 48, "rope_theta": 500.0, "layer_norm_epsilon": 1e-3}
+SIZES |= {"intermediate_size": 48}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 LATENT = SIZES | {
     "num_key_value_heads": 4,
@@ -71,6 +74,10 @@ MODELS = {
     "gpt2, untied": (
         hf.GPT2LMHeadModel,
         GPT2 | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
+    ),
+    "gpt2, scores scaled by layer": (
+        hf.GPT2LMHeadModel,
+        GPT2 | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
     ),
     "llama, one key for two queries": (hf.LlamaForCausalLM, GROUPED),
     "llama, one key for all, tied": (
@@ -146,6 +153,24 @@ MODELS = {
     "cohere": (
         hf.CohereForCausalLM,
         GROUPED | LAYERNORM | {"logit_scale": 0.3, "attention_bias": True},
+    ),
+    "opt": (hf.OPTForCausalLM, OPT),
+    "gpt_neox": (
+        hf.GPTNeoXForCausalLM,
+        SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
+    ),
+    "phi": (
+        hf.PhiForCausalLM,
+        GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
+    ),
+    "falcon": (hf.FalconForCausalLM, FALCON),
+    "falcon, groups": (
+        hf.FalconForCausalLM,
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "bloom": (
+        hf.BloomForCausalLM,
+        {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
     ),
 }
 

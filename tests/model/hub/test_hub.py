@@ -13,11 +13,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from configs.cli import run_command
+from model import feedforward
 from model.checkpoint import load_run
 from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
+from model.hub.spec import ACTIVATIONS
 from tests.model.hub.hub_models import (
     AUTO,
     END,
@@ -225,6 +227,16 @@ def test_keys_of_published_files(name, keys, copy):
     assert difference_from_transformers(name, path.parent) <= 1e-5
 
 
+def test_every_name_of_an_activation_is_known():
+    """And no other function of transformers takes its place."""
+    values = torch.linspace(-12, 12, 99)
+    ours = {kind: feedforward.ACTIVATIONS[kind](values) for kind in feedforward.PLAIN}
+    for name in hf.activations.ACT2FN:
+        expected = hf.activations.ACT2FN[name](values)
+        same = {kind for kind in ours if (ours[kind] - expected).abs().max() <= 1e-5}
+        assert same == ({ACTIVATIONS[name]} if name in ACTIVATIONS else set()), name
+
+
 def change_tensors(folder, change):
     """Replace the tensors {name: tensor} by change(tensors)."""
     path = folder / "model.safetensors"
@@ -238,7 +250,7 @@ def replaced(name, tensor):
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 BAD_KEYS = [
-    (LLAMA, dict(model_type="mamba"), "model_type is 'mamba'; expected one of: gpt2, llama"),
+    (LLAMA, dict(model_type="mamba"), "mamba is not supported; it needs state-space layers; the nearest that is: llama"),
     (LLAMA, dict(hidden_size=...), "config.json: no hidden_size, which this model needs"),
     (LLAMA, dict(hidden_act="mish"), 'hidden_act is "mish"; supported: "silu", "swish"'),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
@@ -270,6 +282,10 @@ BAD_KEYS = [
     ),
     ("olmo", dict(clip_qkv=8.0), "clip_qkv is 8.0; only null is supported"),
     ("granite", dict(residual_multiplier=None), "residual_multiplier is .*; expected a number"),
+    ("opt", dict(word_embed_proj_dim=16), "word_embed_proj_dim is 16; only 32 is supported"),
+    ("gpt_neox", dict(rope_theta=20000), "rope_theta is 20000; only 500.0 is supported"),
+    ("phi", dict(partial_rotary_factor=0, rope_parameters=...), "rotary_fraction is 0; expected"),
+    ("bloom", dict(n_embed=64), "hidden_size is 48, but n_embed is 64; remove one"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",
@@ -398,14 +414,24 @@ def old_bert(tensors):
     }
 
 
+def old_neox(tensors):
+    return tensors | {"gpt_neox.layers.1.attention.masked_bias": torch.ones(1)}
+
+
 def test_older_formats(saved, copy):
-    """GPT-2 without prefix, BERT with gamma and beta, rope_scaling, and keys without effect."""
+    """GPT-2 without prefix, BERT with gamma and beta, rope_scaling, and keys with other names or
+    without effect."""
     folder = copy("gpt2")
     change_tensors(folder, old_gpt2)
     edit_config(folder, n_ctx=64, activation_function=..., tie_word_embeddings=..., n_inner=...)
     assert_equal_logits(load(folder), saved("gpt2")[0])
     change_tensors(copy("bert"), old_bert)
     assert_equal_logits(load(folder), saved("bert")[0])
+    change_tensors(copy("gpt_neox"), old_neox)
+    edit_config(folder, rope_parameters=..., rotary_pct=0.75, rotary_emb_base=500)
+    assert_equal_logits(load(folder), saved("gpt_neox")[0])
+    edit_config(copy("bloom"), hidden_size=..., n_embed=48, n_head=..., num_attention_heads=6)
+    assert_equal_logits(load(folder), saved("bloom")[0])
     scaling = json.loads((copy("llama3") / "config.json").read_text())["rope_parameters"]
     scaling["type"] = scaling.pop("rope_type")
     edit_config(
