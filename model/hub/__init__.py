@@ -7,19 +7,23 @@ from pathlib import Path
 from configs.errors import HubError
 from configs.registry import Count, check_value
 from model.checkpoint import read_json
-from model.hub.families.bart import BART
-from model.hub.families.bert import BERT, ROBERTA
+from model.hub.families.bart import BART, MARIAN, MBART, PEGASUS
+from model.hub.families.bert import BERT, CAMEMBERT, ONE_TYPE_ROBERTA, ROBERTA, XLM_ROBERTA
 from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.distilbert import DISTILBERT
+from model.hub.families.electra import ELECTRA
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
-from model.hub.families.t5 import T5
+from model.hub.families.t5 import MT5, T5
 from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
 from model.hub.files import naming
 from model.hub.spec import Spec
 
-# export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
-ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
-FAMILIES = {family.model_type: family for family in ALL}
+# export takes the first that fits: LLAMA before MISTRAL, and one type before BERT, fit fewer models
+ALL: tuple[Family, ...] = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK)
+ALL += (ONE_TYPE_ROBERTA, BERT, T5, BART)
+ALL += (XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MBART, PEGASUS, MARIAN, MT5)
+FAMILIES = {family.model_type: family for family in (*ALL, ROBERTA)}
 
 
 def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:

@@ -23,6 +23,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
 }
 GAINED = """
     norm.weight norm.bias attention.bias attention.o_bias cross_attention.bias
