@@ -15,15 +15,23 @@ from model.hub.families.electra import ELECTRA
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
 from model.hub.families.t5 import MT5, T5
-from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
-from model.hub.files import naming
+from model.hub.family import (
+    MASKED_LM,
+    Family,
+    FamilyMatch,
+    HFConfig,
+    headless,
+    match,
+    spec_from_hf,
+)
+from model.hub.files import naming, open_tensors
 from model.hub.spec import Spec
 
 # export takes the first that fits: LLAMA before MISTRAL, and one type before BERT, fit fewer models
 ALL: tuple[Family, ...] = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK)
 ALL += (ONE_TYPE_ROBERTA, BERT, T5, BART)
-ALL += (XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MBART, PEGASUS, MARIAN, MT5)
-FAMILIES = {family.model_type: family for family in (*ALL, ROBERTA)}
+ALL += (ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MBART, PEGASUS, MARIAN, MT5)
+FAMILIES = {family.model_type: family for family in ALL}
 
 
 def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
@@ -35,7 +43,17 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
         if name not in FAMILIES:
             raise HubError(f"model_type is {name!r}; expected one of: {', '.join(FAMILIES)}")
         check_value("vocab_size", hf_config.get("vocab_size"), Count)
-        return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
+        family = FAMILIES[name]
+    if family.architecture.endswith(MASKED_LM) and not has_head(family, folder):
+        family = headless(family)
+    with naming(path):
+        return family, spec_from_hf(family, hf_config), hf_config
+
+
+def has_head(family: Family, folder: Path) -> bool:
+    """The names of the model alone have a prefix, or none has."""
+    in_model = {name.startswith(family.prefix) for name in open_tensors(folder)}
+    return len(in_model) == 2
 
 
 def first_match(

@@ -80,6 +80,19 @@ class Family(NamedTuple):
     optional: str = ""  # a pattern of tensors that no logit depends on
 
 
+MASKED_LM = "ForMaskedLM"
+HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
+
+
+def headless(family: Family) -> Family:
+    """An encoder's class without head. Here its head is the embedding, with no weights of its
+    own."""
+    return family._replace(
+        architecture=family.architecture.replace(MASKED_LM, "Model"),
+        read=lambda hf_config, spec: family.read(hf_config, spec) | HEADLESS,
+    )
+
+
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     """The value of the spec that this key of config.json sets."""
     value = hf_config.get(name, key.default)
@@ -142,6 +155,8 @@ class FamilyMatch(NamedTuple):
 
 def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
     """Write config.json and read it back: an option that comes back changed is refused."""
+    if HEADLESS.items() <= spec.items() and family.architecture.endswith(MASKED_LM):
+        family = headless(family)
     kinds = {name: value for name, value in family.spec.items() if name.endswith("kind")}
     refuse_changes(spec, spec | kinds)
     hf_config = to_hf_config(family, spec, ids)
