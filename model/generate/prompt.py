@@ -31,9 +31,11 @@ def encode_specials(text: str, tokenizer: Tokenizer) -> list[int]:
         return with_specials(tokenizer.text).encode(text, add_special_tokens=False).ids
     ids: list[int] = []
     for piece in re.split(r"(<\|\w+\|>)", text):
-        special = tokenizer.specials.get(piece[2:-2])
-        is_special = special is not None and piece.startswith("<|")
-        ids += [special] if is_special else tokenizer.encode(piece).tolist()
+        name = piece[2:-2] if piece.startswith("<|") else ""
+        if name in tokenizer.specials:
+            ids.append(tokenizer.specials[name])
+        else:
+            ids += tokenizer.encode(piece).tolist()
     return ids
 
 

@@ -99,7 +99,7 @@ def test_import_and_export_keep_logits(name, saved, tmp_path):
     assert run.tokenizer.vocab_size == ROWS and run.step == 0
     assert_equal_logits(run.model, hf_model, tolerance)
     assert_equal_padded_logits(run.model, hf_model)
-    export_run(tmp_path / "run", "latest", tmp_path / "back", hf_model.config.model_type)
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
     back = AUTO[run.model.kind].from_pretrained(tmp_path / "back").eval()
     assert type(back) is type(hf_model)
     assert_equal_logits(back, hf_model, tolerance)
@@ -203,10 +203,10 @@ WAVES = "model.decoder.embed_positions.weight"
 BAD_KEYS = [
     (LLAMA, dict(model_type="mamba"), "model_type is 'mamba'; expected one of: gpt2, llama"),
     (LLAMA, dict(hidden_size=...), "config.json: no hidden_size, which this model needs"),
-    (LLAMA, dict(hidden_act="mish"), "hidden_act is 'mish'; expected one of: 'silu', 'swish'"),
+    (LLAMA, dict(hidden_act="mish"), 'hidden_act is "mish"; supported: "silu", "swish"'),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
     (LLAMA, dict(vocab_size=-1), "config.json: vocab_size is -1; expected an integer"),
-    (LLAMA, dict(is_llama_config=False), "is_llama_config is False; only True is supported"),
+    (LLAMA, dict(is_llama_config=False), "is_llama_config is false; only true is supported"),
     (LLAMA, dict(quantization_config={}), "quantization_config is {}; this key is not supported"),
     (LLAMA, dict(rope_theta=500), "rope_theta contradicts rope_parameters"),
     (LLAMA, dict(rope_scaling={"type": "linear"}), "rope_scaling or .* contradicts"),
