@@ -67,7 +67,8 @@ class Sampler:
         on_pairs = objective.input_kind == "pairs"
         self.around = objective.prompt
         is_imported = run.config.get("code") is None and run.step == 0
-        self.is_headless = is_imported and run.config["model"]["head"]["mlm_transform"] is None
+        head = run.config["model"]["head"]
+        self.is_headless = is_imported and head.get("mlm_transform") is None
         self.continues = kind == "decoder" and not on_pairs
         if kind == "decoder":  # what a template has after a text would end it
             after = [self.specials["start"]] if on_pairs else []
