@@ -19,6 +19,7 @@ from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
+from model.generate.embed import embed
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt, fill_masks
 from model.generate.stream import TextStream
@@ -65,6 +66,9 @@ class Sampler:
         objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
         on_pairs = objective.input_kind == "pairs"
         self.around = objective.prompt
+        is_imported = run.config.get("code") is None and run.step == 0
+        head = run.config["model"]["head"]
+        self.is_headless = is_imported and head.get("mlm_transform") is None
         self.continues = kind == "decoder" and not on_pairs
         if kind == "decoder":  # what a template has after a text would end it
             after = [self.specials["start"]] if on_pairs else []
@@ -74,6 +78,8 @@ class Sampler:
     def answer(self, texts: list[str]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
+        if options.embed:
+            return self.embed(texts)
         complete = self.fill if self.model.kind == "encoder" else self.generate
         rows = [self.encode(text, number) for text in texts for number in range(options.n)]
         streaming = len(rows) == 1 and not options.json and not options.no_stream
@@ -96,6 +102,18 @@ class Sampler:
             if not rows[0].ids:
                 raise ValueError("--attention-map needs a text, and this one is empty")
             self.save_attention_maps(rows[0])
+
+    def embed(self, texts: list[str]) -> None:
+        """Print a vector for each text; a template alone is enough for one."""
+        before, after = self.template
+        rows = [self.encode(text, 0).ids or [*before, *after] for text in texts]
+        if not all(rows):
+            raise ValueError("an empty text has no vector")
+        for start in range(0, len(rows), MAX_BATCH):
+            batch = slice(start, start + MAX_BATCH)
+            vectors = embed(self.model, rows[batch], self.options.embed)
+            for text, vector in zip(texts[batch], vectors, strict=True):
+                show(json.dumps({"text": text, "embedding": vector}) + "\n")
 
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
@@ -139,6 +157,8 @@ class Sampler:
     def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
+        if self.is_headless:
+            raise ValueError("this encoder was imported without a head; --embed gives vectors")
         for row in rows:
             if self.specials["mask"] not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")

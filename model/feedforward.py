@@ -57,7 +57,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
-PLAIN = ("relu", "relu2", "gelu", "gelu_tanh")
+PLAIN = ("relu", "relu2", "gelu", "gelu_tanh", "silu")
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 FFNS: Registry[Any] = Registry()  # moe.py has one more

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,18 +57,25 @@ def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
 
 
 class Sinusoidal(Position):
-    """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5)."""
+    """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5): in turn, or
+    all sines in the first half of the channels."""
 
-    def __init__(self, d_model: int, base: Base = 1e4):
+    def __init__(
+        self,
+        d_model: int,
+        base: Base = 1e4,
+        layout: Literal["interleaved", "halves"] = "interleaved",
+    ):
         super().__init__()
         if d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {d_model}")
         self.d_model = d_model
         self.base = base
+        self.axis = -1 if layout == "interleaved" else -2
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         angle = pos[..., None] * inv_frequencies(self.d_model, self.base, x)
-        wave_BTC = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2).type_as(x)
+        wave_BTC = torch.stack([angle.sin(), angle.cos()], self.axis).flatten(-2).type_as(x)
         return x + wave_BTC
 
 
@@ -215,9 +222,9 @@ class Relative(Position):
         max_distance: Count,
     ):
         super().__init__()
-        if num_buckets % 2 or max_distance <= num_buckets:
+        if num_buckets % 2 or max_distance <= num_buckets // 2:
             raise ValueError(
-                f"num_buckets ({num_buckets}) must be even and < max_distance ({max_distance})"
+                f"num_buckets ({num_buckets}) must be even and < 2 max_distance ({max_distance})"
             )
         self.table = nn.Embedding(num_buckets, n_heads)
         self.causal = causal

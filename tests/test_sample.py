@@ -108,6 +108,20 @@ def test_a_decoder_continues_the_prompt(run, rows):
     assert row["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
 
 
+@torch.no_grad()
+def test_vectors(run):
+    """Whatever the texts beside it; here there are more than a batch."""
+    texts = ["line 1", "a", *["a longer line"] * 70]
+    for pooling in ("mean", "first"):
+        out = run("--embed", pooling, name="bert", stdin="\n".join(texts).encode())
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert [row["text"] for row in rows] == texts
+        for row in [*rows[:3], rows[-1]]:
+            hidden = load_run("runs/bert").model.hidden(torch.tensor([[*row["text"].encode()]]))[0]
+            expected = hidden.mean(0) if pooling == "mean" else hidden[0]
+            assert row["embedding"] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
 def test_seeds(run):
     args = ["--prompt", "line", *limit(20), "--n", "3"]
     first = run(*args)
@@ -350,6 +364,11 @@ WRONG = [
     ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
+    ("bert", "--prompt a --embed max", "--embed is 'max'; expected one of: mean, first"),
+    ("bert", "--prompt= --embed mean", "an empty text has no vector"),
+    ("bert", "--prompt a --embed mean --n 2", "--n has no effect: --embed prints vectors"),
+    ("bert", "--prompt a --embed mean --attention-map a.svg", "--attention-map has no effect"),
+    ("gpt2", "--prompt a --embed mean", "--embed needs an encoder; model.kind is decoder"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run was trained with up to"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Bounds, check_value, from_dict
+from model.generate.embed import POOLINGS
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling
 
@@ -35,6 +36,7 @@ OPTIONS = """
 --length-penalty X          for --beams; higher favors longer texts (default: 1)
 --no-stream                 print a text only when it is complete
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
+--embed NAME                mean or first: a vector for each text or line of stdin, by an encoder
 --attention-map PATH        save all attention weights as .png, .pdf or .svg
 --debug                     show the traceback of an error
 """
@@ -90,6 +92,10 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         raise ValueError("--stop, --checkpoint, --device and --precision cannot be empty")
     if options.attention_map and options.attention_map.suffix not in IMAGES:
         raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
+    if options.embed not in (None, *POOLINGS):
+        raise ValueError(f"--embed is {options.embed!r}; expected one of: {', '.join(POOLINGS)}")
+    if options.embed and options.precision == "auto":
+        options.precision = "fp32"  # vectors are compared with those of other programs
     return options
 
 
@@ -103,6 +109,10 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
 
     if continues:
         refuse("source", options, "this model continues a --prompt")
+    if options.embed and kind != "encoder":
+        raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
+    if options.embed:
+        refuse(f"{GENERATION} attention_map", options, "--embed prints vectors")
     if kind == "encoder":
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
     if options.beams is None:
@@ -122,7 +132,8 @@ def refuse(names: str, options: Namespace, reason: str) -> None:
 
 
 def read_texts(options: Namespace) -> list[str]:
-    """The prompts of the command line, the lines of --file, or stdin as one prompt."""
+    """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
+    its lines for --embed."""
     file = options.file
     if options.prompt or options.source:
         return options.prompt or options.source
@@ -131,4 +142,4 @@ def read_texts(options: Namespace) -> list[str]:
 
     data = file.read_bytes() if file else sys.stdin.buffer.read()
     text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
-    return text.split("\n") if file else [text]
+    return text.split("\n") if file or options.embed else [text]

@@ -8,11 +8,13 @@ from pathlib import Path
 from configs.errors import HubError
 from configs.registry import Count, check_value
 from model.checkpoint import read_json
-from model.hub.families.bart import BART
-from model.hub.families.bert import BERT, ROBERTA
+from model.hub.families.bart import BART, MARIAN, MBART, PEGASUS
+from model.hub.families.bert import BERT, CAMEMBERT, ONE_TYPE_ROBERTA, ROBERTA, XLM_ROBERTA
 from model.hub.families.bloom import BLOOM
 from model.hub.families.cohere import COHERE
 from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.distilbert import DISTILBERT
+from model.hub.families.electra import ELECTRA
 from model.hub.families.falcon import FALCON
 from model.hub.families.gemma import GEMMA
 from model.hub.families.gpt2 import GPT2
@@ -25,16 +27,25 @@ from model.hub.families.phi import PHI
 from model.hub.families.phi3 import PHI3
 from model.hub.families.stablelm import STABLELM
 from model.hub.families.starcoder2 import STARCODER2
-from model.hub.families.t5 import T5
-from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
-from model.hub.files import naming
+from model.hub.families.t5 import MT5, T5
+from model.hub.family import (
+    MASKED_LM,
+    Family,
+    FamilyMatch,
+    HFConfig,
+    headless,
+    match,
+    spec_from_hf,
+)
+from model.hub.files import naming, open_tensors
 from model.hub.spec import Spec
 
-# export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
+# export takes the first that fits: LLAMA before MISTRAL, and one type before BERT, fit fewer models
 ALL: tuple[Family, ...] = (
-    *(GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART),
+    *(GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ONE_TYPE_ROBERTA, BERT, T5, BART),
     *(QWEN2, GEMMA, PHI3, STABLELM, STARCODER2, OLMO, GRANITE, COHERE),
     *(OPT, NEOX, PHI, FALCON, BLOOM),
+    *(ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MBART, PEGASUS, MARIAN, MT5),
 )
 FAMILIES = {family.model_type: family for family in ALL}
 # {model_type: (what the network lacks for it, the nearest that is supported)}
@@ -63,7 +74,17 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
                 f"model_type {name} is not supported;{needs} the nearest that is: {near}"
             )
         check_value("vocab_size", hf_config.get("vocab_size"), Count)
-        return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
+        family = FAMILIES[name]
+    if family.architecture.endswith(MASKED_LM) and not has_head(family, folder):
+        family = headless(family)
+    with naming(path):
+        return family, spec_from_hf(family, hf_config), hf_config
+
+
+def has_head(family: Family, folder: Path) -> bool:
+    """The names of the model alone have a prefix, or none has."""
+    in_model = {name.startswith(family.prefix) for name in open_tensors(folder)}
+    return len(in_model) == 2
 
 
 def first_match(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from configs.errors import HubError
 from configs.registry import BelowOne, Count, Positive, check_value
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
-from model.hub.tensors import Table
+from model.hub.tensors import Change, Table
 
 HFConfig = dict[str, Any]  # config.json
 
@@ -78,7 +78,21 @@ class Family(NamedTuple):
     prefix: str = ""  # of all tensors but the head's; a file of the model without head lacks it
     aliases: Mapping[str, str] = {}  # tensors that a file may hold a second time
     fallback: Mapping[str, str | None] = {}  # to read for a missing tensor; None: zeros
+    fixed: Mapping[str, Change] = {}  # tensors that a file may hold, though they follow from others
     optional: str = ""  # a pattern of tensors that no logit depends on
+
+
+MASKED_LM = "ForMaskedLM"
+HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
+
+
+def headless(family: Family) -> Family:
+    """An encoder's class without head. Here its head is the embedding, with no weights of its
+    own."""
+    return family._replace(
+        architecture=family.architecture.replace(MASKED_LM, "Model"),
+        read=lambda hf_config, spec: family.read(hf_config, spec) | HEADLESS,
+    )
 
 
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
@@ -150,6 +164,8 @@ class FamilyMatch(NamedTuple):
 
 def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
     """Write config.json and read it back: an option that comes back changed is refused."""
+    if HEADLESS.items() <= spec.items() and family.architecture.endswith(MASKED_LM):
+        family = headless(family)
     kinds = {name: value for name, value in family.spec.items() if name.endswith("kind")}
     refuse_changes(spec, spec | kinds)
     hf_config = to_hf_config(family, spec, ids)

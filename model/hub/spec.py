@@ -27,6 +27,8 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
 }
 GAINED = """
     norm.weight norm.bias attention.bias attention.o_bias cross_attention.bias

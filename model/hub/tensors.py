@@ -1,7 +1,7 @@
 """Tensors: those of a model, from the files of a folder and back, one for one."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from configs.errors import HubError
 from model.hub.files import open_tensors
 
 Tensors = dict[str, Tensor]
+CLASSIFIERS = "score|classifier|pre_classifier|classification_head|qa_outputs|discriminator_pred"
 
 
 class TensorRule(NamedTuple):
@@ -65,6 +66,14 @@ def resolve(table: Table, tensors: Tensors) -> dict[str, tuple[TensorRule, list[
     return resolved
 
 
+def refuse_classifier(family: Any, stored: Iterable[str], known: Set[str]) -> None:
+    """Its head may lie beside that of a language model, and not take its place."""
+    heads = [name for name in stored if re.match(CLASSIFIERS, name)]
+    others = known & {*stored}
+    if heads and all(name.startswith(family.prefix) for name in others):
+        raise HubError(f"{heads[0]} is of a classifier; only language models are supported")
+
+
 def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors) -> Tensors:
     """One for each of the model's, in float32. Missing and unknown ones are refused by name."""
     stored = {}
@@ -75,18 +84,27 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
         stored = {family.prefix + name: load for name, load in stored.items()}
 
     resolved = resolve(table, model_tensors)
+    for name, of in family.aliases.items():
+        if name in stored and name not in resolved:
+            original = stored.setdefault(of, stored[name])  # there may be the copy alone
+            if not torch.equal(stored[name](), original()):
+                raise HubError(f"{name} and {of} differ, but config.json ties them")
+    refuse_classifier(family, stored.keys(), resolved.keys() | family.aliases.keys())
     missing = resolved.keys() - stored.keys() - family.fallback.keys()
-    unknown = stored.keys() - resolved.keys() - family.aliases.keys()
-    unknown = {name for name in unknown if not re.fullmatch(family.optional, name)}
+    unknown = stored.keys() - resolved.keys() - family.aliases.keys() - family.fixed.keys()
+    unknown = {
+        name for name in unknown if not re.fullmatch(f"{family.optional}|({CLASSIFIERS}).*", name)
+    }
     if missing:
         raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
     if unknown:
         what = f"{min(unknown)} is unknown to a {family.model_type} model"
         raise HubError(f"{what}, {len(unknown)} tensors in all")
-    for name, of in family.aliases.items():
-        is_copy = name in stored and name not in resolved
-        if is_copy and not torch.equal(stored[name](), stored[of]()):
-            raise HubError(f"{name} and {of} differ, but config.json ties them")
+
+    for name in family.fixed.keys() & stored.keys():
+        values = stored[name]().float()
+        if not torch.allclose(family.fixed[name](values), values, atol=2e-3):  # half precision
+            raise HubError(f"{name} has other values than a {family.model_type} model computes")
 
     tensors: Tensors = {}
     for name, (rule, model_names) in resolved.items():
@@ -98,5 +116,7 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
             weight = torch.zeros(shape)
         own = weight.to(torch.float32, copy=True)  # the file is mapped, and may be deleted
         parts = [part.contiguous() for part in rule.to_ours(own)]
-        tensors |= zip(model_names, parts, strict=True)
+        for model_name, part in zip(model_names, parts, strict=True):
+            if not torch.equal(tensors.setdefault(model_name, part), part):
+                raise HubError(f"{name} and a tensor with the same role differ")
     return tensors

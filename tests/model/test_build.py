@@ -79,7 +79,7 @@ PARTS = [
     (scaled_rope("yarn", beta_slow=32.0), "beta_slow must be below beta_fast"),
     (scaled_rope("llama3", low_freq_factor=4.0), "low_freq_factor must be below high_freq_factor"),
     (swap("position", "sinusoidal") | {"d_model": 7, "n_heads": 1}, "an even d_model, not 7"),
-    (relative(num_buckets=5), r"num_buckets \(5\) must be even and < max_distance"),
+    (relative(num_buckets=5), r"num_buckets \(5\) must be even and < 2 max_distance"),
 ]
 
 

@@ -41,7 +41,13 @@ def gelu_tanh(h):
     return F.gelu(h, approximate="tanh")
 
 
-PLAIN = {"relu": F.relu, "relu2": lambda h: F.relu(h) ** 2, "gelu": F.gelu, "gelu_tanh": gelu_tanh}
+PLAIN = {
+    "relu": F.relu,
+    "relu2": lambda h: F.relu(h) ** 2,
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": F.silu,
+}
 GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": gelu_tanh}
 
 

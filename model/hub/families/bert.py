@@ -1,4 +1,5 @@
-"""BERT and RoBERTa: encoders that differ in tensor names, and in where positions begin."""
+"""BERT, and RoBERTa and its relatives: other tensor names, and positions that begin after the
+padding's."""
 
 from configs.errors import HubError
 from configs.registry import BelowOne, Positive
@@ -6,6 +7,7 @@ from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
 from model.hub.tensors import Table, columns, skip_rows
 
+TIED = "head.tie_weights"
 NAMES = """
 bert.embeddings.word_embeddings                    embedding.table
 bert.embeddings.token_type_embeddings              embedding.types
@@ -22,14 +24,14 @@ bert.encoder.layer.*.output.LayerNorm              stack.blocks.*.ffn_norm
 HEAD = """
 cls.predictions.transform.dense                    head.transform.dense
 cls.predictions.transform.LayerNorm                head.transform.norm
-cls.predictions.bias                               head.map.bias
 bert.embeddings.position_embeddings                stack.position.table
-"""
+cls.predictions."""
 ROBERTA_HEAD = """
 lm_head.dense                                      head.transform.dense
 lm_head.layer_norm                                 head.transform.norm
-lm_head.bias                                       head.map.bias
-"""
+lm_head."""
+# what follows, by whether the head is tied: then its bias lies beside it
+MAP = {True: "bias  head.map.bias", False: "decoder  head.map"}
 
 
 BERT = Family(
@@ -41,7 +43,7 @@ BERT = Family(
         "hidden_act": Key("ffn.kind head.mlm_transform", ACTIVATIONS, "gelu"),
         "layer_norm_eps": Key("norm.eps", Positive, 1e-12),
         "type_vocab_size": Key("embedding.type_vocab_size", default=2),
-        "tie_word_embeddings": Key("head.tie_weights", {True: True}, True),
+        "tie_word_embeddings": Key(TIED, bool, True),
         "hidden_dropout_prob": Key("dropout", BelowOne, 0.1),
     },
     required={"position_embedding_type": "absolute"},
@@ -51,19 +53,19 @@ BERT = Family(
         "type_vocab_size": spec["embedding.type_vocab_size"] or 1,
         "attention_probs_dropout_prob": float(spec["dropout"]),
     },
-    tensors=lambda spec, hf_config: columns(NAMES + HEAD),
+    tensors=lambda spec, hf_config: columns(NAMES + HEAD + MAP[spec[TIED]]),
     prefix="bert.",
     aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    optional=r"bert\.pooler\..*|cls\.seq_relationship\..*|.*\.position_ids",
+    optional=r"bert\.pooler\..*|cls\.(seq_relationship\..*|predictions\.bias)|.*\.position_ids",
 )
 
 
 def roberta_tensors(spec: Spec, hf_config: HFConfig) -> Table:
     first = hf_config.get("pad_token_id", 1) + 1
-    table = columns(NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD)
+    table = columns(NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD + MAP[spec[TIED]])
     position = skip_rows(first, "stack.position.table")
     return table | {"roberta.embeddings.position_embeddings": position}
 
@@ -86,12 +88,8 @@ def write_roberta(spec: Spec, ids: HFConfig) -> HFConfig:
 ROBERTA = BERT._replace(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
-    spec=BERT.spec | {"embedding.type_vocab_size": 1, "head.mlm_transform": "gelu"},
-    keys={
-        **BERT.keys,
-        "hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu"),
-        "type_vocab_size": Key("embedding.type_vocab_size", {1: 1}, 2),
-    },
+    spec=BERT.spec | {"head.mlm_transform": "gelu"},
+    keys=BERT.keys | {"hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu")},
     read=read_roberta,
     write=write_roberta,
     tensors=roberta_tensors,
@@ -100,5 +98,11 @@ ROBERTA = BERT._replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    optional=r"roberta\.pooler\..*|.*\.position_ids",
+    optional=r"roberta\.pooler\..*|lm_head\.bias|.*\.position_ids",
 )
+# which a model with one type, or none, is written as, and not as BERT
+ONE_TYPE_ROBERTA = ROBERTA._replace(
+    keys=ROBERTA.keys | {"type_vocab_size": Key("embedding.type_vocab_size", {1: 1})},
+)
+XLM_ROBERTA = ROBERTA._replace(model_type="xlm-roberta", architecture="XLMRobertaForMaskedLM")
+CAMEMBERT = ROBERTA._replace(model_type="camembert", architecture="CamembertForMaskedLM")

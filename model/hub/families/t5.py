@@ -1,17 +1,26 @@
 """T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled, or
-neither."""
+neither, as always in mT5."""
 
 from configs.registry import BelowOne, Positive
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import BASE, RMSNORM_NO_BIAS, Spec, attention_spec
 from model.hub.tensors import Table, columns
 
-ACTIVATIONS = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
+ACTIVATIONS = {
+    "gated-gelu": "geglu_tanh",  # as transformers reads it
+    "gated-gelu_new": "geglu_tanh",
+    "gated-silu": "swiglu",
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "silu": "silu",
+}
 HEAD_DIMS = (
     "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
 )
 COPIES = "lm_head.weight encoder.embed_tokens.weight decoder.embed_tokens.weight"
-ACT_FNS = {"relu": "relu", "geglu_tanh": "gelu_new", "swiglu": "silu"}
+GATED_ACT_FNS = {"geglu_tanh": "gelu_new", "swiglu": "silu"}
+ACT_FNS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
 ATTENTION = """
@@ -39,7 +48,7 @@ SIDE.block.0.layer.0.SelfAttention.relative_attention_bias      SIDE.position.ta
 
 
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    inputs = PLAIN if spec["ffn.kind"] == "relu" else GATED
+    inputs = GATED if spec["ffn.kind"] in GATED_ACT_FNS else PLAIN
     stack = ENDS + ATTENTION + FFN + inputs
     cross = ATTENTION.replace("layer.0.Self", "layer.1.EncDec").replace("layer.0", "layer.1")
     encoder = stack.replace("LAST", "1").replace("SIDE", "encoder")
@@ -58,7 +67,8 @@ def read(hf_config: HFConfig, spec: Spec) -> Spec:
 
 def implied(spec: Spec) -> HFConfig:
     kind = spec["ffn.kind"]
-    return {"dense_act_fn": ACT_FNS[kind], "is_gated_act": kind != "relu"}
+    names = GATED_ACT_FNS | ACT_FNS
+    return {"dense_act_fn": names[kind], "is_gated_act": kind in GATED_ACT_FNS}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -99,4 +109,11 @@ T5 = Family(
     aliases=dict.fromkeys(COPIES.split(), "shared.weight"),
     fallback={"lm_head.weight": "shared.weight"},
     optional=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+)
+UNSCALED = {"head.tie_weights": False, "head.scale_by_inv_sqrt_d": False}
+MT5 = T5._replace(
+    model_type="mt5",
+    architecture="MT5ForConditionalGeneration",
+    keys=T5.keys | {"feed_forward_proj": Key("ffn.kind", ACTIVATIONS, "gated-gelu")},
+    read=lambda hf_config, spec: read(hf_config, spec) | UNSCALED,
 )

@@ -43,6 +43,9 @@ LATENT = SIZES | {
 }
 LATENT |= {"v_head_dim": 6, "first_k_dense_replace": 2}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+AFTER_PAD = {"max_position_embeddings": CONTEXT + PAD + 1}
+DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "relu"}
+DISTILBERT |= {"max_position_embeddings": CONTEXT}
 T5 = {
     "d_model": 32,
     "d_kv": 6,
@@ -108,15 +111,29 @@ MODELS = {
         hf.BertForMaskedLM,
         SIZES | {"hidden_act": "relu", "type_vocab_size": 1},
     ),
-    "roberta": (
+    "bert, untied": (hf.BertForMaskedLM, SIZES | {"tie_word_embeddings": False}),
+    "roberta": (hf.RobertaForMaskedLM, SIZES | AFTER_PAD | {"type_vocab_size": 1}),
+    "roberta, two types, untied": (
         hf.RobertaForMaskedLM,
-        SIZES | {"type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1},
+        SIZES | AFTER_PAD | {"type_vocab_size": 2, "tie_word_embeddings": False},
+    ),
+    "xlm-roberta": (hf.XLMRobertaForMaskedLM, SIZES | AFTER_PAD | {"type_vocab_size": 1}),
+    "camembert": (hf.CamembertForMaskedLM, SIZES | AFTER_PAD | {"hidden_act": "relu"}),
+    "distilbert": (hf.DistilBertForMaskedLM, DISTILBERT),
+    "electra": (
+        hf.ElectraForMaskedLM,
+        SIZES | {"embedding_size": 32, "hidden_act": "relu", "type_vocab_size": 3},
     ),
     "t5": (hf.T5ForConditionalGeneration, T5),
     "flan": (
         hf.T5ForConditionalGeneration,
         T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
+    "t5, gelu, few distances": (
+        hf.T5ForConditionalGeneration,
+        T5 | {"feed_forward_proj": "gelu_new", "relative_attention_max_distance": 20},
+    ),
+    "mt5": (hf.MT5ForConditionalGeneration, T5 | {"relative_attention_num_buckets": 8}),
     "bart": (hf.BartForConditionalGeneration, BART),
     "qwen2": (
         hf.Qwen2ForCausalLM,
@@ -172,13 +189,19 @@ MODELS = {
         hf.BloomForCausalLM,
         {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
     ),
+    "mbart": (hf.MBartForConditionalGeneration, BART | {"scale_embedding": True}),
+    "pegasus": (
+        hf.PegasusForConditionalGeneration,
+        BART | {"scale_embedding": True, "activation_function": "relu"},
+    ),
+    "marian": (hf.MarianMTModel, BART | {"activation_function": "swish"}),
 }
 
 
 def randomize(model, scale=0.15):
     """Random weights: zeros and ones would hide mistakes."""
     generator = torch.Generator().manual_seed(0)
-    for weight in model.parameters():
+    for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
         noise = scale * torch.randn(weight.shape, generator=generator)
         weight.data = noise if weight.ndim > 1 else weight.data + noise
     return model.eval()
@@ -187,7 +210,7 @@ def randomize(model, scale=0.15):
 def build_hf(name):
     architecture, options = MODELS[name]
     ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
-    ids |= {"decoder_start_token_id": PAD} if name in ("t5", "flan", "bart") else {}
+    ids |= {"decoder_start_token_id": PAD} if options.get("d_model") else {}  # has a decoder
     options = deepcopy(options)  # its dicts are changed
     config = architecture.config_class(**ids | options | {"attn_implementation": "eager"})
     return randomize(architecture(config))
@@ -212,6 +235,6 @@ def logits(model, source, tokens):
     """Of a model of either library."""
     if isinstance(model, hf.PreTrainedModel):
         inputs = {"input_ids": source, "decoder_input_ids": tokens}
-        has_source = type(model).__name__.endswith("ForConditionalGeneration")
+        has_source = model.config.is_encoder_decoder
         return model(**inputs if has_source else {"input_ids": tokens}).logits
     return model(source, tokens) if model.kind == "encoder_decoder" else model(tokens)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
+import sample
 from configs.cli import run_command
 from model import feedforward
 from model.checkpoint import load_run
@@ -75,9 +76,11 @@ def assert_equal_padded_logits(model, hf_model):
     text, answer = random_tokens()
     visible = torch.arange(17) < torch.tensor([[17], [9]])
     if model.kind == "encoder":
-        types = (torch.arange(17) > 8).long().expand(2, -1) % hf_model.config.type_vocab_size
         text = text.where(visible, PAD)
-        expected = hf_model(text, token_type_ids=types, attention_mask=visible.long()).logits
+        n_types = getattr(hf_model.config, "type_vocab_size", 0)
+        types = (torch.arange(17) > 8).long().expand(2, -1) % n_types if n_types else None
+        typed = {"token_type_ids": types} if n_types else {}
+        expected = hf_model(text, attention_mask=visible.long(), **typed).logits
         difference = (model(text, types=types, visible=visible) - expected)[visible]
     elif model.kind == "encoder_decoder":
         expected = hf_model(text, attention_mask=visible.long(), decoder_input_ids=answer).logits
@@ -249,8 +252,14 @@ def replaced(name, tensor):
 
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
+TIED = "llama, one key for all, tied"
+WAVES = "model.decoder.embed_positions.weight"
 BAD_KEYS = [
-    (LLAMA, dict(model_type="mamba"), "mamba is not supported; it needs state-space layers; the nearest that is: llama"),
+    (
+        LLAMA,
+        dict(model_type="mamba"),
+        "mamba is not supported; it needs state-space layers; the nearest that is: llama",
+    ),
     (LLAMA, dict(hidden_size=...), "config.json: no hidden_size, which this model needs"),
     (LLAMA, dict(hidden_act="mish"), 'hidden_act is "mish"; supported: "silu", "swish"'),
     (LLAMA, dict(num_key_value_heads=3), "num_key_value_heads is 3; expected a divisor of"),
@@ -313,13 +322,15 @@ def truncated(folder):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def without_norm(folder):
-    change_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != NORM})
+def without(name):
+    return lambda folder: change_tensors(folder, lambda t: {n: t[n] for n in t if n != name})
 
 
-def without_head(folder):
-    body = "bert."
-    change_tensors(folder, lambda t: {n[5:]: w for n, w in t.items() if n.startswith(body)})
+def classifier(folder):
+    """As BertForSequenceClassification writes it."""
+    score = {"classifier.weight": torch.ones(2, 32)}
+    in_model = "bert.embeddings", "bert.encoder"
+    change_tensors(folder, lambda t: {n: t[n] for n in t if n.startswith(in_model)} | score)
 
 
 BAD_FILES = [
@@ -330,8 +341,12 @@ BAD_FILES = [
     (LLAMA, removed("tokenizer.json"), "has no tokenizer.json; write one with transformers"),
     (LLAMA, written("tokenizer.json", "{}"), "tokenizer.json: not a valid tokenizer.json"),
     (LLAMA, without_ends, "no end-of-text token: add eos_token"),
-    (LLAMA, without_norm, f"{NORM} is missing, 1 tensors in all"),
-    ("bert", without_head, "cls.predictions.bias is missing, 5 tensors in all"),
+    (LLAMA, without(NORM), f"{NORM} is missing, 1 tensors in all"),
+    ("bert", without("cls.predictions.bias"), "cls.predictions.bias is missing, 1 tensors in"),
+    ("bert", classifier, "classifier.weight is of a classifier; only language models"),
+    (TIED, replaced("score.weight", torch.ones(2)), "score.weight is of a classifier"),
+    ("pegasus", replaced(WAVES, torch.ones(64, 32)), f"{WAVES} has other values than a peg"),
+    ("bart", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
     (LLAMA, replaced("odd", torch.ones(2)), "odd is unknown to a llama model, 1 tensors"),
     (LLAMA, replaced(NORM, torch.ones(31)), r"blocks.1.attention_norm.*\[31\].*is .*\[32\]"),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
@@ -399,6 +414,34 @@ def test_bart_without_head(saved, copy):
     assert_equal_logits(model, hf_model)
 
 
+HEADLESS = ["bert", "roberta", "xlm-roberta", "distilbert", "electra"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", HEADLESS)
+def test_an_encoder_without_head_gives_vectors(name, saved, tmp_path, capsys):
+    """As sentence-transformers publishes it; and exported, it has none again."""
+    body = saved(name)[0].base_model
+    import_run(save(body, tmp_path / "hf"), tmp_path / "run")
+    texts = ["the cat", "that hat is the other cat's"]
+    for pooling in ("mean", "first"):
+        prompts = [word for text in texts for word in ("--prompt", text)]
+        sample.main(["--run", str(tmp_path / "run"), "--embed", pooling, *prompts])
+        for text, line in zip(texts, capsys.readouterr().out.splitlines(), strict=True):
+            ids = torch.tensor([byte_pairs().encode(text).ids])
+            hidden = body(ids).last_hidden_state[0]
+            expected = hidden.mean(0) if pooling == "mean" else hidden[0]
+            row = json.loads(line)
+            assert row["text"] == text
+            torch.testing.assert_close(torch.tensor(row["embedding"]), expected, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="without a head; --embed gives vectors"):
+        sample.main(["--run", str(tmp_path / "run"), "--prompt", "the [MASK]"])
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    back = hf.AutoModel.from_pretrained(tmp_path / "back").eval()
+    assert type(back) is type(body) and back.config.architectures == [type(body).__name__]
+    assert (back(ids).last_hidden_state[0] - hidden).abs().max() <= 1e-5
+
+
 def old_gpt2(tensors):
     bare = {name.removeprefix("transformer."): weight for name, weight in tensors.items()}
     return bare | {"h.0.attn.bias": torch.ones(1, 1, 9, 9)}
@@ -408,9 +451,10 @@ def old_bert(tensors):
     names = {
         n: n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for n in tensors
     }
-    tensors |= {"cls.predictions.decoder.bias": tensors["cls.predictions.bias"].clone()}
+    tensors |= {"cls.predictions.decoder.bias": tensors.pop("cls.predictions.bias")}
     return {names.get(n, n): w for n, w in tensors.items()} | {
-        "bert.pooler.dense.weight": torch.ones(2, 2)
+        "bert.pooler.dense.weight": torch.ones(2, 2),
+        "classifier.weight": torch.ones(2, 2),
     }
 
 
@@ -419,8 +463,8 @@ def old_neox(tensors):
 
 
 def test_older_formats(saved, copy):
-    """GPT-2 without prefix, BERT with gamma and beta, rope_scaling, and keys with other names or
-    without effect."""
+    """GPT-2 without prefix, BERT with gamma and beta, its bias elsewhere and a second head,
+    rope_scaling, and keys with other names or without effect."""
     folder = copy("gpt2")
     change_tensors(folder, old_gpt2)
     edit_config(folder, n_ctx=64, activation_function=..., tie_word_embeddings=..., n_inner=...)

@@ -79,6 +79,8 @@ EXPORTS = [
     ("model=t5 model.head.scale_by_inv_sqrt_d=false", "char", "T5"),
     ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
     ("model=bart ffn=relu attention=mha_nobias", "bpe", "Bart"),
+    ("model=bart model.head.tie_weights=false", "bpe", "Bart"),
+    ("model=vaswani model.position.layout=halves", "bpe", "Marian"),
 ]
 
 
@@ -115,10 +117,10 @@ MISMATCHES = [
     ("model=gpt2 position=sinusoidal", 'GPT2LMHeadModel .*"sinusoidal"; only "learned".*Llama'),
     ("model=modern ffn=gelu norm=rmsnorm", "NanoChat.*model.norm.weight is true; only false"),
     ("model=modern position=rope_yarn", "NanoChatForCausalLM .yarn needs attention_factor=1"),
-    ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM .type_vocab_size is 2; supported: 1"),
+    ("model=bert ffn=geglu", "RobertaForMaskedLM .type_vocab_size is 2; supported: 1"),
     (
         "model=modern_encoder",
-        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\)$",
+        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\), ",
     ),
     ("model=llama model.layers=[full,nope]", r'model.layers is \["full", "nope"\]; only null'),
     ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
