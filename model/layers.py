@@ -22,14 +22,20 @@ def layer_configs(config: ModelConfig) -> list[ModelConfig]:
     return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
 
+def merged(node: Any, changes: Any) -> Any:
+    """What names a kind replaces the node, whose options are others then."""
+    if not isinstance(changes, dict) or "kind" in changes:
+        return changes
+    return node | {name: merged(node.get(name), changes[name]) for name in changes}
+
+
 def layer_config(config: ModelConfig, name: str) -> ModelConfig:
-    """The config of a layer of this kind. What names a kind of a part replaces the part, whose
-    options are others then."""
+    """The config of a layer of this kind."""
     parts: dict[str, Any] = {}
     for part, changes in (config.layer_kinds[name] or {}).items():
         node = getattr(config, part) if part in PARTS else None
         if node is None or not isinstance(changes, dict):
             path = f"model.layer_kinds.{name}.{part}"
             raise ValueError(f"{path} is no group of settings of one of: {', '.join(PARTS)}")
-        parts[part] = changes if "kind" in changes else node | changes
+        parts[part] = merged(node, changes)
     return replace(config, **parts)

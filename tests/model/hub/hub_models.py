@@ -30,6 +30,10 @@ ROWS, CONTEXT = 300, 64
 END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": CONTEXT, "intermediate_size": 48}
+WINDOWS = {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 LATENT = SIZES | {
     "num_key_value_heads": 4,
@@ -85,6 +89,10 @@ MODELS = {
         hf.Qwen3ForCausalLM,
         GROUPED
         | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    ),
+    "qwen3, a window in some layers": (
+        hf.Qwen3ForCausalLM,
+        GROUPED | WINDOWS | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
     ),
     "nanochat": (hf.NanoChatForCausalLM, GROUPED),
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),

@@ -218,7 +218,12 @@ BAD_KEYS = [
     (LLAMA, dict(partial_rotary_factor=0.5, rope_parameters=...), "partial_rotary_factor is 0.5"),
     ("nanochat", YARN, "yarn needs attention_factor=1"),
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
-    ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
+    (
+        "qwen3, a window",
+        dict(layer_types=["sliding_attention"]),
+        "layer_types is ..sliding_attention..; expected 2 of: full_attention, sliding_attention",
+    ),
+    ("qwen3, a window", dict(sliding_window=None), "sliding_window is None; expected an integer"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",
