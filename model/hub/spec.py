@@ -144,6 +144,6 @@ def config_from_spec(spec: Spec) -> ModelConfig:
 
 
 def layer_name(layer: Spec) -> str:
-    window, is_nope = layer.get("attention.sliding_window"), layer["position.kind"] == "none"
-    words = {"window": window, "nope": is_nope}
-    return "_".join(filter(words.get, words)) or "full"
+    if layer["position.kind"] == "none":
+        return "nope"
+    return "window" if layer.get("attention.sliding_window") else "full"

@@ -26,12 +26,13 @@ HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
+def read(hf_config: HFConfig, spec: Spec, default_theta: float = 1e4) -> Spec:
     n_heads = spec["n_heads"]
     n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
         raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
-    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config)}
+    rope = read_rope(hf_config, default_theta=default_theta)
+    return {"attention.queries_per_kv": n_heads // n_kv_heads, **rope}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:

@@ -12,11 +12,11 @@ KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
 SCALING = "position.scaling."
 
 
-def rope_parameters(hf_config: HFConfig) -> HFConfig:
+def rope_parameters(hf_config: HFConfig, default_theta: float = 1e4) -> HFConfig:
     """All that config.json has about rope, in the newer form."""
     older = hf_config.get("rope_scaling") or {}
     rope = dict(hf_config.get("rope_parameters") or older)
-    theta = hf_config.get("rope_theta") or rope.get("rope_theta", 10000.0)
+    theta = hf_config.get("rope_theta") or rope.get("rope_theta", default_theta)
     if older not in ({}, rope) or rope.setdefault("rope_theta", theta) != theta:
         raise HubError("rope_scaling or rope_theta contradicts rope_parameters; remove one")
     defaults = {
@@ -43,9 +43,11 @@ def read_yarn(rope: HFConfig) -> HFConfig:
     return options
 
 
-def read_rope(hf_config: HFConfig, fraction: float | None = None) -> Spec:
+def read_rope(
+    hf_config: HFConfig, fraction: float | None = None, default_theta: float = 1e4
+) -> Spec:
     """fraction: what a missing partial_rotary_factor means, in a class that rotates a part."""
-    rope = rope_parameters(hf_config)
+    rope = rope_parameters(hf_config, default_theta)
     kind = rope.pop("rope_type").replace("default", "none")
     theta = rope.pop("rope_theta")
     rotated = rope.pop("partial_rotary_factor") or fraction or 1.0

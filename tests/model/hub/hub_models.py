@@ -94,6 +94,12 @@ MODELS = {
         hf.Qwen3ForCausalLM,
         GROUPED | WINDOWS | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
     ),
+    "smollm3": (
+        hf.SmolLM3ForCausalLM,
+        GROUPED
+        | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
+    ),
+    "olmo2": (hf.Olmo2ForCausalLM, GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True}),
     "nanochat": (hf.NanoChatForCausalLM, GROUPED),
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
     "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),

@@ -224,6 +224,7 @@ BAD_KEYS = [
         "layer_types is ..sliding_attention..; expected 2 of: full_attention, sliding_attention",
     ),
     ("qwen3, a window", dict(sliding_window=None), "sliding_window is None; expected an integer"),
+    ("smollm3", dict(no_rope_layers=[1]), r"no_rope_layers is .1.; expected 3 of 0 and 1"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",
