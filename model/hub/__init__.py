@@ -10,8 +10,10 @@ from model.checkpoint import read_json
 from model.hub.families.bart import BART
 from model.hub.families.bert import BERT, ROBERTA
 from model.hub.families.deepseek import DEEPSEEK
+from model.hub.families.gemma2 import GEMMA2, GEMMA3
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
+from model.hub.families.modernbert import MODERNBERT
 from model.hub.families.olmo2 import OLMO2
 from model.hub.families.smollm3 import SMOLLM3
 from model.hub.families.t5 import T5
@@ -19,8 +21,9 @@ from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
 from model.hub.files import naming
 from model.hub.spec import Spec
 
+MORE = (SMOLLM3, OLMO2, GEMMA2, GEMMA3, MODERNBERT)
 # export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
-ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART, SMOLLM3, OLMO2)
+ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART, *MORE)
 FAMILIES = {family.model_type: family for family in ALL}
 
 

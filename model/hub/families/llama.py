@@ -26,13 +26,16 @@ HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(hf_config: HFConfig, spec: Spec, default_theta: float = 1e4) -> Spec:
+def read_groups(hf_config: HFConfig, spec: Spec) -> Spec:
     n_heads = spec["n_heads"]
     n_kv_heads = hf_config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
         raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
-    rope = read_rope(hf_config, default_theta=default_theta)
-    return {"attention.queries_per_kv": n_heads // n_kv_heads, **rope}
+    return {"attention.queries_per_kv": n_heads // n_kv_heads}
+
+
+def read(hf_config: HFConfig, spec: Spec) -> Spec:
+    return read_groups(hf_config, spec) | read_rope(hf_config)
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -101,7 +104,7 @@ def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
     window = hf_config.get("sliding_window", 4096) if hf_config.get("use_sliding_window") else None
     n_full = check_value("max_window_layers", hf_config.get("max_window_layers", 28), Natural)
     types = read_types(hf_config, spec, lambda layer: window and layer >= n_full)
-    return merge_layers(read_windows(types, window)) | read(hf_config, spec)
+    return merge_layers(read_windows({"sliding_window": window}, types)) | read(hf_config, spec)
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:

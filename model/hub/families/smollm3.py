@@ -3,7 +3,8 @@
 from configs.errors import HubError
 from configs.registry import Count, check_value
 from model.hub.families.layers import FULL, split_layers
-from model.hub.families.llama import LLAMA, read, write
+from model.hub.families.llama import LLAMA, read_groups, write
+from model.hub.families.rope import read_rope
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec, merge_layers
 
@@ -19,10 +20,9 @@ def read_smollm3(hf_config: HFConfig, spec: Spec) -> Spec:
     if not isinstance(flags, list) or len(flags) < n_layers:
         raise HubError(f"no_rope_layers is {flags!r:.70}; expected {n_layers} of 0 and 1")
 
-    rope = read({"num_key_value_heads": 4} | hf_config, spec, default_theta=2e6)
-    rope["position.kind"] = "rope"
-    nope = {name: rope[name] for name in rope if "position" not in name} | {"position.kind": "none"}
-    return merge_layers([rope if flag else nope for flag in flags[:n_layers]])
+    rope = {"position.kind": "rope", **read_rope(hf_config, default_theta=2e6)}
+    layers = [rope if flag else {"position.kind": "none"} for flag in flags[:n_layers]]
+    return merge_layers(layers) | read_groups({"num_key_value_heads": 4} | hf_config, spec)
 
 
 def write_smollm3(spec: Spec, ids: HFConfig) -> HFConfig:

@@ -65,6 +65,11 @@ def rope(kind, original, base=10000.0, **options):
 LLAMA3 = rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 YARN = rope("yarn", 1024, base=100.0, factor=4.0)
 SHARPER = rope("yarn", 16, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
+THETAS = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
+SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}}
 MODELS = {
     "gpt2": (hf.GPT2LMHeadModel, GPT2),
     "gpt2, untied": (
@@ -104,6 +109,19 @@ MODELS = {
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
     "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
+    "gemma2": (
+        hf.Gemma2ForCausalLM,
+        GROUPED
+        | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}
+        | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": (
+        hf.Gemma3ForCausalLM,
+        GROUPED
+        | {"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 5}
+        | {"head_dim": 12, "query_pre_attn_scalar": 7, "rope_parameters": SCALED}
+        | {"final_logit_softcapping": 3.0},
+    ),
     "bert": (hf.BertForMaskedLM, SIZES),
     "bert, relu, one type": (
         hf.BertForMaskedLM,
@@ -112,6 +130,17 @@ MODELS = {
     "roberta": (
         hf.RobertaForMaskedLM,
         SIZES | {"type_vocab_size": 1, "max_position_embeddings": CONTEXT + PAD + 1},
+    ),
+    "modernbert": (
+        hf.ModernBertForMaskedLM,
+        SIZES | {"num_hidden_layers": 3, "local_attention": 7, "rope_parameters": THETAS},
+    ),
+    "modernbert, biases": (
+        hf.ModernBertForMaskedLM,
+        SIZES
+        | dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias", "classifier_bias"), True)
+        | {"global_attn_every_n_layers": 2, "local_attention": 6, "tie_word_embeddings": False}
+        | {"classifier_activation": "relu"},
     ),
     "t5": (hf.T5ForConditionalGeneration, T5),
     "flan": (

@@ -116,9 +116,12 @@ MISMATCHES = [
     ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM .type_vocab_size is 2; expected one of: 1"),
     (
         "model=modern_encoder",
-        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\)$",
+        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\), Modern",
     ),
-    ("model=llama model.layers=[full,nope]", r'layers is \[{}, {"position.kind": "none"}\]; only'),
+    (
+        "model=llama attention=mha_qknorm model.layers=[full,nope]",
+        r'Qwen3ForCausalLM .model.layers is \[{}, {"position.kind": "none"}\]; only null',
+    ),
     ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
     ("model=gpt2 block=parallel_shared", 'block.kind is "parallel_shared"; only "pre"'),
     ("model=t5 model.encoder.d_model=64", "T5For.*model.encoder.d_model is 64; only 32"),
