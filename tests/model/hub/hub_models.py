@@ -89,6 +89,7 @@ MODELS = {
     "llama, linear": (hf.LlamaForCausalLM, GROUPED | rope("linear", None, factor=4.0)),
     "llama, yarn": (hf.LlamaForCausalLM, GROUPED | YARN),
     "mistral": (hf.MistralForCausalLM, GROUPED | {"sliding_window": 5}),
+    "mistral, no window": (hf.MistralForCausalLM, GROUPED | {"sliding_window": None}),
     "qwen3": (hf.Qwen3ForCausalLM, GROUPED | {"head_dim": 8}),
     "qwen3, a window": (
         hf.Qwen3ForCausalLM,
@@ -107,7 +108,7 @@ MODELS = {
     "olmo2": (hf.Olmo2ForCausalLM, GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True}),
     "nanochat": (hf.NanoChatForCausalLM, GROUPED),
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
-    "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),
+    "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None, "hidden_size": 30}),
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
     "gemma2": (
         hf.Gemma2ForCausalLM,

@@ -199,6 +199,9 @@ def test_special_tokens_survive_import_and_export(kind, tmp_path):
         assert tokenizer.encode(text).tolist() == text_ids(auto, text), (
             "special tokens in a text are text"
         )
+        expected = auto(text, add_special_tokens=False)["input_ids"]
+        ids = encode_prompt(text, tokenizer, 999, False, tokenizer.template, special=True)
+        assert ids == expected, "unless they are asked for"
 
 
 @pytest.mark.parametrize("kind", ["llama3", "wordpiece"])
@@ -271,16 +274,19 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     options = (tokenizer, 64, False, [[9], []], tokenizer.specials)
     assert encode_prompt("a[MASK]b", *options) == [9, 256, ord("a"), 257, ord("b"), 258]
     assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
+    asked = encode_prompt("<|middle|>|<|odd|>", *options, special=True)
+    assert asked == [258, *b"|<|odd|>"]
     with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run needs 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
 
 
-ENDS_OF = [([292, 291], 292), ([292], [292, 291]), (292, [291])]
+ENDS_OF = [([292, 291], None), ([292], [292, 291]), (291, [292, 291])]
 
 
 @pytest.mark.parametrize(("config", "generation"), ENDS_OF)
 def test_a_model_may_have_several_ends(config, generation, tmp_path):
-    """In either file. Training ends a text with the first, generation at any."""
+    """generation_config.json has the last word. Training ends a text with the first, generation at
+    any."""
     folder = hf_folder("llama3", tmp_path / "hf", eos_token_id=config)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
     tokenizer = load_hf(folder)[1]
