@@ -10,13 +10,13 @@ PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
 
 
 def layer_configs(config: ModelConfig) -> list[ModelConfig]:
-    """The config of each layer: the pattern, repeated over the depth."""
+    """The config of each layer: the pattern, repeated over the depth and cut at its end."""
     names = config.layers
     if names is None:
         return [config] * config.n_layers
     known = list(config.layer_kinds)
-    if not 0 < len(names) <= config.n_layers or not {*names} <= {*known}:
-        expected = f"up to {config.n_layers} names of model.layer_kinds: {', '.join(known)}"
+    if not names or not {*names} <= {*known}:
+        expected = f"names of model.layer_kinds: {', '.join(known)}"
         raise ValueError(f"model.layers is {names}; expected {expected}")
     pattern = [layer_config(config, name) for name in names]
     return [pattern[i % len(pattern)] for i in range(config.n_layers)]

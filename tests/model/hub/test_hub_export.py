@@ -73,6 +73,16 @@ EXPORTS = [
     ("model=bert model.embedding.type_vocab_size=0", "byte", "Roberta"),
     ("model=bert", "bpe", "Bert"),
     ("model=roberta norm=layernorm_bert", "bpe", "Roberta"),
+    ("model=smollm3 model.layers=[full,nope]", "bpe", "SmolLM3"),
+    ("model=olmo2", "bpe", "Olmo2"),
+    (f"model=gemma3 model.layers=[window,full] {NARROW}", "bpe", "Gemma3"),
+    (
+        "model=llama attention=gqa block=sandwich ffn=geglu_tanh model.layers=[window,full] "
+        f"model.attention.logit_softcap=5 model.embedding.scale_by_sqrt_d=true {NARROW}",
+        "bpe",
+        "Gemma2",
+    ),
+    (f"model=modernbert {NARROW}", "bpe", "ModernBert"),
     ("model=t5", "bpe", "T5"),
     ("model=t5 model.head.scale_by_inv_sqrt_d=false", "char", "T5"),
     ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
