@@ -374,6 +374,32 @@ def test_older_formats(saved, copy):
     assert_equal_logits(load(folder), saved("llama3")[0])
 
 
+OLDER = {
+    "gemma2": {"rope_theta": 10000.0, "hidden_act": "gelu", "cache_implementation": "hybrid"},
+    "gemma3": {
+        "sliding_window_pattern": 2,
+        "rope_theta": 5000.0,
+        "rope_local_base_freq": 100.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+    },
+    "modernbert": {
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": 5000.0,
+        "local_rope_theta": 100.0,
+    },
+    "smollm3": {"no_rope_layers": ..., "no_rope_layer_interval": 2, "max_window_layers": 28},
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_layers_of_older_formats(name, saved, copy):
+    """By a pattern instead of layer_types, with a key for each theta."""
+    folder = copy(name)
+    edit_config(folder, layer_types=..., rope_parameters=..., **OLDER[name])
+    assert_equal_logits(load(folder), saved(name)[0])
+    assert_equal_logits(MODELS[name][0].from_pretrained(folder), saved(name)[0])
+
+
 @pytest.mark.parametrize("name", ["mistral", "deepseek, yarn"])
 def test_half_precision_becomes_float32(name, tmp_path):
     """Before a family's table changes any value."""

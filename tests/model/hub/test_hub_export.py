@@ -75,6 +75,7 @@ EXPORTS = [
     ("model=roberta norm=layernorm_bert", "bpe", "Roberta"),
     ("model=smollm3 model.layers=[full,nope]", "bpe", "SmolLM3"),
     ("model=olmo2", "bpe", "Olmo2"),
+    ("model=qwen2", "bpe", "Llama"),
     (f"model=gemma3 model.layers=[window,full] {NARROW}", "bpe", "Gemma3"),
     (
         "model=llama attention=gqa block=sandwich ffn=geglu_tanh model.layers=[window,full] "
