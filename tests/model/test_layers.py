@@ -105,6 +105,14 @@ def test_a_pattern_longer_than_the_depth_is_cut():
     assert [view.sliding_window for view in views] == [3, None, 12]
 
 
+def test_a_kind_may_change_one_option_of_a_scaling():
+    kinds = {"own": {"position": {"scaling": {"factor": 2.0}}}, "full": {}}
+    position = part("position", "rope_linear")
+    net = net_of(["full", "own"], position=position, layer_kinds=kinds)
+    factors = [position.scaling.factor for position in net.stack.all_positions()]
+    assert factors == [position["scaling"]["factor"], 2.0]
+
+
 def test_a_part_may_ask_for_its_layer(monkeypatch):
     class Own(MultiHeadAttention):
         def __init__(self, d_model: int, n_heads: int, layer: int, n_layers: int):
