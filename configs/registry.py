@@ -118,6 +118,18 @@ def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of flatten."""
+    nodes: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, option = name.split(".")
+        node = nodes
+        for part in path:
+            node = node.setdefault(part, {})
+        node[option] = value
+    return nodes
+
+
 @cache
 def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Its parameters, but for those that a partial has fixed."""

@@ -32,6 +32,18 @@ def default_head_dim(d_model: int, n_heads: int) -> int:
     return d_model // n_heads
 
 
+class FullNorm(nn.Module):
+    """One norm over the width of all heads, as in OLMo 2 (arxiv.org/abs/2501.00656)."""
+
+    def __init__(self, norm: MakeNorm, n_heads: int, head_dim: int):
+        super().__init__()
+        self.n_heads = n_heads
+        self.norm = norm(n_heads * head_dim)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return split(self.norm(merge(heads)), self.n_heads)
+
+
 class Attention(nn.Module):
     """Base of all kinds, which set these sizes."""
 
@@ -72,7 +84,7 @@ class MultiHeadAttention(Attention):
         v_head_dim: Count | None = None,
         bias: bool = False,
         o_bias: bool = False,
-        qk_norm: Literal["none", "head"] = "none",
+        qk_norm: Literal["none", "head", "full"] = "none",
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
         sinks: Count | None = None,
@@ -111,6 +123,9 @@ class MultiHeadAttention(Attention):
         head_norm: MakeNorm = norm if qk_norm == "head" else nn.Identity
         self.query_norm = head_norm(self.head_dim)
         self.key_norm = head_norm(self.head_dim)
+        if qk_norm == "full":
+            self.query_norm = FullNorm(norm, n_heads, self.head_dim)
+            self.key_norm = FullNorm(norm, self.n_groups, self.head_dim)
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=o_bias)
 
     def forward(

@@ -36,8 +36,10 @@ class Block(nn.Module):
         norm: MakeNorm,
         cross: Attention | None = None,
         dropout: float = 0.0,
+        layer: int = 0,
     ):
         super().__init__()
+        self.layer = layer
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
@@ -71,6 +73,16 @@ class PreNormBlock(Block):
             x = x + self.drop(self.cross_attend(self.cross_norm(x), context, cache))
         x = x + self.drop(self.ffn(self.ffn_norm(x)))
         return x
+
+
+class ModernBertBlock(PreNormBlock):
+    """With no norm before the first attention, which reads embeddings that have one
+    (arxiv.org/abs/2412.13663)."""
+
+    def make_norms(self, norm: MakeNorm) -> None:
+        super().make_norms(norm)
+        if self.layer == 0:
+            self.attention_norm = nn.Identity()
 
 
 class PostNormBlock(Block):
@@ -138,6 +150,7 @@ class ParallelSharedBlock(ParallelBlock):
 
 BLOCKS = Registry(
     pre=PreNormBlock,
+    modernbert=ModernBertBlock,
     post=PostNormBlock,
     olmo2=Olmo2Block,
     sandwich=SandwichBlock,

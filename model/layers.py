@@ -10,26 +10,32 @@ PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
 
 
 def layer_configs(config: ModelConfig) -> list[ModelConfig]:
-    """The config of each layer: the pattern, repeated over the depth."""
+    """The config of each layer: the pattern, repeated over the depth and cut at its end."""
     names = config.layers
     if names is None:
         return [config] * config.n_layers
     known = list(config.layer_kinds)
-    if not 0 < len(names) <= config.n_layers or not {*names} <= {*known}:
-        expected = f"up to {config.n_layers} names of model.layer_kinds: {', '.join(known)}"
+    if not names or not {*names} <= {*known}:
+        expected = f"names of model.layer_kinds: {', '.join(known)}"
         raise ValueError(f"model.layers is {names}; expected {expected}")
     pattern = [layer_config(config, name) for name in names]
     return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
 
+def merged(node: Any, changes: Any) -> Any:
+    """What names a kind replaces the node, whose options are others then."""
+    if not isinstance(changes, dict) or "kind" in changes:
+        return changes
+    return node | {name: merged(node.get(name), changes[name]) for name in changes}
+
+
 def layer_config(config: ModelConfig, name: str) -> ModelConfig:
-    """The config of a layer of this kind. What names a kind of a part replaces the part, whose
-    options are others then."""
+    """The config of a layer of this kind."""
     parts: dict[str, Any] = {}
     for part, changes in (config.layer_kinds[name] or {}).items():
         node = getattr(config, part) if part in PARTS else None
         if node is None or not isinstance(changes, dict):
             path = f"model.layer_kinds.{name}.{part}"
             raise ValueError(f"{path} is no group of settings of one of: {', '.join(PARTS)}")
-        parts[part] = changes if "kind" in changes else node | changes
+        parts[part] = merged(node, changes)
     return replace(config, **parts)

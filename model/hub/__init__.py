@@ -17,14 +17,18 @@ from model.hub.families.distilbert import DISTILBERT
 from model.hub.families.electra import ELECTRA
 from model.hub.families.falcon import FALCON
 from model.hub.families.gemma import GEMMA
+from model.hub.families.gemma2 import GEMMA2, GEMMA3
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.gpt_neox import NEOX
 from model.hub.families.granite import GRANITE
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN2, QWEN3
+from model.hub.families.modernbert import MODERNBERT
 from model.hub.families.olmo import OLMO
+from model.hub.families.olmo2 import OLMO2
 from model.hub.families.opt import OPT
 from model.hub.families.phi import PHI
 from model.hub.families.phi3 import PHI3
+from model.hub.families.smollm3 import SMOLLM3
 from model.hub.families.stablelm import STABLELM
 from model.hub.families.starcoder2 import STARCODER2
 from model.hub.families.t5 import MT5, T5
@@ -45,6 +49,7 @@ ALL: tuple[Family, ...] = (
     *(GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ONE_TYPE_ROBERTA, BERT, T5, BART),
     *(QWEN2, GEMMA, PHI3, STABLELM, STARCODER2, OLMO, GRANITE, COHERE),
     *(OPT, NEOX, PHI, FALCON, BLOOM),
+    *(SMOLLM3, OLMO2, GEMMA2, GEMMA3, MODERNBERT),
     *(ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MBART, PEGASUS, MARIAN, MT5),
 )
 FAMILIES = {family.model_type: family for family in ALL}

@@ -180,4 +180,4 @@ def refuse_changes(spec: Spec, other: Spec) -> None:
         change = spec.get(name), other.get(name)
         if change[0] != change[1] and LOSSLESS_UPGRADES.get(name) != change and name != "dropout":
             ours, theirs = map(json.dumps, change)
-            raise HubError(f"model.{name} is {ours}; only {theirs} is supported")
+            raise HubError(f"model.{name} is {ours:.70}; only {theirs:.70} is supported")

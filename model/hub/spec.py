@@ -2,14 +2,14 @@
 
 Its keys are config keys without `model.`: norm.eps, attention.sliding_window. Open values are
 filled in: mha, gqa and mqa are all gqa with their queries_per_kv, and a feed-forward layer has its
-d_ff.
+d_ff. `layers` is null, or lists what each layer changes in the other keys.
 """
 
 from dataclasses import asdict
 from typing import Any
 
 from configs.errors import HubError
-from configs.registry import flatten, from_dict
+from configs.registry import flatten, from_dict, nested
 from configs.schema import ModelConfig
 from model.attention import MultiHeadAttention, MultiHeadLatentAttention
 from model.feedforward import MLP
@@ -84,11 +84,16 @@ RMSNORM_NO_BIAS = {
 
 def spec_from_config(config: ModelConfig, model: Any) -> Spec:
     """The spec of a config; `model` is any model built from it."""
-    block = (model.stack if config.cross_attention is None else model.decoder).blocks[0]
+    stack = model.stack if config.cross_attention is None else model.decoder
+    return merge_layers(list(map(layer_spec, stack.layers, stack.blocks)))
+
+
+def layer_spec(config: ModelConfig, block: Any) -> Spec:
+    """That of a model whose layers are all like this one."""
     nodes = asdict(config)
     sizes = nodes.pop("encoder")
-    del nodes["init"]
-    del nodes["layer_kinds"]  # no family has layers, which alone use them
+    for name in ("init", "layers", "layer_kinds"):
+        del nodes[name]
     nodes["ffn"] |= closed_options(block.ffn)
     nodes["attention"] |= closed_options(block.attention)
     if config.cross_attention is None:
@@ -97,6 +102,14 @@ def spec_from_config(config: ModelConfig, model: Any) -> Spec:
         nodes["cross_attention"] |= closed_options(block.cross)
         nodes["encoder"] = {size: n or nodes[size] for size, n in sizes.items()}
     return flatten(nodes)
+
+
+def merge_layers(layers: list[Spec]) -> Spec:
+    """One spec: the first with the most options (without positions there are fewer), and what each
+    layer changes in it."""
+    spec = max(layers, key=len)
+    changes = [{n: layer[n] for n in layer if layer[n] != spec.get(n)} for layer in layers]
+    return spec | {"layers": changes if any(changes) else None}
 
 
 def closed_options(part: Any) -> dict[str, Any]:
@@ -127,13 +140,16 @@ def closed_options(part: Any) -> dict[str, Any]:
 
 def config_from_spec(spec: Spec) -> ModelConfig:
     """The weights come from files, so that any init will do."""
-    nodes: dict[str, Any] = {"dropout": 0.0, "init": "gpt2", "encoder": {}}
-    for name, value in spec.items():
-        *path, option = name.split(".")
-        node = nodes
-        for part in path:
-            node = node.setdefault(part, {})
-        node[option] = value
-    nodes.setdefault("cross_attention", None)
+    changes = spec.get("layers") or []
+    names = [layer_name(spec | change) for change in changes]
+    nodes = {"dropout": 0.0, "encoder": {}, "cross_attention": None, **nested(spec), "init": "gpt2"}
     nodes["encoder"] = dict.fromkeys(("d_model", "n_layers", "n_heads")) | nodes["encoder"]
+    nodes["layers"] = names or None
+    nodes["layer_kinds"] = dict(zip(names, map(nested, changes), strict=True))
     return from_dict(ModelConfig, nodes, "model.")
+
+
+def layer_name(layer: Spec) -> str:
+    if layer["position.kind"] == "none":
+        return "nope"
+    return "window" if layer.get("attention.sliding_window") else "full"

@@ -19,6 +19,7 @@ VARIANTS = [
     {"logit_softcap": 2.0},
     {"head_dim": 6, "v_head_dim": 10},
     {"qk_norm": "head"},
+    {"qk_norm": "full"},
     {"scale": 1.0},
 ]
 OTHER_FILES = [

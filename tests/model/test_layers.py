@@ -100,6 +100,19 @@ def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
     assert calls == {"make_mask": 2, "rotary": 1}
 
 
+def test_a_pattern_longer_than_the_depth_is_cut():
+    views = net_of(["window", "full", "wide", "full"]).stack.views
+    assert [view.sliding_window for view in views] == [3, None, 12]
+
+
+def test_a_kind_may_change_one_option_of_a_scaling():
+    kinds = {"own": {"position": {"scaling": {"factor": 2.0}}}, "full": {}}
+    position = part("position", "rope_linear")
+    net = net_of(["full", "own"], position=position, layer_kinds=kinds)
+    factors = [position.scaling.factor for position in net.stack.all_positions()]
+    assert factors == [position["scaling"]["factor"], 2.0]
+
+
 def test_a_part_may_ask_for_its_layer(monkeypatch):
     class Own(MultiHeadAttention):
         def __init__(self, d_model: int, n_heads: int, layer: int, n_layers: int):
@@ -112,9 +125,8 @@ def test_a_part_may_ask_for_its_layer(monkeypatch):
 
 
 ERRORS = [
-    (["windw"], {}, "model.layers is .'windw'.; expected up to 3 names of model.layer_kinds: full"),
-    ([], {}, "model.layers is ..; expected up to 3 names of model.layer_kinds: full, window"),
-    (["full"] * 4, {}, "; expected up to 3 names of model.layer_kinds"),
+    (["windw"], {}, "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
+    ([], {}, "model.layers is ..; expected names of model.layer_kinds: full, window"),
     (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
     (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),

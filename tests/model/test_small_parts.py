@@ -87,14 +87,16 @@ def make_block(kind, cross=True):
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_norm_placement(kind, cross):
-    block = make_block(kind, cross)
+    block = make_block(kind, cross)  # of the first layer
+    is_missing = isinstance(block.attention_norm, torch.nn.Identity)
+    assert is_missing == (kind == "modernbert")
     x = randn(2, 3, 8)
     y = block(x, AttentionContext(mask=None, memory=x if cross else None))
     expected = x
     for name in ("attention", "cross", "ffn") if cross else ("attention", "ffn"):
         layer = getattr(block, name)
         norm = getattr(block, f"{name}_norm")
-        if kind == "pre":
+        if kind in ("pre", "modernbert"):
             expected = expected + layer(norm(expected))
         elif kind == "post":
             expected = norm(expected + layer(expected))

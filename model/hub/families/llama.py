@@ -5,10 +5,11 @@ from functools import partial
 from torch import Tensor
 
 from configs.errors import HubError
-from configs.registry import Count, Positive, check_value
+from configs.registry import Count, Natural, Positive, check_value
+from model.hub.families.layers import FULL, read_types, read_windows, write_windows
 from model.hub.families.rope import KEYS, read_rope, write_rope
 from model.hub.family import SIZES, Family, HFConfig, Key
-from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
+from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec, merge_layers
 from model.hub.tensors import Table, columns, elementwise
 
 GATED = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu_tanh"}
@@ -23,14 +24,18 @@ HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
 BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
 
 
-def read(hf_config: HFConfig, spec: Spec, n_kv_heads: int | None = None, **rope: float) -> Spec:
-    """n_kv_heads: what a missing num_key_value_heads means; null means one for each query head."""
+def read_groups(hf_config: HFConfig, spec: Spec, default: int | None = None) -> Spec:
+    """default: what a missing num_key_value_heads means; null means one for each query head."""
     n_heads = spec["n_heads"]
-    given = hf_config.get("num_key_value_heads", n_kv_heads)
+    given = hf_config.get("num_key_value_heads", default)
     n_kv_heads = check_value("num_key_value_heads", given, Count | None) or n_heads
     if n_heads % n_kv_heads:
         raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
-    return {"attention.queries_per_kv": n_heads // n_kv_heads, **read_rope(hf_config, **rope)}
+    return {"attention.queries_per_kv": n_heads // n_kv_heads}
+
+
+def read(hf_config: HFConfig, spec: Spec, n_kv_heads: int | None = None, **rope: float) -> Spec:
+    return read_groups(hf_config, spec, n_kv_heads) | read_rope(hf_config, **rope)
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -110,25 +115,22 @@ MISTRAL = LLAMA._replace(
 
 
 def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
-    """Qwen3 may use a window in some layers; here all layers have it, or none."""
-    layer_types = ["full_attention"]
-    if hf_config.get("use_sliding_window"):
-        n_full = hf_config.get("max_window_layers", 28)
-        usual = ["full_attention"] * n_full + ["sliding_attention"] * spec["n_layers"]
-        layer_types = hf_config.get("layer_types") or usual[: spec["n_layers"]]
-    if set(layer_types) not in ({"full_attention"}, {"sliding_attention"}):
-        raise HubError("layer_types is a mixture; only one type for all layers is supported")
-    has_window = "sliding_attention" in layer_types
-    window = hf_config.get("sliding_window", 4096) if has_window else None
-    return {"attention.sliding_window": window, **read(hf_config, spec, n_kv_heads=32)}
+    """Some layers may have a window."""
+    window = hf_config.get("sliding_window", 4096) if hf_config.get("use_sliding_window") else None
+    n_full = check_value("max_window_layers", hf_config.get("max_window_layers", 28), Natural)
+    types = read_types(hf_config, spec, lambda layer: window and layer >= n_full)
+    return merge_layers(read_windows({"sliding_window": window}, types)) | read(
+        hf_config, spec, n_kv_heads=32
+    )
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
-    window = spec.get("attention.sliding_window")
+    types, window = write_windows(spec)
     keys = {
         "use_sliding_window": window is not None,
         "sliding_window": window,
-        "max_window_layers": 0,
+        "max_window_layers": types.count(FULL),
+        "layer_types": types,
     }
     return keys | write(spec, ids)
 

@@ -34,6 +34,10 @@ SIZES |= {"max_position_embeddings": CONTEXT}
 OPT = SIZES | {"ffn_dim": 48, "activation_function": "gelu"}
 FALCON = SIZES | {"ffn_hidden_size": 48, "rope_theta": 500.0, "layer_norm_epsilon": 1e-3}
 SIZES |= {"intermediate_size": 48}
+WINDOWS = {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 LATENT = SIZES | {
     "num_key_value_heads": 4,
@@ -72,6 +76,11 @@ OTHER = rope("default", None, base=500.0) | {"hidden_act": "gelu_new"}
 RMSNORM, LAYERNORM = (OTHER | {f"{kind}_norm_eps": 1e-4} for kind in ("rms", "layer"))
 MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.5}
 MULTIPLIERS |= {"attention_multiplier": 0.6}
+THETAS = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
+SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}}
 MODELS = {
     "gpt2": (hf.GPT2LMHeadModel, GPT2),
     "gpt2, untied": (
@@ -102,10 +111,33 @@ MODELS = {
         GROUPED
         | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
     ),
+    "qwen3, a window in some layers": (
+        hf.Qwen3ForCausalLM,
+        GROUPED | WINDOWS | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
+    ),
+    "smollm3": (
+        hf.SmolLM3ForCausalLM,
+        GROUPED
+        | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
+    ),
+    "olmo2": (hf.Olmo2ForCausalLM, GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True}),
     "nanochat": (hf.NanoChatForCausalLM, GROUPED),
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
     "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None, "hidden_size": 30}),
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
+    "gemma2": (
+        hf.Gemma2ForCausalLM,
+        GROUPED
+        | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}
+        | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": (
+        hf.Gemma3ForCausalLM,
+        GROUPED
+        | {"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 5}
+        | {"head_dim": 12, "query_pre_attn_scalar": 7, "rope_parameters": SCALED}
+        | {"final_logit_softcapping": 3.0},
+    ),
     "bert": (hf.BertForMaskedLM, SIZES),
     "bert, relu, one type": (
         hf.BertForMaskedLM,
@@ -123,6 +155,17 @@ MODELS = {
     "electra": (
         hf.ElectraForMaskedLM,
         SIZES | {"embedding_size": 32, "hidden_act": "relu", "type_vocab_size": 3},
+    ),
+    "modernbert": (
+        hf.ModernBertForMaskedLM,
+        SIZES | {"num_hidden_layers": 3, "local_attention": 7, "rope_parameters": THETAS},
+    ),
+    "modernbert, biases": (
+        hf.ModernBertForMaskedLM,
+        SIZES
+        | dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias", "classifier_bias"), True)
+        | {"global_attn_every_n_layers": 2, "local_attention": 6, "tie_word_embeddings": False}
+        | {"classifier_activation": "relu"},
     ),
     "t5": (hf.T5ForConditionalGeneration, T5),
     "flan": (

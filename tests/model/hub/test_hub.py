@@ -76,11 +76,11 @@ def assert_equal_padded_logits(model, hf_model):
     text, answer = random_tokens()
     visible = torch.arange(17) < torch.tensor([[17], [9]])
     if model.kind == "encoder":
-        text = text.where(visible, PAD)
-        n_types = getattr(hf_model.config, "type_vocab_size", 0)
-        types = (torch.arange(17) > 8).long().expand(2, -1) % n_types if n_types else None
-        typed = {"token_type_ids": types} if n_types else {}
-        expected = hf_model(text, attention_mask=visible.long(), **typed).logits
+        text, types = text.where(visible, PAD), None
+        if n_types := getattr(hf_model.config, "type_vocab_size", 0):
+            types = (torch.arange(17) > 8).long().expand(2, -1) % n_types
+        theirs = {"token_type_ids": types} if n_types else {}
+        expected = hf_model(text, attention_mask=visible.long(), **theirs).logits
         difference = (model(text, types=types, visible=visible) - expected)[visible]
     elif model.kind == "encoder_decoder":
         expected = hf_model(text, attention_mask=visible.long(), decoder_input_ids=answer).logits
@@ -281,7 +281,6 @@ BAD_KEYS = [
     (LLAMA, dict(partial_rotary_factor=0.5, rope_parameters=...), "partial_rotary_factor is 0.5"),
     ("nanochat", YARN, "yarn needs attention_factor=1"),
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
-    ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
     ("mistral", dict(num_key_value_heads=...), "num_key_value_heads is 8; expected a divisor of 4"),
     ("mistral", dict(layer_types=["full_attention"] * 2), "layer_types is .*; only .*sliding"),
     (
@@ -295,6 +294,13 @@ BAD_KEYS = [
     ("gpt_neox", dict(rope_theta=20000), "rope_theta is 20000; only 500.0 is supported"),
     ("phi", dict(partial_rotary_factor=0, rope_parameters=...), "rotary_fraction is 0; expected"),
     ("bloom", dict(n_embed=64), "hidden_size is 48, but n_embed is 64; remove one"),
+    (
+        "qwen3, a window",
+        dict(layer_types=["sliding_attention"]),
+        "layer_types is ..sliding_attention..; expected 2 of: full_attention, sliding_attention",
+    ),
+    ("qwen3, a window", dict(sliding_window=None), "sliding_window is None; expected an integer"),
+    ("smollm3", dict(no_rope_layers=[1]), r"no_rope_layers is .1.; expected 3 of 0 and 1"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     (
         "bart",
@@ -485,6 +491,32 @@ def test_older_formats(saved, copy):
         folder, is_llama_config=True, rope_interleaved=False, is_decoder=False, pruned_heads={}
     )
     assert_equal_logits(load(folder), saved("llama3")[0])
+
+
+OLDER = {
+    "gemma2": {"rope_theta": 10000.0, "hidden_act": "gelu", "cache_implementation": "hybrid"},
+    "gemma3": {
+        "sliding_window_pattern": 2,
+        "rope_theta": 5000.0,
+        "rope_local_base_freq": 100.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+    },
+    "modernbert": {
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": 5000.0,
+        "local_rope_theta": 100.0,
+    },
+    "smollm3": {"no_rope_layers": ..., "no_rope_layer_interval": 2, "max_window_layers": 28},
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_layers_of_older_formats(name, saved, copy):
+    """By a pattern instead of layer_types, with a key for each theta."""
+    folder = copy(name)
+    edit_config(folder, layer_types=..., rope_parameters=..., **OLDER[name])
+    assert_equal_logits(load(folder), saved(name)[0])
+    assert_equal_logits(MODELS[name][0].from_pretrained(folder), saved(name)[0])
 
 
 @pytest.mark.parametrize("name", ["mistral", "deepseek, yarn"])

@@ -21,7 +21,7 @@ from model.hub import HubError, convert
 from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
-from model.hub.spec import spec_from_config
+from model.hub.spec import config_from_spec, spec_from_config
 from model.transformer import build_model
 from tests.model.hub.hub_models import AUTO, logits, randomize
 from tests.parts import part
@@ -39,6 +39,7 @@ def build(overrides, kind="byte", specials=("end", "pad", "start", "mask"), size
     return randomize(build_model(config, tokenizer.vocab_size)), tokenizer, config
 
 
+NARROW = "model.layer_kinds.window.attention.sliding_window=5"
 EXPORTS = [
     ("model=modern", "bpe", "NanoChat"),
     ("model=modern model.head.logit_softcap=null", "byte", "NanoChat"),
@@ -68,6 +69,7 @@ EXPORTS = [
     ("model=llama model.attention.sliding_window=5", "bpe", "Mistral"),
     ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "Qwen3"),
     ("model=llama norm=layernorm block=parallel_shared", "byte", "StableLm"),
+    (f"model=llama attention=mha_qknorm model.layers=[window,full] {NARROW}", "bpe", "Qwen3"),
     ("model=deepseek position=rope_yarn norm=rmsnorm_no_weight", "bpe", "DeepseekV3"),
     ("model=gpt2 position=rope block=parallel", "byte", "GPTNeoX"),
     ("model=gpt2 position=rope block=parallel_shared attention=mqa", "byte", "Phi"),
@@ -75,6 +77,17 @@ EXPORTS = [
     ("model=bert model.embedding.type_vocab_size=0", "byte", "Roberta"),
     ("model=bert", "bpe", "Bert"),
     ("model=roberta norm=layernorm_bert", "bpe", "Roberta"),
+    ("model=smollm3 model.layers=[full,nope]", "bpe", "SmolLM3"),
+    ("model=olmo2", "bpe", "Olmo2"),
+    ("model=qwen2", "bpe", "Llama"),
+    (f"model=gemma3 model.layers=[window,full] {NARROW}", "bpe", "Gemma3"),
+    (
+        "model=llama attention=gqa block=sandwich ffn=geglu_tanh model.layers=[window,full] "
+        f"model.attention.logit_softcap=5 model.embedding.scale_by_sqrt_d=true {NARROW}",
+        "bpe",
+        "Gemma2",
+    ),
+    (f"model=modernbert {NARROW}", "bpe", "ModernBert"),
     ("model=t5", "bpe", "T5"),
     ("model=t5 model.head.scale_by_inv_sqrt_d=false", "char", "T5"),
     ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
@@ -120,9 +133,12 @@ MISMATCHES = [
     ("model=bert ffn=geglu", "RobertaForMaskedLM .type_vocab_size is 2; supported: 1"),
     (
         "model=modern_encoder",
-        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\), ",
+        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\), Modern",
     ),
-    ("model=llama model.layers=[full,nope]", r'model.layers is \["full", "nope"\]; only null'),
+    (
+        "model=llama attention=mha_qknorm model.layers=[full,nope]",
+        r'Qwen3ForCausalLM .model.layers is \[{}, {"position.kind": "none"}\]; only null',
+    ),
     ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
     ("model=gpt2 block=parallel_shared", 'block.kind is "parallel_shared"; only "pre"'),
     ("model=t5 model.encoder.d_model=64", "T5For.*model.encoder.d_model is 64; only 32"),
@@ -134,6 +150,20 @@ def test_models_that_fit_no_class_are_refused(overrides, sentence, tmp_path):
     with pytest.raises(HubError, match=sentence):
         export(*build(overrides), tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def spec_of(overrides):
+    model, _, config = build(f"model=llama {overrides}")
+    return spec_from_config(config, model)
+
+
+def test_layers_have_one_spec():
+    """Whichever way they are written."""
+    spec = spec_of("model.layers=[window,full]")
+    wide = "model.attention.sliding_window=64 model.layer_kinds.window.attention.sliding_window"
+    assert spec == spec_of(f"model.layers=[full,window] {wide}=null")
+    assert config_from_spec(spec).layers == ["window", "full"]
+    assert spec_of("model.layers=[full]") == spec_of("model.layers=null")
 
 
 @pytest.mark.parametrize("preset", ["gpt2", "bert"])

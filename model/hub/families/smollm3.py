@@ -1,0 +1,42 @@
+"""SmolLM3: Llama without positions in every fourth layer."""
+
+from configs.errors import HubError
+from configs.registry import Count, check_value
+from model.hub.families.layers import FULL, split_layers
+from model.hub.families.llama import LLAMA, read_groups, write
+from model.hub.families.rope import read_rope
+from model.hub.family import HFConfig, Key
+from model.hub.spec import Spec, merge_layers
+
+IGNORED = "no_rope_layers no_rope_layer_interval sliding_window max_window_layers"
+
+
+def read_smollm3(hf_config: HFConfig, spec: Spec) -> Spec:
+    n_layers, every = spec["n_layers"], hf_config.get("no_rope_layer_interval", 4)
+    check_value("no_rope_layer_interval", every, Count)
+    flags = hf_config.get("no_rope_layers")  # 0 where there are no positions
+    if flags is None:
+        flags = [(layer + 1) % every for layer in range(n_layers)]
+    if not isinstance(flags, list) or len(flags) < n_layers:
+        raise HubError(f"no_rope_layers is {flags!r:.70}; expected {n_layers} of 0 and 1")
+
+    rope = {"position.kind": "rope", **read_rope(hf_config, default_theta=2e6)}
+    layers = [rope if flag else {"position.kind": "none"} for flag in flags[:n_layers]]
+    return merge_layers(layers) | read_groups({"num_key_value_heads": 4} | hf_config, spec)
+
+
+def write_smollm3(spec: Spec, ids: HFConfig) -> HFConfig:
+    flags = [int(layer["position.kind"] != "none") for layer in split_layers(spec)]
+    return {"no_rope_layers": flags, **write(spec, ids)}
+
+
+SMOLLM3 = LLAMA._replace(
+    model_type="smollm3",
+    architecture="SmolLM3ForCausalLM",
+    keys=LLAMA.keys | {"tie_word_embeddings": Key("head.tie_weights", bool, True)},
+    required={"use_sliding_window": False},
+    implied=lambda spec: {"layer_types": [FULL] * spec["n_layers"]},
+    ignored=f"{LLAMA.ignored} {IGNORED}",
+    read=read_smollm3,
+    write=write_smollm3,
+)
