@@ -12,13 +12,14 @@ from model.hub.families.bert import BERT, ROBERTA
 from model.hub.families.deepseek import DEEPSEEK
 from model.hub.families.gpt2 import GPT2
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN3
+from model.hub.families.moe import MIXTRAL, QWEN3_MOE
 from model.hub.families.t5 import T5
 from model.hub.family import Family, FamilyMatch, HFConfig, match, spec_from_hf
 from model.hub.files import naming
 from model.hub.spec import Spec
 
 # export takes the first that fits: LLAMA before MISTRAL, and ROBERTA before BERT, fit fewer models
-ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART)
+ALL = (GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ROBERTA, BERT, T5, BART, MIXTRAL, QWEN3_MOE)
 FAMILIES = {family.model_type: family for family in ALL}
 
 

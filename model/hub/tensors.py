@@ -48,6 +48,11 @@ def skip_rows(n: int, name: str) -> TensorRule:
     return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
+def row(i: int, name: str) -> TensorRule:
+    """Row i of a tensor whose rows are tensors of the file, and follow each other in the table."""
+    return elementwise(name, lambda row: row[None], lambda rows: rows[i])
+
+
 def resolve(table: Table, tensors: Tensors) -> dict[str, tuple[TensorRule, list[str]]]:
     """{name in the file: (rule, names in the model)}, for the tensors that a model has."""
     resolved = {}
@@ -84,7 +89,7 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
         if is_copy and not torch.equal(stored[name](), stored[of]()):
             raise HubError(f"{name} and {of} differ, but config.json ties them")
 
-    tensors: Tensors = {}
+    pieces: dict[str, list[Tensor]] = {}
     for name, (rule, model_names) in resolved.items():
         source = name if name in stored else family.fallback[name]
         if source:
@@ -92,7 +97,7 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
         else:
             shape = rule.to_hf([model_tensors[part] for part in model_names]).shape
             weight = torch.zeros(shape)
-        own = weight.to(torch.float32, copy=True)  # the file is mapped, and may be deleted
-        parts = [part.contiguous() for part in rule.to_ours(own)]
-        tensors |= zip(model_names, parts, strict=True)
-    return tensors
+        for part, rows in zip(model_names, rule.to_ours(weight.float()), strict=True):
+            pieces.setdefault(part, []).append(rows)
+    # copies: the file is mapped, and may be deleted
+    return {part: torch.cat(pieces.pop(part)) for part in [*pieces]}

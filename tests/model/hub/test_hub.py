@@ -220,6 +220,10 @@ BAD_KEYS = [
     ("deepseek", dict(first_k_dense_replace=1), "MoE layers are not supported"),
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
+    ("mixtral", dict(num_experts_per_tok=1), "a single expert is its probability, and not 1"),
+    ("qwen3_moe", dict(norm_topk_prob=...), "norm_topk_prob is False; only True is supported with"),
+    ("qwen3_moe", dict(mlp_only_layers=[1]), "mlp_only_layers or decoder_sparse_step asks for"),
+    ("qwen3_moe", dict(num_experts=6), "num_experts and num_local_experts differ"),
     (
         "bart",
         dict(encoder_ffn_dim=64),
@@ -255,6 +259,11 @@ def without_head(folder):
     change_tensors(folder, lambda t: {n[5:]: w for n, w in t.items() if n.startswith(body)})
 
 
+def without_expert(folder):
+    name = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
+    change_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != name})
+
+
 BAD_FILES = [
     (LLAMA, written("config.json", "{"), "config.json cannot be read"),
     (LLAMA, removed("config.json"), "is no model in a Hugging Face format: it has no config.json"),
@@ -268,6 +277,8 @@ BAD_FILES = [
     (LLAMA, replaced("odd", torch.ones(2)), "odd is unknown to a llama model, 1 tensors"),
     (LLAMA, replaced(NORM, torch.ones(31)), r"blocks.1.attention_norm.*\[31\].*is .*\[32\]"),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
+    ("mixtral", without_expert, r"layers.1.block_sparse_moe.experts.3.w1.weight is missing, 1 ten"),
+    ("mixtral", dict(num_local_experts=4), r"0.block_sparse_moe.experts.4.w1.weight is unknown to"),
 ]
 
 

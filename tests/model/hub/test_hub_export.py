@@ -22,6 +22,7 @@ from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
 from model.hub.spec import spec_from_config
+from model.moe import MixtureOfExperts
 from model.transformer import build_model
 from tests.model.hub.hub_models import AUTO, logits, randomize
 from tests.parts import part
@@ -39,6 +40,7 @@ def build(overrides, kind="byte", specials=("end", "pad", "start", "mask"), size
     return randomize(build_model(config, tokenizer.vocab_size)), tokenizer, config
 
 
+EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
 EXPORTS = [
     ("model=modern", "bpe", "NanoChat"),
     ("model=modern model.head.logit_softcap=null", "byte", "NanoChat"),
@@ -75,6 +77,8 @@ EXPORTS = [
     ("model=t5 model.head.scale_by_inv_sqrt_d=false", "char", "T5"),
     ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
     ("model=bart ffn=relu attention=mha_nobias", "bpe", "Bart"),
+    (f"model=llama {EXPERTS}", "bpe", "Mixtral"),
+    (f"model=llama attention=mha_qknorm {EXPERTS} model.ffn.balance_loss=1", "byte", "Qwen3Moe"),
 ]
 
 
@@ -119,6 +123,9 @@ MISMATCHES = [
     ("model=llama model.layers=[full,nope]", r'model.layers is \["full", "nope"\]; only null'),
     ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
     ("model=gpt2 block=parallel_shared", 'block.kind is "parallel_shared"; only "pre"'),
+    ("model=llama ffn=moe", 'Mixtral.*model.ffn.expert.kind is "relu2"; only "swiglu" is'),
+    (f"model=llama {EXPERTS} model.ffn.top_k=1", "Mixtral.*num_experts_per_tok is 1; expected 2"),
+    (f"model=llama {EXPERTS} model.ffn.n_shared=1", "Mixtral.*n_shared is 1; only 0 is supported"),
     ("model=t5 model.encoder.d_model=64", "T5For.*model.encoder.d_model is 64; only 32"),
 ]
 
@@ -242,9 +249,13 @@ class MyAttention(MultiHeadAttention):
         return -super().forward(x, *args, **options)
 
 
+class MyExperts(MixtureOfExperts):
+    """Their weights, too."""
+
+
 OWN_PARTS = [
     (ATTENTIONS, MyAttention, {"attention": part("attention", "gqa", kind="own")}),
-    (FFNS, FFNS["moe"], {"ffn": part("ffn", "moe", kind="own")}),
+    (FFNS, MyExperts, {"ffn": part("ffn", "moe", kind="own")}),
 ]
 
 
