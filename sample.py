@@ -56,6 +56,10 @@ class Sampler:
         self.tokenizer = run.tokenizer
         self.specials = run.tokenizer.specials
         self.template = run.tokenizer.template  # ids before and after a text
+        # an imported model may be forced to certain tokens, which count as new ones
+        names = [name for name in ("start", "forced_start") if name in self.specials]
+        self.target_start = [self.specials[name] for name in names]
+        self.n_forced = sum(name.startswith("forced") for name in self.specials)
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
         objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
@@ -108,12 +112,12 @@ class Sampler:
         options = self.options
         prompts = [row.ids for row in rows]
         inputs: dict[str, Any] = {
-            "max_new_tokens": options.max_new_tokens,
+            "max_new_tokens": options.max_new_tokens - self.n_forced,
             "stop": self.tokenizer.end_ids,
         }
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
-            prompts = [[self.specials["start"]] for _ in rows]
+            prompts = [self.target_start] * len(rows)
         if options.beams is None:
             inputs["row_ids"] = [row.sample_id for row in rows]
             inputs["sampling"] = self.sampling
@@ -151,7 +155,7 @@ class Sampler:
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}
         if self.model.kind == "encoder_decoder":
-            target = [self.specials["start"], *row.stream.ids[:-1]]
+            target = [*self.target_start, *row.stream.ids[:-1]]
             inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
         maps = attention_maps(self.model, inputs)
         draw_maps(maps, self.tokenizer.decode_with_specials, self.options.attention_map)

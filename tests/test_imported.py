@@ -2,6 +2,7 @@
 tokenizer."""
 
 import json
+import shutil
 
 import pytest
 import transformers as hf
@@ -10,8 +11,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import sample
 from configs.cli import run_command
 from model.checkpoint import load_run
-from model.hub.__main__ import import_run
-from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, save
+from model.hub.__main__ import export_run, import_run
+from model.hub.convert import init_model
+from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
 TEMPLATES = {
@@ -97,6 +99,36 @@ def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
     row = json.loads(run("--source", PROMPT, "--max-new-tokens", "12", "--json"))
     assert row["ids"] == ids
     assert row["text"] == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
+    """It alone has the start and the end, as transformers writes them; and forces two tokens."""
+    imported("bart")
+    config = {"decoder_start_token_id": 7, "eos_token_id": [END, 9], "bos_token_id": 3}
+    config |= {"forced_bos_token_id": 8, "forced_eos_token_id": END, "num_beams": 1, "top_k": 5}
+    path = tmp_path / "hf/generation_config.json"
+    path.write_text(json.dumps(config))
+    ids = dict(decoder_start_token_id=5, eos_token_id=4, bos_token_id=1)
+    edit_config(tmp_path / "hf", **ids)
+    shutil.rmtree(tmp_path / "run")
+    import_run(tmp_path / "hf", tmp_path / "run")
+    assert load_run(tmp_path / "run").tokenizer.end_ids == [END, 9]
+
+    model = hf.BartForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    _, [start, forced, *expected] = hf_generate(model, tokenizer)
+    row = json.loads(run("--source", PROMPT, "--max-new-tokens", "12", "--json"))
+    assert (start, forced, expected) == (7, 8, [*row["ids"], END])
+
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    assert json.loads((tmp_path / "back/generation_config.json").read_text()) == config
+    written = json.loads((tmp_path / "back/config.json").read_text())
+    assert written | ids == written
+
+    _, tuned = init_model(str(tmp_path / "hf"))  # training forces no tokens
+    assert not {"forced_start", "forced_end"} & tuned.specials.keys()
+    dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
+    assert json.loads(tuned.files["generation_config.json"]) == config | dropped
 
 
 def test_decoders_generate_as_in_transformers(imported, run):

@@ -24,9 +24,10 @@ Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-# a tokenizer in a Hugging Face folder
+# of a Hugging Face folder: its tokenizer, and what export writes back
 HF_FILES = (
     "tokenizer.json",
+    "generation_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",

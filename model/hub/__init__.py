@@ -35,10 +35,14 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
         return FAMILIES[name], spec_from_hf(FAMILIES[name], hf_config), hf_config
 
 
-def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> FamilyMatch:
-    """That of the first family, or of the one with this name, which takes such a model."""
+def first_match(
+    spec: Spec, ids: HFConfig, name: str | None = None, origin: str | None = None
+) -> FamilyMatch:
+    """That of the family with this name, or of the first which takes such a model: the one that it
+    was imported from, if it still does."""
     reasons = []
-    for family in ALL if name is None else [FAMILIES[name]]:
+    families = sorted(ALL, key=lambda family: family.model_type != origin)
+    for family in families if name is None else [FAMILIES[name]]:
         if name or family.spec["kind"] == spec["kind"]:
             try:
                 return match(family, spec, ids)

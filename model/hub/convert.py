@@ -27,7 +27,14 @@ from model.hub.family import Family, FamilyMatch
 from model.hub.files import is_hf_folder, naming, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
-from model.hub.tokenizer import drop_template, read_tokenizer, write_tokenizer
+from model.hub.tokenizer import (
+    CONFIG,
+    GENERATION,
+    drop_template,
+    read_file,
+    read_tokenizer,
+    write_tokenizer,
+)
 from model.transformer import build_model
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
@@ -74,7 +81,8 @@ def export(
     """Write a folder, and keep it if its logits are those of the model. Return the family that the
     model was written as."""
     ids = token_ids(tokenizer, config.kind)
-    match = first_match(spec_from_config(config, model), ids, family)
+    origin = read_file(tokenizer.files, CONFIG).get("model_type")
+    match = first_match(spec_from_config(config, model), ids, family, origin)
 
     # random ids over the whole context; padding has no position in RoBERTa
     texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]])
@@ -107,17 +115,18 @@ def read_logits(folder: Path, family: Family, inputs: Tensor) -> Tensor:
 
 
 def token_ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
-    """The special tokens, as config.json has them."""
-    ends = tokenizer.end_ids
-    start = tokenizer.specials.get("start")
-    ids = {
-        "eos_token_id": ends if len(ends) > 1 else ends[0],
-        "bos_token_id": ends[0] if start is None and tokenizer.text is None else start,
-        "pad_token_id": tokenizer.specials.get("pad"),
-    }
+    """The special tokens, as config.json has them, or had them when it was imported."""
+    ids: dict[str, Any] = {"pad_token_id": tokenizer.specials.get("pad")}
+    ids |= read_file(tokenizer.files, CONFIG)
+    if not ids.pop("model_type", None):
+        start = tokenizer.specials.get("start")
+        [end, *more_ends] = tokenizer.end_ids
+        ids["eos_token_id"] = [end, *more_ends] if more_ends else end
+        ids["bos_token_id"] = end if start is None and tokenizer.text is None else start
+        if kind == "encoder_decoder":
+            ids["decoder_start_token_id"] = start
+            ids["forced_eos_token_id"] = None
     if kind == "encoder_decoder":
-        ids["decoder_start_token_id"] = start
-        ids["forced_eos_token_id"] = None
         ids["is_encoder_decoder"] = True
     return ids
 
@@ -132,8 +141,11 @@ def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokeniz
         hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
     write_tensors(draft / "model.safetensors", hf_tensors)
     write_tokenizer(draft, tokenizer, spec["context_length"])
-    ids = {key: hf_config[key] for key in hf_config if key.endswith("_token_id")}
-    for name, content in (("config.json", hf_config), ("generation_config.json", ids)):
+    written = {CONFIG: hf_config}
+    if CONFIG not in tokenizer.files:
+        ids = {key: hf_config[key] for key in hf_config if key.endswith("_token_id")}
+        written[GENERATION] = ids
+    for name, content in written.items():
         (draft / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 

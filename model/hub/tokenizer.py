@@ -26,6 +26,9 @@ ROLES = {
 SENTINEL = re.compile(r"<(?:extra_id|\|sentinel)_(\d+)\|?>")  # T5's and this project's
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 SETTINGS = "tokenizer_config.json"
+CONFIG = "config.json"  # of which a run keeps the name of the class and the special tokens
+GENERATION = "generation_config.json"
+FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 NO_CLASS = {  # adds nothing to a text
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_bos_token": False,
@@ -35,7 +38,7 @@ NO_CLASS = {  # adds nothing to a text
 
 def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
     files = {}
-    for name in (*HF_FILES, "generation_config.json"):
+    for name in HF_FILES:
         if (folder / name).exists():
             files[name] = (folder / name).read_text(encoding="utf-8")
     if "tokenizer.json" not in files:
@@ -43,28 +46,36 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
     with naming(folder / "tokenizer.json"):
         text = files.pop("tokenizer.json")
-        generation = json.loads(files.pop("generation_config.json", "{}"))
-        names = json.loads(files.get("special_tokens_map.json", "{}"))
-        names |= json.loads(files.get(SETTINGS, "{}"))
-        specials = special_ids([hf_config, generation], names, load_hf_tokenizer(text))
+        names = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
+        specials = special_ids(
+            hf_config, read_file(files, GENERATION), names, load_hf_tokenizer(text)
+        )
+        kept = [key for key in hf_config if key == "model_type" or key.endswith("_token_id")]
+        files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
         return HubTokenizer(text, specials, hf_config["vocab_size"], files)
 
 
+def read_file(files: dict[str, str], name: str) -> dict[str, Any]:
+    return dict(json.loads(files.get(name, "{}")))
+
+
 def special_ids(
-    configs: list[dict[str, Any]], names: dict[str, Any], library: Any
+    hf_config: dict[str, Any], generation: dict[str, Any], names: dict[str, Any], library: Any
 ) -> dict[str, int]:
-    """{special token: id}, from the first config that has it, else by its name, else by the usual
-    spelling. An id of -1 stands for none."""
-    valid = range(configs[0]["vocab_size"])
+    """{special token: id}, from generation_config.json, else config.json, else by its name, else by
+    the usual spelling. An id of -1 stands for none."""
+    valid = range(hf_config["vocab_size"])
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
     def ids_of(role: str) -> list[Any]:
-        ids: list[Any] = []
-        for config in configs:
-            value = config.get(f"{role}_token_id")
-            ids += value if isinstance(value, list) else [value]
-        return [i for i in ids if i in valid]
+        configs = [generation, hf_config]
+        if role == "pad":  # decides on positions, too
+            configs.reverse()
+        values = [config.get(f"{role}_token_id") for config in configs]
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        valid_lists = [[i for i in ids if i in valid] for ids in lists]
+        return valid_lists[0] or valid_lists[1]
 
     specials: dict[str, int] = {}
     for special, (roles, spellings) in ROLES.items():
@@ -79,6 +90,12 @@ def special_ids(
             specials[special] = known[0]
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
+    if "start" not in specials and hf_config.get("is_encoder_decoder"):
+        raise HubError("no start token: add decoder_start_token_id to generation_config.json")
+    for name, key in FORCED.items():
+        forced = (generation or hf_config).get(key)
+        if isinstance(forced, int):
+            specials[name] = forced
 
     for name, i in added.items():
         if match := SENTINEL.fullmatch(name):
@@ -92,13 +109,19 @@ def role_names(names: dict[str, str]) -> dict[str, Any]:
 
 
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
-    """Training here uses no template, so AutoTokenizer must not add one to the exported model's
-    prompts: not by add_bos_token, nor by a class that has its own, such as BertTokenizer."""
+    """Training here uses no template and no forced tokens, so that transformers must not add them:
+    not by add_bos_token, nor by a class that has its own template, such as BertTokenizer."""
+    for name in FORCED:
+        tokenizer.specials.pop(name, None)
+    for name in {CONFIG, GENERATION} & tokenizer.files.keys():
+        content = read_file(tokenizer.files, name)
+        content |= dict.fromkeys({*FORCED.values()} & content.keys())
+        tokenizer.files[name] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
     text, names = to_hf(tokenizer)
     tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
-    settings = json.loads(tokenizer.files.get(SETTINGS, "{}"))
+    settings = read_file(tokenizer.files, SETTINGS)
     tokenizer.files[SETTINGS] = json.dumps(role_names(names) | settings | NO_CLASS, indent=2)
     tokenizer.template = NO_TEMPLATE
     return tokenizer
@@ -110,5 +133,5 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> 
     if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
         settings["split_special_tokens"] = True  # text is always text; masks are written in it
     files = {SETTINGS: json.dumps(settings, indent=2)} | tokenizer.files | {"tokenizer.json": text}
-    for name, content in files.items():
-        (folder / name).write_text(content, encoding="utf-8")
+    for name in files.keys() - {CONFIG}:
+        (folder / name).write_text(files[name], encoding="utf-8")

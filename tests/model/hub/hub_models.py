@@ -82,6 +82,7 @@ MODELS = {
     "llama, linear": (hf.LlamaForCausalLM, GROUPED | rope("linear", None, factor=4.0)),
     "llama, yarn": (hf.LlamaForCausalLM, GROUPED | YARN),
     "mistral": (hf.MistralForCausalLM, GROUPED | {"sliding_window": 5}),
+    "mistral, no window": (hf.MistralForCausalLM, GROUPED | {"sliding_window": None}),
     "qwen3": (hf.Qwen3ForCausalLM, GROUPED | {"head_dim": 8}),
     "qwen3, a window": (
         hf.Qwen3ForCausalLM,

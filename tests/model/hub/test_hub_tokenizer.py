@@ -275,12 +275,13 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
         encode_prompt("a[MASK]b[MASK]", *options)
 
 
-ENDS_OF = [([292, 291], 292), ([292], [292, 291]), (292, [291])]
+ENDS_OF = [([292, 291], None), ([292], [292, 291]), (291, [292, 291])]
 
 
 @pytest.mark.parametrize(("config", "generation"), ENDS_OF)
 def test_a_model_may_have_several_ends(config, generation, tmp_path):
-    """In either file. Training ends a text with the first, generation at any."""
+    """generation_config.json has the last word. Training ends a text with the first, generation at
+    any."""
     folder = hf_folder("llama3", tmp_path / "hf", eos_token_id=config)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
     tokenizer = load_hf(folder)[1]
