@@ -389,11 +389,11 @@ def test_special_tokens_by_their_usual_spelling(copy):
     """As BERT was published: no file names them."""
     folder = copy("bert")
     tokenizer = Tokenizer(WordPiece({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
-    tokenizer.add_special_tokens(["[PAD]", "[SEP]", "[MASK]"])
+    tokenizer.add_special_tokens(["[PAD]", "[SEP]", "[MASK]", "[CLS]"])
     tokenizer.save(str(folder / "tokenizer.json"))
     edit_config(folder, eos_token_id=None, bos_token_id=None, pad_token_id=None)
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    assert load_hf(folder)[1].specials == {"end": 3, "pad": 2, "mask": 4}
+    assert load_hf(folder)[1].specials == {"end": 3, "start": 5, "pad": 2, "mask": 4}
 
 
 def test_t5_sentinels_get_native_names(copy):
