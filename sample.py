@@ -100,8 +100,8 @@ class Sampler:
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
         limit = self.model.context_length
-        slide = self.options.slide
-        ids = encode_prompt(prompt, self.tokenizer, limit, slide, self.template, self.around)
+        how = (self.options.slide, self.template, self.around, self.options.special)
+        ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
             ids = ids or self.template[0] or [self.specials["end"]]
         before = ids if self.continues else ()

@@ -172,7 +172,7 @@ class MultiHeadLatentAttention(Attention):
         dropout: float = 0.0,
     ):
         super().__init__()
-        width = default_head_dim(d_model, n_heads)
+        width = d_model // n_heads  # of what is left open
 
         self.n_heads = n_heads
         self.n_groups = n_heads

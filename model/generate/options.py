@@ -15,6 +15,7 @@ OPTIONS = """
 --source TEXT               text whose target to generate
 --file PATH                 file with one prompt per line
 --interactive               read one prompt after another
+--special                   special tokens such as <|im_start|> are no text; none are added
 --slide                     truncate a prompt longer than the context on the left
 --run PATH                  run folder (default: the newest with a checkpoint)
 --checkpoint NAME           latest (default), best, or a step

@@ -1,6 +1,7 @@
 """Prompt: text becomes the ids that a model has learned to see, and masks become predictions."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import cycle
@@ -24,6 +25,20 @@ def with_specials(text: str) -> Any:
     return library
 
 
+def encode_specials(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of a text in which special tokens are written out: <|im_start|>, or <|end|>."""
+    if tokenizer.text:
+        return with_specials(tokenizer.text).encode(text, add_special_tokens=False).ids
+    ids: list[int] = []
+    for piece in re.split(r"(<\|\w+\|>)", text):
+        name = piece[2:-2] if piece.startswith("<|") else ""
+        if name in tokenizer.specials:
+            ids.append(tokenizer.specials[name])
+        else:
+            ids += tokenizer.encode(piece).tolist()
+    return ids
+
+
 def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[int]:
     """The ids of a text with these marks, in turn, in place of [MASK]. An imported tokenizer
     decides which white space belongs to a mark, and how the text behind it begins."""
@@ -32,7 +47,7 @@ def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[
         library = with_specials(tokenizer.text)
         for mark, piece in zip(cycle(marks), rest, strict=False):
             first += library.id_to_token(mark) + piece
-        return library.encode(first, add_special_tokens=False).ids
+        return encode_specials(first, tokenizer)
 
     ids = tokenizer.encode(first).tolist()
     for mark, piece in zip(cycle(marks), rest, strict=False):
@@ -47,13 +62,15 @@ def encode_prompt(
     slide: bool,
     template: Sequence[list[int]],
     around: Sequence[str] = (),
+    special: bool = False,
 ) -> list[int]:
     """The ids of a text in its template, none for a text without any. [MASK] becomes the mask
     token, the sentinels of span corruption in turn, or, for other models, ordinary text; where an
-    objective has special tokens around the pieces of a text, it becomes those between them."""
-    count = text.count(MASK)
+    objective has special tokens around the pieces of a text, it becomes those between them. With
+    `special`, the text has all of them written out."""
+    count = 0 if special else text.count(MASK)
     sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
-    before, after = template
+    before, after = ([], []) if special else template
 
     if around and count:
         first, *marks, last = [tokenizer.specials[name] for name in around]
@@ -68,7 +85,7 @@ def encode_prompt(
     else:
         marks = sentinels[:count]
 
-    ids = encode_marks(text, tokenizer, marks)
+    ids = encode_specials(text, tokenizer) if special else encode_marks(text, tokenizer, marks)
     room = context_length - len(before) - len(after)
     if len(ids) > room and not slide:
         n = len(ids) + context_length - room

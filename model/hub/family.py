@@ -87,8 +87,8 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     if not isinstance(key.type, dict):
         return check_value(name, value, key.type)
     if value not in list(key.type):
-        expected = ", ".join(map(repr, key.type))
-        raise HubError(f"{name} is {value!r}; expected one of: {expected}")
+        expected = ", ".join(map(json.dumps, key.type))
+        raise HubError(f"{name} is {json.dumps(value)}; supported: {expected}")
     return key.type[value]
 
 
@@ -110,9 +110,10 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     understood = {*IGNORED_KEYS, *expected, *family.keys, *family.ignored.split()}
     for name, value in hf_config.items():
         if name in expected and value != expected[name]:
-            raise HubError(f"{name} is {value!r}; only {expected[name]!r} is supported")
+            only = json.dumps(expected[name])
+            raise HubError(f"{name} is {json.dumps(value)}; only {only} is supported")
         if value is not None and name not in understood:
-            raise HubError(f"{name} is {value!r}; this key is not supported")
+            raise HubError(f"{name} is {json.dumps(value)}; this key is not supported")
     return spec
 
 

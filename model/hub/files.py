@@ -10,10 +10,12 @@ from safetensors import safe_open
 
 from configs.cli import expand_user
 from configs.errors import HubError
+from data.tokenizers.tokenizer import HF_FILES
 from model.checkpoint import read_json
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
+# not the other formats and copies that a model on the hub may have, too
+PATTERNS = ["config.json", *HF_FILES, "model.safetensors*", "model-*.safetensors"]
 
 
 def is_hf_folder(place: str) -> bool:

@@ -91,7 +91,7 @@ MODELS = {
     ),
     "nanochat": (hf.NanoChatForCausalLM, GROUPED),
     "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
-    "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None}),
+    "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None, "hidden_size": 30}),
     "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
     "bert": (hf.BertForMaskedLM, SIZES),
     "bert, relu, one type": (

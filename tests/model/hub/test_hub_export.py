@@ -115,7 +115,7 @@ MISMATCHES = [
     ("model=llama norm=layernorm", 'GPT2LMHeadModel .*kind is "rope"; only "learned".*Llama'),
     ("model=modern ffn=gelu norm=rmsnorm", "NanoChat.*model.norm.weight is true; only false"),
     ("model=modern position=rope_yarn", "NanoChatForCausalLM .yarn needs attention_factor=1"),
-    ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM .type_vocab_size is 2; expected one of: 1"),
+    ("model=bert ffn=gelu_tanh", "RobertaForMaskedLM .type_vocab_size is 2; supported: 1"),
     (
         "model=modern_encoder",
         r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\)$",

@@ -204,6 +204,9 @@ def test_special_tokens_survive_import_and_export(kind, tmp_path):
         assert tokenizer.encode(text).tolist() == text_ids(auto, text), (
             "special tokens in a text are text"
         )
+        expected = auto(text, add_special_tokens=False)["input_ids"]
+        ids = encode_prompt(text, tokenizer, 999, False, tokenizer.template, special=True)
+        assert ids == expected, "unless they are asked for"
 
 
 @pytest.mark.parametrize("kind", ["llama3", "wordpiece"])
@@ -276,6 +279,8 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     options = (tokenizer, 64, False, [[9], []], tokenizer.specials)
     assert encode_prompt("a[MASK]b", *options) == [9, 256, ord("a"), 257, ord("b"), 258]
     assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
+    asked = encode_prompt("<|middle|>|<|odd|>", *options, special=True)
+    assert asked == [258, *b"|<|odd|>"]
     with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run needs 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
 
