@@ -70,10 +70,10 @@ def read_qwen3_moe(hf_config: HFConfig, spec: Spec) -> Spec:
     """The number of experts has an older and a newer name."""
     if hf_config.get("mlp_only_layers") or hf_config.get("decoder_sparse_step", 1) != 1:
         raise HubError("mlp_only_layers or decoder_sparse_step asks for layers without experts")
-    is_scaled, top_k = hf_config.get("norm_topk_prob", False), spec["ffn.top_k"]
-    if is_scaled != (top_k > 1):
-        expected = f"only {top_k > 1} is supported with num_experts_per_tok={top_k}"
-        raise HubError(f"norm_topk_prob is {is_scaled}; {expected}")
+    top_k = spec["ffn.top_k"]
+    if hf_config.get("norm_topk_prob", False) != (top_k > 1):
+        expected = "true" if top_k > 1 else "false"
+        raise HubError(f"norm_topk_prob must be {expected} with num_experts_per_tok={top_k}")
     n_experts = hf_config.get("num_local_experts", hf_config.get("num_experts"))
     if hf_config.get("num_experts", n_experts) != n_experts:
         raise HubError("num_experts and num_local_experts differ; remove one")

@@ -221,7 +221,11 @@ BAD_KEYS = [
     ("qwen3, a window", dict(max_window_layers=1, layer_types=None), "layer_types is a mixture"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     ("mixtral", dict(num_experts_per_tok=1), "a single expert is its probability, and not 1"),
-    ("qwen3_moe", dict(norm_topk_prob=...), "norm_topk_prob is False; only True is supported with"),
+    (
+        "qwen3_moe",
+        dict(norm_topk_prob=...),
+        "norm_topk_prob must be true with num_experts_per_tok=3",
+    ),
     ("qwen3_moe", dict(mlp_only_layers=[1]), "mlp_only_layers or decoder_sparse_step asks for"),
     ("qwen3_moe", dict(num_experts=6), "num_experts and num_local_experts differ"),
     (
