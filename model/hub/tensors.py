@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from configs.errors import HubError
-from model.hub.files import open_tensors
+from model.hub.files import naming, open_tensors
 
 Tensors = dict[str, Tensor]
 
@@ -99,5 +99,8 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
             weight = torch.zeros(shape)
         for part, rows in zip(model_names, rule.to_ours(weight.float()), strict=True):
             pieces.setdefault(part, []).append(rows)
-    # copies: the file is mapped, and may be deleted
-    return {part: torch.cat(pieces.pop(part)) for part in [*pieces]}
+    tensors: Tensors = {}
+    for part in [*pieces]:
+        with naming(part):
+            tensors[part] = torch.cat(pieces.pop(part))  # a copy: the file may be deleted
+    return tensors

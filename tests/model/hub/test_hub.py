@@ -193,6 +193,7 @@ def replaced(name, tensor):
     return lambda folder: change_tensors(folder, lambda tensors: tensors | {name: tensor})
 
 
+EXPERT = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 BAD_KEYS = [
@@ -254,18 +255,16 @@ def truncated(folder):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def without_norm(folder):
-    change_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != NORM})
+def without(name):
+    def remove(folder):
+        change_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != name})
+
+    return remove
 
 
 def without_head(folder):
     body = "bert."
     change_tensors(folder, lambda t: {n[5:]: w for n, w in t.items() if n.startswith(body)})
-
-
-def without_expert(folder):
-    name = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
-    change_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != name})
 
 
 BAD_FILES = [
@@ -276,12 +275,13 @@ BAD_FILES = [
     (LLAMA, removed("tokenizer.json"), "has no tokenizer.json; write one with transformers"),
     (LLAMA, written("tokenizer.json", "{}"), "tokenizer.json: not a valid tokenizer.json"),
     (LLAMA, without_ends, "no end-of-text token: add eos_token"),
-    (LLAMA, without_norm, f"{NORM} is missing, 1 tensors in all"),
+    (LLAMA, without(NORM), f"{NORM} is missing, 1 tensors in all"),
     ("bert", without_head, "cls.predictions.bias is missing, 5 tensors in all"),
     (LLAMA, replaced("odd", torch.ones(2)), "odd is unknown to a llama model, 1 tensors"),
     (LLAMA, replaced(NORM, torch.ones(31)), r"blocks.1.attention_norm.*\[31\].*is .*\[32\]"),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
-    ("mixtral", without_expert, r"layers.1.block_sparse_moe.experts.3.w1.weight is missing, 1 ten"),
+    ("mixtral", replaced(EXPERT, torch.ones(47, 32)), r"1.ffn.experts.gate.weight: Sizes of ten"),
+    ("mixtral", without(EXPERT), f"{EXPERT} is missing, 1 ten"),
     ("mixtral", dict(num_local_experts=4), r"0.block_sparse_moe.experts.4.w1.weight is unknown to"),
 ]
 
