@@ -6,6 +6,8 @@ tokens, such as `end` between documents, never come out of encode().
 
 import base64
 import codecs
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -33,6 +35,9 @@ HF_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
+# from which clean_up_tokenization_spaces strips spaces, and ends of a text that may become one
+UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+MAYBE_UNCLEAN = re.compile(" (|'|n|n'|'v|'r)$")
 Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
 
 
@@ -202,6 +207,9 @@ class HubTokenizer(Tokenizer):
         self.backend = load_hf_tokenizer(text)
         with as_tokenizer_error("tokenizer.json cannot encode 'a'"):
             self.template = template_of(self.backend)
+        settings = json.loads(self.files.get("tokenizer_config.json", "{}"))
+        is_bpe = type(self.backend.model).__name__ == "BPE"
+        self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
         highest = max(self.backend.get_vocab().values(), default=0)
         if highest >= vocab_size:
             reason = f"the tokenizer has ids up to {highest}"
@@ -217,7 +225,10 @@ class HubTokenizer(Tokenizer):
         return self.decode(ids).encode()
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self.backend.decode(list(ids))
+        text = self.backend.decode(list(ids))
+        for unclean in UNCLEAN if self.cleans_up else ():
+            text = text.replace(unclean, unclean.strip())
+        return text
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """Tokens may join in any way, so new ids are decoded together with the last that became
@@ -230,10 +241,11 @@ class HubTokenizer(Tokenizer):
             new = [*new[-MAX_PENDING_IDS:], *ids]
             shown = self.decode(seen)
             text = self.decode([*seen, *new])
-            if text.endswith("\ufffd") and len(new) < MAX_PENDING_IDS and not final:
+            is_open = text.endswith("\ufffd") or (self.cleans_up and MAYBE_UNCLEAN.search(text))
+            if is_open and len(new) < MAX_PENDING_IDS and not final:
                 return ""
             if len(text) > len(shown):
-                seen = new
+                seen = [*seen, *new] if self.cleans_up else new
                 new = []
 
             return text[len(shown) :]

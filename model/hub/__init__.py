@@ -23,6 +23,7 @@ from model.hub.families.gpt_neox import NEOX
 from model.hub.families.granite import GRANITE
 from model.hub.families.llama import LLAMA, MISTRAL, NANOCHAT, QWEN2, QWEN3
 from model.hub.families.modernbert import MODERNBERT
+from model.hub.families.moe import MIXTRAL, QWEN3_MOE
 from model.hub.families.olmo import OLMO
 from model.hub.families.olmo2 import OLMO2
 from model.hub.families.opt import OPT
@@ -49,7 +50,7 @@ ALL: tuple[Family, ...] = (
     *(GPT2, LLAMA, MISTRAL, NANOCHAT, QWEN3, DEEPSEEK, ONE_TYPE_ROBERTA, BERT, T5, BART),
     *(QWEN2, GEMMA, PHI3, STABLELM, STARCODER2, OLMO, GRANITE, COHERE),
     *(OPT, NEOX, PHI, FALCON, BLOOM),
-    *(SMOLLM3, OLMO2, GEMMA2, GEMMA3, MODERNBERT),
+    *(SMOLLM3, OLMO2, GEMMA2, GEMMA3, MODERNBERT, MIXTRAL, QWEN3_MOE),
     *(ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MBART, PEGASUS, MARIAN, MT5),
 )
 FAMILIES = {family.model_type: family for family in ALL}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from configs.errors import HubError
-from configs.registry import BelowOne, Count, Positive, check_value
+from configs.registry import BelowOne, Count, NonNegative, Positive, check_value
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Change, Table
 
@@ -149,7 +149,7 @@ def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
         if isinstance(key.type, dict):
             names = [n for n, other in key.type.items() if other == value]
             hf_config |= {name: names[0]} if names else {}
-        elif type(value) is int and key.type in (Positive, Positive | None, BelowOne):
+        elif type(value) is int and key.type in (Positive, Positive | None, NonNegative, BelowOne):
             hf_config[name] = float(value)  # transformers takes no integer for it
         else:
             hf_config[name] = value

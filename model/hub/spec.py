@@ -13,6 +13,7 @@ from configs.registry import flatten, from_dict, nested
 from configs.schema import ModelConfig
 from model.attention import MultiHeadAttention, MultiHeadLatentAttention
 from model.feedforward import MLP
+from model.moe import MixtureOfExperts
 
 Spec = dict[str, Any]
 
@@ -118,6 +119,9 @@ def closed_options(part: Any) -> dict[str, Any]:
     kind = type(part)
     if kind is MLP:
         return {"d_ff": part.d_ff, "expansion": None, "multiple_of": None}
+    if kind is MixtureOfExperts:
+        expert = closed_options(part.experts)
+        return {f"expert.{option}": value for option, value in expert.items()}
     if kind is MultiHeadLatentAttention:
         return {
             "kv_lora_rank": part.kv_lora_rank,

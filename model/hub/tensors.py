@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from configs.errors import HubError
-from model.hub.files import open_tensors
+from model.hub.files import naming, open_tensors
 
 Tensors = dict[str, Tensor]
 CLASSIFIERS = "score|classifier|pre_classifier|classification_head|qa_outputs|discriminator_pred"
@@ -53,6 +53,11 @@ def skip_rows(n: int, name: str) -> TensorRule:
     return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
+def row(i: int, name: str) -> TensorRule:
+    """Row i of a tensor whose rows are tensors of the file, and follow each other in the table."""
+    return elementwise(name, lambda row: row[None], lambda rows: rows[i])
+
+
 def resolve(table: Table, tensors: Tensors) -> dict[str, tuple[TensorRule, list[str]]]:
     """{name in the file: (rule, names in the model)}, for the tensors that a model has."""
     resolved = {}
@@ -64,6 +69,16 @@ def resolve(table: Table, tensors: Tensors) -> dict[str, tuple[TensorRule, list[
             names = [name.replace("*", layer) + suffix for name in rule.names]
             resolved[hf_name.replace("*", layer) + suffix] = rule, names
     return resolved
+
+
+def join(pieces: list[Tensor], shape: torch.Size) -> Tensor:
+    """A new tensor, since the file may be deleted, of rows, or of copies of the whole."""
+    if pieces[0].shape == shape:
+        whole, *copies = pieces
+        if not all(torch.equal(whole, copy) for copy in copies):
+            raise HubError("tensors of the file differ that are one here")
+        pieces = [whole]
+    return torch.cat(pieces)
 
 
 def refuse_classifier(family: Any, stored: Iterable[str], known: Set[str]) -> None:
@@ -106,7 +121,7 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
         if not torch.allclose(family.fixed[name](values), values, atol=2e-3):  # half precision
             raise HubError(f"{name} has other values than a {family.model_type} model computes")
 
-    tensors: Tensors = {}
+    pieces: dict[str, list[Tensor]] = {}
     for name, (rule, model_names) in resolved.items():
         source = name if name in stored else family.fallback[name]
         if source:
@@ -114,9 +129,10 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
         else:
             shape = rule.to_hf([model_tensors[part] for part in model_names]).shape
             weight = torch.zeros(shape)
-        own = weight.to(torch.float32, copy=True)  # the file is mapped, and may be deleted
-        parts = [part.contiguous() for part in rule.to_ours(own)]
-        for model_name, part in zip(model_names, parts, strict=True):
-            if not torch.equal(tensors.setdefault(model_name, part), part):
-                raise HubError(f"{name} and a tensor with the same role differ")
+        for part, rows in zip(model_names, rule.to_ours(weight.float()), strict=True):
+            pieces.setdefault(part, []).append(rows)
+    tensors: Tensors = {}
+    for part in [*pieces]:
+        with naming(part):
+            tensors[part] = join(pieces.pop(part), model_tensors[part].shape)
     return tensors

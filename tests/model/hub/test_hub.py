@@ -250,6 +250,7 @@ def replaced(name, tensor):
     return lambda folder: change_tensors(folder, lambda tensors: tensors | {name: tensor})
 
 
+EXPERT = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 TIED = "llama, one key for all, tied"
@@ -302,6 +303,14 @@ BAD_KEYS = [
     ("qwen3, a window", dict(sliding_window=None), "sliding_window is None; expected an integer"),
     ("smollm3", dict(no_rope_layers=[1]), r"no_rope_layers is .1.; expected 3 of 0 and 1"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
+    ("mixtral", dict(num_experts_per_tok=1), "a single expert is its probability, and not 1"),
+    (
+        "qwen3_moe",
+        dict(norm_topk_prob=...),
+        "norm_topk_prob must be true with num_experts_per_tok=3",
+    ),
+    ("qwen3_moe", dict(mlp_only_layers=[1]), "mlp_only_layers or decoder_sparse_step asks for"),
+    ("qwen3_moe", dict(num_experts=6), "num_experts and num_local_experts differ"),
     (
         "bart",
         dict(encoder_ffn_dim=64),
@@ -356,6 +365,9 @@ BAD_FILES = [
     (LLAMA, replaced("odd", torch.ones(2)), "odd is unknown to a llama model, 1 tensors"),
     (LLAMA, replaced(NORM, torch.ones(31)), r"blocks.1.attention_norm.*\[31\].*is .*\[32\]"),
     ("gpt2", replaced("lm_head.weight", torch.ones(ROWS, 32)), "lm_head.* differ"),
+    ("mixtral", replaced(EXPERT, torch.ones(47, 32)), r"1.ffn.experts.gate.weight: Sizes of ten"),
+    ("mixtral", without(EXPERT), f"{EXPERT} is missing, 1 ten"),
+    ("mixtral", dict(num_local_experts=4), r"0.block_sparse_moe.experts.4.w1.weight is unknown to"),
 ]
 
 
@@ -531,11 +543,11 @@ def test_special_tokens_by_their_usual_spelling(copy):
     """As BERT was published: no file names them."""
     folder = copy("bert")
     tokenizer = Tokenizer(WordPiece({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
-    tokenizer.add_special_tokens(["[PAD]", "[SEP]", "[MASK]"])
+    tokenizer.add_special_tokens(["[PAD]", "[SEP]", "[MASK]", "[CLS]"])
     tokenizer.save(str(folder / "tokenizer.json"))
     edit_config(folder, eos_token_id=None, bos_token_id=None, pad_token_id=None)
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    assert load_hf(folder)[1].specials == {"end": 3, "pad": 2, "mask": 4}
+    assert load_hf(folder)[1].specials == {"end": 3, "start": 5, "pad": 2, "mask": 4}
 
 
 def test_t5_sentinels_get_native_names(copy):

@@ -22,6 +22,7 @@ from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA, MISTRAL
 from model.hub.spec import config_from_spec, spec_from_config
+from model.moe import MixtureOfExperts
 from model.transformer import build_model
 from tests.model.hub.hub_models import AUTO, logits, randomize
 from tests.parts import part
@@ -40,6 +41,7 @@ def build(overrides, kind="byte", specials=("end", "pad", "start", "mask"), size
 
 
 NARROW = "model.layer_kinds.window.attention.sliding_window=5"
+EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
 EXPORTS = [
     ("model=modern", "bpe", "NanoChat"),
     ("model=modern model.head.logit_softcap=null", "byte", "NanoChat"),
@@ -94,6 +96,8 @@ EXPORTS = [
     ("model=bart ffn=relu attention=mha_nobias", "bpe", "Bart"),
     ("model=bart model.head.tie_weights=false", "bpe", "Bart"),
     ("model=vaswani model.position.layout=halves", "bpe", "Marian"),
+    (f"model=llama {EXPERTS}", "bpe", "Mixtral"),
+    (f"model=llama attention=mha_qknorm {EXPERTS} model.ffn.balance_loss=1", "byte", "Qwen3Moe"),
 ]
 
 
@@ -141,6 +145,9 @@ MISMATCHES = [
     ),
     ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
     ("model=gpt2 block=parallel_shared", 'block.kind is "parallel_shared"; only "pre"'),
+    ("model=llama ffn=moe", 'Mixtral.*model.ffn.expert.kind is "relu2"; only "swiglu" is'),
+    (f"model=llama {EXPERTS} model.ffn.top_k=1", "Mixtral.*num_experts_per_tok is 1; expected 2"),
+    (f"model=llama {EXPERTS} model.ffn.n_shared=1", "Mixtral.*n_shared is 1; only 0 is supported"),
     ("model=t5 model.encoder.d_model=64", "T5For.*model.encoder.d_model is 64; only 32"),
 ]
 
@@ -278,9 +285,13 @@ class MyAttention(MultiHeadAttention):
         return -super().forward(x, *args, **options)
 
 
+class MyExperts(MixtureOfExperts):
+    """Their weights, too."""
+
+
 OWN_PARTS = [
     (ATTENTIONS, MyAttention, {"attention": part("attention", "gqa", kind="own")}),
-    (FFNS, FFNS["moe"], {"ffn": part("ffn", "moe", kind="own")}),
+    (FFNS, MyExperts, {"ffn": part("ffn", "moe", kind="own")}),
 ]
 
 

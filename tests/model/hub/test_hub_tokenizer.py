@@ -2,9 +2,11 @@
 after."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import transformers as hf
 from tokenizers import (
     AddedToken,
@@ -22,6 +24,7 @@ from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
+from model.hub.tokenizer import NO_CLASS, PROBES
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, train_hf_bpe
 from tests.model.hub.hub_models import build_hf, edit_config, save
 from tests.model.hub.test_hub_export import build
@@ -53,6 +56,8 @@ TEXTS += [
     "<s>a</s> <unk>",
     "<|im_start|>user\nthe<|im_end|>\n<think> x",
 ]
+
+LLAMA = "llama, one key for two queries"
 
 
 def bpe(*special, **options):
@@ -278,6 +283,99 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     assert asked == [258, *b"|<|odd|>"]
     with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run needs 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
+
+
+def sentencepiece(**options):
+    """Of Llama 2, whose spaces a normalizer replaces."""
+    vocabulary = {token: i for i, token in enumerate(["<unk>", "<s>", "</s>", "\u2581", "a", "b"])}
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary | {"\u2581a": 6}, [("\u2581", "a")], unk_token="<unk>")
+    )
+    spaces = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    tokenizer.normalizer = normalizers.Sequence(spaces)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer, {"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>", **options}
+
+
+def long_words():
+    tokenizer, files = wordpiece()
+    tokenizer.model.max_input_chars_per_word = 2
+    return tokenizer, files["tokenizer_config.json"]
+
+
+def only_in_settings():
+    names = ["<|endoftext|>", "<think>"]
+    tokens = {290 + i: dict(content=name, special=i == 0) for i, name in enumerate(names)}
+    return bpe(names[0]), {"added_tokens_decoder": tokens, "eos_token": names[0]}
+
+
+def lower_case():
+    tokenizer = bpe("<|endoftext|>", normalizer=normalizers.Lowercase())
+    return tokenizer, {"eos_token": "<|endoftext|>", "tokenizer_class": "GPT2Tokenizer"}
+
+
+REBUILT = {
+    "llama": sentencepiece,
+    "llama, spaces": lambda: sentencepiece(add_prefix_space=False),
+    "bert": long_words,
+    "llama3": only_in_settings,
+    "gpt2": lower_case,
+}
+
+
+@pytest.mark.parametrize("kind", REBUILT)
+def test_ids_are_those_of_the_class_that_transformers_chooses(kind, tmp_path, monkeypatch):
+    """It replaces parts of tokenizer.json. Without transformers, the file is all there is."""
+    model = {"llama": LLAMA, "llama, spaces": LLAMA}.get(kind, kind)
+    folder = save(build_hf(model), tmp_path / "hf")
+    tokenizer, settings = REBUILT[kind]()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    import_run(folder, tmp_path / "run")
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    imported = load_run(tmp_path / "run").tokenizer
+    auto, back = (hf.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("hf", "back"))
+    for text in [*TEXTS, *PROBES]:
+        ids = imported.encode(text).tolist()
+        assert ids == text_ids(auto, text) == text_ids(back, text)
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    assert load_hf(folder)[1].text == tokenizer.to_str(pretty=True) != imported.text
+
+
+@pytest.mark.parametrize("cleans_up", [False, True])
+def test_spaces_are_cleaned_up_in_decoding(cleans_up, tmp_path):
+    """If tokenizer_config.json asks for it, and never by BPE. A stream waits until it is sure."""
+    words = [
+        "the",
+        "cat",
+        "do",
+        "n't",
+        ".",
+        "?",
+        ",",
+        "'",
+        "s",
+        "'ve",
+        "'s",
+        "n'",
+        "v",
+        "re",
+        "i",
+        "'m",
+        "!",
+    ]
+    backend = Tokenizer(models.Unigram([("\u2581" + word, -2.0) for word in words], unk_id=0))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    settings = json.dumps({"clean_up_tokenization_spaces": cleans_up, **NO_CLASS})
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    auto = hf.AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer = HubTokenizer(backend.to_str(), {"end": 0}, 20, {"tokenizer_config.json": settings})
+    ids = torch.randint(len(words), (400,), generator=torch.Generator().manual_seed(0)).tolist()
+    assert tokenizer.decode(ids) == auto.decode(ids)
+    stream = tokenizer.incremental_decoder()
+    assert "".join([*(stream([i]) for i in ids), stream([], final=True)]) == auto.decode(ids)
+    assert (" ." in auto.decode(ids)) != cleans_up
 
 
 ENDS_OF = [([292, 291], None), ([292], [292, 291]), (291, [292, 291])]
