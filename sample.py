@@ -58,17 +58,20 @@ class Sampler:
         self.specials = run.tokenizer.specials
         self.template = run.tokenizer.template  # ids before and after a text
         # an imported model may be forced to certain tokens, which count as new ones
-        names = [name for name in ("start", "forced_start") if name in self.specials]
-        self.target_start = [self.specials[name] for name in names]
+        self.target_start = []
+        for name in ("start", "forced_start"):
+            if name in self.specials:
+                self.target_start.append(self.specials[name])
         self.n_forced = sum(name.startswith("forced") for name in self.specials)
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
         objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
         on_pairs = objective.input_kind == "pairs"
         self.around = objective.prompt
-        is_imported = run.config.get("code") is None and run.step == 0
+        # an imported encoder whose head has no weights of its own
         head = run.config["model"]["head"]
-        self.is_headless = is_imported and head.get("mlm_transform") is None
+        is_new = run.config.get("code") is None and run.step == 0
+        self.is_headless = is_new and head.get("mlm_transform") is None
         self.continues = kind == "decoder" and not on_pairs
         if kind == "decoder":  # what a template has after a text would end it
             after = [self.specials["start"]] if on_pairs else []
@@ -106,14 +109,19 @@ class Sampler:
     def embed(self, texts: list[str]) -> None:
         """Print a vector for each text; a template alone is enough for one."""
         before, after = self.template
-        rows = [self.encode(text, 0).ids or [*before, *after] for text in texts]
+        rows = []
+        for text in texts:
+            ids = self.encode(text, 0).ids
+            rows.append(ids or [*before, *after])
         if not all(rows):
             raise ValueError("an empty text has no vector")
+
         for start in range(0, len(rows), MAX_BATCH):
             batch = slice(start, start + MAX_BATCH)
             vectors = embed(self.model, rows[batch], self.options.embed)
             for text, vector in zip(texts[batch], vectors, strict=True):
-                show(json.dumps({"text": text, "embedding": vector}) + "\n")
+                line = json.dumps({"text": text, "embedding": vector})
+                show(f"{line}\n")
 
     def encode(self, prompt: str, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
