@@ -27,9 +27,9 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
     path = folder / "config.json"
     hf_config = read_json(path)
     with naming(path):
-        name = hf_config.get("model_type")
+        name = str(hf_config.get("model_type"))
         if name not in FAMILIES:
-            lack, near = LACKING.get(str(name), ("", *get_close_matches(str(name), FAMILIES, 1, 0)))
+            lack, near = LACKING.get(name, ("", *get_close_matches(name, FAMILIES, 1, 0)))
             needs = f" it needs {lack};" if lack else ""
             raise HubError(
                 f"model_type {name} is not supported;{needs} the nearest that is: {near}"

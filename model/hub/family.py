@@ -114,6 +114,8 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
 
 def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     """The spec of a config.json. What matters and is not understood is refused by name."""
+    for name in ("rope_parameters", "rope_scaling"):
+        check_value(name, hf_config.get(name), dict | None)
     values: Spec = {}
     for name, key in family.keys.items():
         value = read_key(hf_config, name, key)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from configs.errors import HubError
-from configs.registry import Count
+from configs.registry import Count, Natural, check_value
 from model.hub.families.llama import LLAMA, LLAMA_KEYS, NAMES
 from model.hub.families.rope import KEYS, read_rope, rope_parameters, write_rope, yarn_mscale
 from model.hub.family import HFConfig, Key
@@ -74,7 +74,9 @@ def row_order(n_heads: int, n_fixed: int, n_rotary: int, interleaved: bool) -> T
 
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    n_dense = hf_config.get("first_k_dense_replace", 3)
+    n_dense = check_value(
+        "first_k_dense_replace", hf_config.get("first_k_dense_replace", 3), Natural
+    )
     if n_dense < spec["n_layers"]:
         raise HubError(f"first_k_dense_replace is {n_dense}; MoE layers are not supported")
     return read_rope(hf_config)

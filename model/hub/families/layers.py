@@ -41,11 +41,12 @@ def read_ropes(hf_config: HFConfig, types: list[str], thetas: Thetas) -> list[Sp
         raise HubError(f"rope_parameters has {min(unknown)}; expected {' and '.join(TYPES)}")
     ropes = {}
     for kind, (key, theta) in thetas.items():
-        rope = {"rope_theta": hf_config.get(key, theta)} | (by_type.get(kind) or {})
+        own = check_value(f"rope_parameters.{kind}", by_type.get(kind), dict | None)
+        rope = {"rope_theta": hf_config.get(key, theta)} | (own or {})
         if kind == FULL:
             rope |= hf_config.get("rope_scaling") or {}
-        own = {"rope_theta": None, "rope_scaling": None, "rope_parameters": rope}
-        ropes[kind] = read_rope(hf_config | own)
+        alone = {"rope_theta": None, "rope_scaling": None, "rope_parameters": rope}
+        ropes[kind] = read_rope(hf_config | alone)
     return [ropes[kind] for kind in types]
 
 

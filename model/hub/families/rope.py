@@ -3,7 +3,7 @@
 import math
 
 from configs.errors import HubError
-from configs.registry import build, flatten
+from configs.registry import NonNegative, Positive, build, check_value, flatten
 from model.hub.family import HFConfig
 from model.hub.spec import Spec
 from model.position import SCALINGS
@@ -49,10 +49,11 @@ def read_rope(
 ) -> Spec:
     """fraction: what a missing partial_rotary_factor means, in a class that rotates a part."""
     rope = rope_parameters(hf_config, default_theta)
-    kind = rope.pop("rope_type").replace("default", "none")
-    theta = rope.pop("rope_theta")
+    kind = check_value("rope_type", rope.pop("rope_type"), str).replace("default", "none")
+    theta = check_value("rope_theta", rope.pop("rope_theta"), Positive)
     rotated = rope.pop("partial_rotary_factor")
     rotated = (fraction or 1.0) if rotated is None else rotated
+    check_value("partial_rotary_factor", rotated, NonNegative)
     if fraction is None and rotated != 1.0:
         raise HubError(f"partial_rotary_factor is {rotated}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):

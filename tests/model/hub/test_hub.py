@@ -289,7 +289,7 @@ BAD_KEYS = [
     (
         LLAMA,
         dict(rope_parameters={"rope_theta": "a"}),
-        "config.json: could not convert string to float",
+        "config.json: rope_theta is 'a'; expected a number above 0",
     ),
     (
         LLAMA,
