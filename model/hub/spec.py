@@ -150,6 +150,8 @@ def config_from_spec(spec: Spec) -> ModelConfig:
     nodes["encoder"] = dict.fromkeys(("d_model", "n_layers", "n_heads")) | nodes["encoder"]
     nodes["layers"] = names or None
     nodes["layer_kinds"] = dict(zip(names, map(nested, changes), strict=True))
+    if [nodes["layer_kinds"][name] for name in names] != [*map(nested, changes)]:
+        raise HubError("layers of more than one size of window are not supported")
     return from_dict(ModelConfig, nodes, "model.")
 
 
