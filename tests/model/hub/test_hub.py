@@ -138,7 +138,7 @@ OTHERS = {
     float: lambda f: [f + 0.5, 2 * f],
     str: lambda text: WORDS,
     dict: lambda d: [d | {key: other} for key in d for other in others(d[key])],
-    type(None): lambda none: [True, 2],
+    type(None): lambda none: [True, False, 2],
 }
 
 
