@@ -137,8 +137,9 @@ class Sampler:
         """Complete each row. Yields its text as it grows."""
         options = self.options
         prompts = [row.ids for row in rows]
+        n_new = max(1, options.max_new_tokens - self.n_forced)
         inputs: dict[str, Any] = {
-            "max_new_tokens": options.max_new_tokens - self.n_forced,
+            "max_new_tokens": n_new,
             "stop": self.tokenizer.end_ids,
         }
         if self.model.kind == "encoder_decoder":

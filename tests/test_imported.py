@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import sample
 from configs.cli import run_command
 from model.checkpoint import load_run
+from model.hub import HubError
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import init_model
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
@@ -129,6 +130,23 @@ def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
     dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped
+
+
+def test_generation_settings_of_config_json_are_kept(imported, tmp_path):
+    """Where older folders have them. Forced tokens may be a list, and must exist."""
+    imported("bart")
+    (tmp_path / "hf/generation_config.json").unlink()
+    older = dict(num_beams=4, length_penalty=2.0, forced_eos_token_id=[END])
+    edit_config(tmp_path / "hf", **older)
+    import_run(tmp_path / "hf", tmp_path / "again")
+    assert load_run(tmp_path / "again").tokenizer.specials["forced_end"] == END
+    export_run(tmp_path / "again", "latest", tmp_path / "back", None)
+    assert not (tmp_path / "back/generation_config.json").exists()
+    written = json.loads((tmp_path / "back/config.json").read_text())
+    assert written | older == written
+    edit_config(tmp_path / "hf", forced_bos_token_id=9999)
+    with pytest.raises(HubError, match="forced_bos_token_id is 9999; the model has 300 tokens"):
+        import_run(tmp_path / "hf", tmp_path / "odd")
 
 
 def test_decoders_generate_as_in_transformers(imported, run):

@@ -29,17 +29,21 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
     with naming(path):
         name = str(hf_config.get("model_type"))
         if name not in FAMILIES:
-            lack, near = LACKING.get(name, ("", *get_close_matches(name, FAMILIES, 1, 0)))
-            needs = f" it needs {lack};" if lack else ""
-            raise HubError(
-                f"model_type {name} is not supported;{needs} the nearest that is: {near}"
-            )
+            raise HubError(f"model_type {name} is not supported; {explain_lack(name)}")
         check_value("vocab_size", hf_config.get("vocab_size"), Count)
         family = FAMILIES[name]
     if family.architecture.endswith(MASKED_LM) and not has_head(family, folder):
         family = headless(family)
     with naming(path):
         return family, spec_from_hf(family, hf_config), hf_config
+
+
+def explain_lack(name: str) -> str:
+    if name in LACKING:
+        lack, near = LACKING[name]
+        return f"it needs {lack}; the nearest that is: {near}"
+    near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
+    return f"did you mean one of: {near}"
 
 
 def has_head(family: Family, folder: Path) -> bool:

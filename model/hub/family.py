@@ -28,7 +28,17 @@ SIZES = {  # as most families name them
     "max_position_embeddings": Key("context_length"),
     "intermediate_size": Key("ffn.d_ff"),
 }
-# keys of config.json that no logit depends on
+# keys of config.json for the generation of transformers, where there is no generation_config.json
+GENERATION_KEYS = set(
+    """
+    task_specific_params prefix num_beams num_beam_groups max_length min_length length_penalty
+    no_repeat_ngram_size early_stopping do_sample temperature top_k top_p typical_p
+    repetition_penalty num_return_sequences bad_words_ids diversity_penalty suppress_tokens
+    begin_suppress_tokens exponential_decay_length_penalty remove_invalid_values
+    encoder_no_repeat_ngram_size
+    """.split()  # noqa: SIM905
+)
+# keys that no logit depends on
 IGNORED_KEYS = set(
     """
     architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path
@@ -36,15 +46,12 @@ IGNORED_KEYS = set(
     output_hidden_states output_past torchscript initializer_range initializer_factor init_std
     problem_type id2label label2id num_labels _num_labels bos_token_id eos_token_id pad_token_id
     sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
-    forced_bos_token_id forced_eos_token_id force_bos_token_to_be_generated task_specific_params
+    forced_bos_token_id forced_eos_token_id force_bos_token_to_be_generated
     finetuning_task attention_dropout activation_dropout attention_probs_dropout_prob attn_pdrop
     embd_pdrop classifier_dropout classif_dropout encoder_layerdrop decoder_layerdrop
     summary_activation summary_first_dropout summary_type summary_proj_to_labels summary_use_proj
-    gradient_checkpointing pretraining_tp chunk_size_feed_forward prefix num_beams num_beam_groups
-    max_length min_length length_penalty no_repeat_ngram_size early_stopping do_sample temperature
-    top_k top_p typical_p repetition_penalty num_return_sequences bad_words_ids diversity_penalty
-    suppress_tokens begin_suppress_tokens exponential_decay_length_penalty remove_invalid_values
-    encoder_no_repeat_ngram_size return_dict_in_generate output_scores tokenizer_class
+    gradient_checkpointing pretraining_tp chunk_size_feed_forward save_step full_attn_mod
+    interpolate_factor return_dict_in_generate output_scores tokenizer_class
     _attn_implementation_autoset _attn_implementation attn_implementation _flash_attn_2_enabled
     transformers.js_config unsloth_version unsloth_fixed
     """.split()  # noqa: SIM905
@@ -130,7 +137,7 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     spec |= family.read(hf_config, spec)
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
     ignored = set(family.ignored.split())
-    understood = {*IGNORED_KEYS, *ignored, *expected, *family.keys}
+    understood = {*IGNORED_KEYS, *GENERATION_KEYS, *ignored, *expected, *family.keys}
     understood |= {key.older for key in family.keys.values()}
     for name, value in hf_config.items():
         if name in expected and name not in ignored and value != expected[name]:

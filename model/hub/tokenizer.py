@@ -14,6 +14,7 @@ from data.tokenizers.tokenizer import (
     Tokenizer,
     load_hf_tokenizer,
 )
+from model.hub.family import GENERATION_KEYS
 from model.hub.files import naming
 
 # {special token: (names in config.json and tokenizer_config.json, other spellings)}
@@ -26,7 +27,7 @@ ROLES = {
 SENTINEL = re.compile(r"<(?:extra_id|\|sentinel)_(\d+)\|?>")  # T5's and this project's
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 SETTINGS = "tokenizer_config.json"
-CONFIG = "config.json"  # of which a run keeps the name of the class and the special tokens
+CONFIG = "config.json"  # of which a run keeps the class, the special tokens and how to generate
 GENERATION = "generation_config.json"
 FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 # what classes of tokenizers treat differently
@@ -63,20 +64,23 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
     if "tokenizer.json" not in files:
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
-    with naming(folder / "tokenizer.json"):
-        text = as_transformers(folder, files.pop("tokenizer.json"))
+    with naming(folder):
+        generation = read_file(files, GENERATION)
         names = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
-        specials = special_ids(
-            hf_config, read_file(files, GENERATION), names, load_hf_tokenizer(text)
-        )
-        kept = [key for key in hf_config if key == "model_type" or key.endswith("_token_id")]
-        files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
-        return HubTokenizer(text, specials, hf_config["vocab_size"], files)
+    known = {"model_type", *GENERATION_KEYS}
+    kept = [key for key in hf_config if key in known or key.endswith("_token_id")]
+    files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
+    with naming(folder / "tokenizer.json"):
+        vocab_size = hf_config["vocab_size"]
+        text = as_transformers(folder, files.pop("tokenizer.json"), vocab_size)
+        specials = special_ids(hf_config, generation, names, load_hf_tokenizer(text))
+        return HubTokenizer(text, specials, vocab_size, files)
 
 
-def as_transformers(folder: Path, text: str) -> str:
-    """tokenizer.json, or what AutoTokenizer makes of it, if ids differ: some of its classes replace
-    normalizers and the like. The former, too, if transformers is missing or cannot load it."""
+def as_transformers(folder: Path, text: str, vocab_size: int) -> str:
+    """tokenizer.json, or what AutoTokenizer makes of it, if ids or texts differ: some of its classes
+    replace normalizers and the like. The former, too, if transformers is missing or cannot load it,
+    or if the model has no rows for added tokens."""
     try:
         from transformers import AutoTokenizer, logging
 
@@ -85,12 +89,20 @@ def as_transformers(folder: Path, text: str) -> str:
         theirs = AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer.to_str()
         known, made = load_hf_tokenizer(text), load_hf_tokenizer(theirs)
         probes = [*PROBES, *probes_of(made)]
-        ids, their_ids = (
-            [encoding.ids for encoding in library.encode_batch(probes)] for library in (known, made)
-        )
+        is_same = outcomes(known, probes) == outcomes(made, probes)
+        fits = max(made.get_vocab().values()) < vocab_size
     except Exception:  # of many types
         return text
-    return text if ids == their_ids else theirs
+    return theirs if fits and not is_same else text
+
+
+def outcomes(library: Any, texts: list[str]) -> list[Any]:
+    """The ids of texts, with special tokens as text and as tokens, and the texts of these ids."""
+    rows = []
+    for as_text in (True, False):
+        library.encode_special_tokens = as_text
+        rows += [encoding.ids for encoding in library.encode_batch(texts)]
+    return [rows, library.decode_batch(rows)]
 
 
 def probes_of(library: Any) -> list[str]:
@@ -103,7 +115,8 @@ def probes_of(library: Any) -> list[str]:
 
 
 def read_file(files: dict[str, str], name: str) -> dict[str, Any]:
-    return dict(json.loads(files.get(name, "{}")))
+    with naming(name):
+        return {**json.loads(files.get(name, "{}"))}
 
 
 def special_ids(
@@ -141,7 +154,11 @@ def special_ids(
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
     for name, key in FORCED.items():
         forced = (generation or hf_config).get(key)
-        if isinstance(forced, int):
+        if isinstance(forced, list):
+            [forced, *_] = forced
+        if forced is not None and forced not in valid:
+            raise HubError(f"{key} is {forced}; the model has {len(valid)} tokens")
+        if forced is not None:
             specials[name] = forced
 
     for name, i in added.items():

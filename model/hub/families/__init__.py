@@ -40,10 +40,12 @@ FAMILIES = {family.model_type: family for family in ALL}
 LACKING = {
     "albert": ("one block that all layers share", "bert"),
     "deberta-v2": ("attention to relative positions by content", "bert"),
-    "gemma3": ("images; its text model is a gemma3_text", "gemma3_text"),
+    "gemma3": ("images", "gemma3_text, its text model"),
     "gpt_oss": ("experts with biases, and sinks that are no tokens", "qwen3_moe"),
     "longformer": ("windows with global tokens in both directions", "roberta"),
     "mamba": ("state-space layers", "llama"),
+    "olmoe": ("weights of experts that are not scaled to sum to 1", "qwen3_moe"),
+    "qwen2_moe": ("a gate for the expert that all tokens pass", "qwen3_moe"),
     "umt5": ("a relative position table in each layer", "mt5"),
     "xlnet": ("permutation language modeling", "bert"),
 }

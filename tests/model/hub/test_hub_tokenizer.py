@@ -306,6 +306,7 @@ def long_words():
 def only_in_settings():
     names = ["<|endoftext|>", "<think>"]
     tokens = {290 + i: dict(content=name, special=i == 0) for i, name in enumerate(names)}
+    tokens[292] = dict(content="<new>", special=True)
     return bpe(names[0]), {"added_tokens_decoder": tokens, "eos_token": names[0]}
 
 
@@ -335,9 +336,11 @@ def test_ids_are_those_of_the_class_that_transformers_chooses(kind, tmp_path, mo
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
     imported = load_run(tmp_path / "run").tokenizer
     auto, back = (hf.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("hf", "back"))
-    for text in [*TEXTS, *PROBES]:
+    for text in [*TEXTS, *PROBES, "a<new> b"]:
         ids = imported.encode(text).tolist()
         assert ids == text_ids(auto, text) == text_ids(back, text)
+        ids = encode_prompt(text, imported, 9999, False, imported.template, special=True)
+        assert ids == auto(text, add_special_tokens=False)["input_ids"]
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
     assert load_hf(folder)[1].text == tokenizer.to_str(pretty=True) != imported.text
 
@@ -408,7 +411,8 @@ def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
 
 
 def test_an_ordinary_token_is_no_mask(tmp_path):
-    folder = hf_folder("wordpiece", tmp_path / "hf")
+    plain = {"tokenizer_class": "PreTrainedTokenizerFast"}  # BertTokenizer would make it one
+    folder = hf_folder("wordpiece", tmp_path / "hf", plain)
     assert load_hf(folder)[1].specials["mask"] == 4
     whole = json.loads((folder / "tokenizer.json").read_text())
     whole["added_tokens"].pop()
