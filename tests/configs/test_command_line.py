@@ -69,7 +69,7 @@ def test_cfg_job_prints_the_settings_of_a_command_line(start):
 
 @pytest.mark.parametrize(
     ("words", "answer"),
-    [("model=g", ["model=gpt2"]), ("optimizer.l", ["optimizer.lr="])],
+    [("model=gp", ["model=gpt2"]), ("optimizer.l", ["optimizer.lr="])],
 )
 def test_completion_in_a_shell(start, monkeypatch, words, answer):
     monkeypatch.setenv("COMP_LINE", f"python train.py {words}")
