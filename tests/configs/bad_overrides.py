@@ -7,7 +7,10 @@ CONFIG = [
     ("attn=gqa", r"unknown setting attn \(did you mean attention\?\)"),
     ("model.attention.windw=3", r"windw \(did you mean model.attention.sliding_window\?\)"),
     ("attention.sliding_window=3", r"\(did you mean model.attention.sliding_window\?\)"),
-    ("model.attention.queries_per_kv=2", "is a setting of attention=gqa or attention=gqa_qknorm or .*, which is not"),
+    (
+        "model.attention.queries_per_kv=2",
+        "is a setting of attention=gqa or attention=gqa_qknorm or .*, which is not",
+    ),
     ("size.n_layers=3", r"\(did you mean model.n_layers\?\)"),
     ("data.xyz=x", "unknown setting data.xyz; --cfg job prints all"),
     ("data.id=a/b", "data.id is a setting of data=fineweb_edu or data=hub"),
