@@ -26,15 +26,6 @@ Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-# of a Hugging Face folder: its tokenizer, and what export writes back
-HF_FILES = (
-    "tokenizer.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
 # from which clean_up_tokenization_spaces strips spaces, and ends of a text that may become one
 UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 MAYBE_UNCLEAN = re.compile(" (|'|n|n'|'v|'r)$")

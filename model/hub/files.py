@@ -10,10 +10,18 @@ from safetensors import safe_open
 
 from configs.cli import expand_user
 from configs.errors import HubError
-from data.tokenizers.tokenizer import HF_FILES
 from model.checkpoint import read_json
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# a tokenizer, and what export writes back beside it
+HF_FILES = (
+    "tokenizer.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
 # not the other formats and copies that a model on the hub may have, too
 PATTERNS = ["config.json", *HF_FILES, "model.safetensors*", "model-*.safetensors"]
 

@@ -1,7 +1,7 @@
 """Tensors: those of a model, from the files of a folder and back, one for one."""
 
 import re
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ class TensorRule(NamedTuple):
 
 # by the name in transformers, where * stands for any layer, and a module for its weight and bias
 Table = dict[str, TensorRule]
+QKV = ("attention.query", "attention.key", "attention.value")
 Change = Callable[[Tensor], Tensor]
 
 
@@ -51,6 +52,15 @@ def scaled(name: str, factor: float) -> TensorRule:
 def skip_rows(n: int, name: str) -> TensorRule:
     """The first n rows of the file are never used."""
     return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
+
+
+def packed(names: Sequence[str], sizes: list[int] | None = None) -> TensorRule:
+    """Matrices of a block that are one in the file; without sizes, all are alike."""
+
+    def unpack(weight: Tensor) -> list[Tensor]:
+        return list(weight.split(sizes) if sizes else weight.chunk(len(names)))
+
+    return TensorRule(tuple(f"stack.blocks.*.{name}" for name in names), unpack, torch.cat)
 
 
 def row(i: int, name: str) -> TensorRule:

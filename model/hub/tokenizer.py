@@ -8,14 +8,13 @@ from typing import Any
 from configs.errors import HubError
 from data.tokenizers.huggingface import to_hf
 from data.tokenizers.tokenizer import (
-    HF_FILES,
     NO_TEMPLATE,
     HubTokenizer,
     Tokenizer,
     load_hf_tokenizer,
 )
 from model.hub.family import GENERATION_KEYS
-from model.hub.files import naming
+from model.hub.files import HF_FILES, naming
 
 # {special token: (names in config.json and tokenizer_config.json, other spellings)}
 ROLES = {

@@ -6,7 +6,7 @@ from configs.registry import Count
 from model.hub.families import bloom
 from model.hub.families.bloom import BLOOM, END_KEYS
 from model.hub.families.gpt_neox import DECODER
-from model.hub.families.llama import read as read_groups
+from model.hub.families.llama import read as read_llama
 from model.hub.families.rope import KEYS, write_rope
 from model.hub.family import HFConfig, Key, read_key
 from model.hub.spec import ACTIVATIONS, Spec
@@ -24,7 +24,7 @@ def read(hf_config: HFConfig, spec: Spec) -> Spec:
     return {
         "block.kind": read_key(hf_config, NORMS, Key("block.kind", blocks, None)),
         "ffn.d_ff": spec["ffn.d_ff"] or 4 * spec["d_model"],
-        **read_groups(hf_config | {"num_key_value_heads": n_kv_heads}, spec),
+        **read_llama(hf_config | {"num_key_value_heads": n_kv_heads}, spec),
     }
 
 

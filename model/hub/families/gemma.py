@@ -4,16 +4,14 @@ from functools import partial
 
 from configs.registry import Count
 from model.hub.families.llama import BIAS, LLAMA, LLAMA_KEYS, NAMES, read, write
-from model.hub.family import HFConfig, Key
-from model.hub.spec import Spec
+from model.hub.family import Key
 from model.hub.tensors import Table, columns, elementwise
 
 # the first files say "gelu", but mean its approximation, as hidden_activation in later ones says
 TANH = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh", None: "geglu_tanh"}
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    table = columns(NAMES)
+def norms_less_one(table: Table) -> Table:
     for hf_name, rule in table.items():
         if "norm" in hf_name:
             table[hf_name] = elementwise(
@@ -37,5 +35,5 @@ GEMMA = LLAMA._replace(
     required={"use_bidirectional_attention": None},
     read=partial(read, n_kv_heads=16),
     write=write,
-    tensors=tensors,
+    tensors=lambda spec, hf_config: norms_less_one(columns(NAMES)),
 )

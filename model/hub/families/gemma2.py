@@ -2,6 +2,7 @@
 embeddings; Gemma 3 has a rope for layers with a window, and another."""
 
 from configs.registry import Count, Positive, check_value
+from model.hub.families.gemma import norms_less_one
 from model.hub.families.layers import (
     FULL,
     WINDOW,
@@ -14,7 +15,7 @@ from model.hub.families.layers import (
 from model.hub.families.llama import BIAS, GATED, LLAMA, NAMES, read, read_groups, write_llama
 from model.hub.family import SIZES, HFConfig, Key
 from model.hub.spec import Spec, merge_layers
-from model.hub.tensors import Table, columns, elementwise
+from model.hub.tensors import columns
 
 IGNORED = "hidden_act sliding_window_size cache_implementation"
 OWN_NAMES = """
@@ -22,16 +23,6 @@ model.layers.*.post_attention_layernorm       stack.blocks.*.attention_added_nor
 model.layers.*.pre_feedforward_layernorm      stack.blocks.*.ffn_norm
 model.layers.*.post_feedforward_layernorm     stack.blocks.*.ffn_added_norm
 """
-
-
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    table = columns(NAMES) | columns(OWN_NAMES)
-    for name, rule in table.items():
-        if "norm" in name:
-            table[name] = elementwise(
-                rule.names[0], lambda weight: weight + 1, lambda gain: gain - 1
-            )
-    return table
 
 
 def read_scale(hf_config: HFConfig, spec: Spec) -> Spec:
@@ -46,10 +37,10 @@ def write_scale(spec: Spec) -> HFConfig:
 
 
 def read_gemma2(hf_config: HFConfig, spec: Spec) -> Spec:
-    hf_config = {"num_key_value_heads": 4, "sliding_window": 4096} | hf_config
+    hf_config = {"sliding_window": 4096} | hf_config
     types = read_types(hf_config, spec, lambda layer: layer % 2 == 0)
     windows = merge_layers(read_windows(hf_config, types))
-    return windows | read(hf_config, spec) | read_scale(hf_config, spec)
+    return windows | read(hf_config, spec, n_kv_heads=4) | read_scale(hf_config, spec)
 
 
 def write_gemma2(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -76,19 +67,19 @@ GEMMA2 = LLAMA._replace(
     ignored=f"{LLAMA.ignored} layer_types sliding_window query_pre_attn_scalar {IGNORED}",
     read=read_gemma2,
     write=write_gemma2,
-    tensors=tensors,
+    tensors=lambda spec, hf_config: norms_less_one(columns(NAMES) | columns(OWN_NAMES)),
 )
 THETAS = {FULL: ("rope_theta", 1e6), WINDOW: ("rope_local_base_freq", 1e4)}
 
 
 def read_gemma3(hf_config: HFConfig, spec: Spec) -> Spec:
     """A rope_scaling is that of the layers without a window."""
-    hf_config = {"num_key_value_heads": 4, "sliding_window": 4096} | hf_config
+    hf_config = {"sliding_window": 4096} | hf_config
     every = check_value("sliding_window_pattern", hf_config.get("sliding_window_pattern", 6), Count)
     types = read_types(hf_config, spec, lambda layer: (layer + 1) % every)
     ropes = read_ropes(hf_config, types, THETAS)
     layers = merge_layers(list(map(dict.__or__, read_windows(hf_config, types), ropes)))
-    return layers | read_groups(hf_config, spec) | read_scale(hf_config, spec)
+    return layers | read_groups(hf_config, spec, default=4) | read_scale(hf_config, spec)
 
 
 def write_gemma3(spec: Spec, ids: HFConfig) -> HFConfig:

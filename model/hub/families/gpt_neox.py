@@ -8,7 +8,7 @@ from configs.registry import BelowOne, Positive
 from model.hub.families.rope import read_rope, write_rope
 from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import Table, TensorRule, columns
+from model.hub.tensors import QKV, Table, TensorRule, columns
 
 NAMES = """
 gpt_neox.embed_in                               embedding.table
@@ -36,8 +36,7 @@ def packed_heads(spec: Spec) -> TensorRule:
         groups = [part.unflatten(0, (n_groups, n, -1)) for part, n in heads]
         return torch.cat(groups, 1).flatten(0, 2)
 
-    names = [f"stack.blocks.*.attention.{part}" for part in ("query", "key", "value")]
-    return TensorRule(tuple(names), unpack, pack)
+    return TensorRule(tuple(f"stack.blocks.*.{name}" for name in QKV), unpack, pack)
 
 
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:

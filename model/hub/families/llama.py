@@ -55,13 +55,6 @@ def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
     return write(spec, ids)
 
 
-def layer_types(spec: Spec) -> HFConfig:
-    """All layers are of one type."""
-    window = spec.get("attention.sliding_window")
-    name = "full_attention" if window is None else "sliding_attention"
-    return {"layer_types": [name] * spec["n_layers"]}
-
-
 NAMES = """
 model.embed_tokens                            embedding.table
 model.norm                                    stack.final_norm
@@ -92,7 +85,7 @@ LLAMA = Family(
         "max_position_embeddings": Key("context_length", default=2048),
     },
     ignored=f"num_key_value_heads max_sequence_length {KEYS}",
-    implied=layer_types,
+    implied=lambda spec: {"layer_types": write_windows(spec)[0]},
     read=read,
     write=write_llama,
     tensors=lambda spec, hf_config: columns(NAMES),

@@ -16,7 +16,7 @@ from model.hub.families.layers import (
 from model.hub.families.llama import BIAS, GATED
 from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
-from model.hub.tensors import Table, TensorRule, columns, elementwise
+from model.hub.tensors import QKV, Table, columns, elementwise, packed
 
 NAMES = """
 model.embeddings.tok_embeddings      embedding.table
@@ -39,17 +39,10 @@ IGNORED = """
 THETAS = {FULL: ("global_rope_theta", 160_000.0), WINDOW: ("local_rope_theta", 10_000.0)}
 
 
-def packed(*names: str) -> TensorRule:
-    names = tuple(f"stack.blocks.*.{name}" for name in names)
-    return TensorRule(names, lambda weight: list(weight.chunk(len(names))), torch.cat)
-
-
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:
     table = columns(NAMES)
-    table["model.layers.*.attn.Wqkv"] = packed(
-        "attention.query", "attention.key", "attention.value"
-    )
-    table["model.layers.*.mlp.Wi"] = packed("ffn.gate", "ffn.up")
+    table["model.layers.*.attn.Wqkv"] = packed(QKV)
+    table["model.layers.*.mlp.Wi"] = packed(("ffn.gate", "ffn.up"))
     if not hf_config.get("classifier_bias"):  # which the head has here
         bias = elementwise("head.transform.dense.bias", torch.zeros_like, torch.zeros_like)
         table["head.dense.bias"] = bias

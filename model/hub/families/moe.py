@@ -43,9 +43,7 @@ def read_mixtral(hf_config: HFConfig, spec: Spec) -> Spec:
     if spec["ffn.top_k"] == 1:
         reason = "here the weight of a single expert is its probability, and not 1"
         raise HubError(f"num_experts_per_tok is 1; expected 2 or more: {reason}")
-    rope = hf_config.get("rope_parameters") or {}
-    defaults = {"num_key_value_heads": 8, "rope_theta": rope.get("rope_theta", 1e6)}
-    return read(defaults | hf_config, spec)
+    return read(hf_config, spec, n_kv_heads=8, default_theta=1e6)
 
 
 MIXTRAL = LLAMA._replace(
@@ -81,7 +79,7 @@ def read_qwen3_moe(hf_config: HFConfig, spec: Spec) -> Spec:
     return {
         "ffn.n_experts": check_value("num_experts", n_experts, Count),
         "attention.sliding_window": hf_config.get("sliding_window", 4096) if has_window else None,
-        **read({"num_key_value_heads": 4} | hf_config, spec),
+        **read(hf_config, spec, n_kv_heads=4),
     }
 
 

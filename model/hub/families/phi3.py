@@ -3,35 +3,25 @@ of each head."""
 
 import json
 
-import torch
-
 from configs.errors import HubError
 from configs.registry import Count, Positive
 from model.hub.families.llama import HEAD_DIM, LLAMA, LLAMA_KEYS, NAMES, read, write_partial
 from model.hub.families.rope import rope_parameters
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
-from model.hub.tensors import Table, TensorRule, columns
+from model.hub.tensors import QKV, Table, columns, packed
 
 
 def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    block, layer = "stack.blocks.*", "model.layers.*"
+    layer = "model.layers.*"
     query = spec["n_heads"] * spec["attention.head_dim"]
     key = query // spec["attention.queries_per_kv"]
     table = columns(NAMES)
     for part in ("self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate", "mlp.up"):
         del table[f"{layer}.{part}_proj"]
     return table | {
-        f"{layer}.self_attn.qkv_proj": TensorRule(
-            tuple(f"{block}.attention.{part}" for part in ("query", "key", "value")),
-            lambda weight: list(weight.split([query, key, key])),
-            torch.cat,
-        ),
-        f"{layer}.mlp.gate_up_proj": TensorRule(
-            (f"{block}.ffn.gate", f"{block}.ffn.up"),
-            lambda weight: list(weight.chunk(2)),
-            torch.cat,
-        ),
+        f"{layer}.self_attn.qkv_proj": packed(QKV, [query, key, key]),
+        f"{layer}.mlp.gate_up_proj": packed(("ffn.gate", "ffn.up")),
     }
 
 

@@ -2,7 +2,7 @@
 
 from configs.errors import HubError
 from configs.registry import Count, check_value
-from model.hub.families.layers import FULL, split_layers
+from model.hub.families.layers import split_layers
 from model.hub.families.llama import LLAMA, read_groups, write
 from model.hub.families.rope import read_rope
 from model.hub.family import HFConfig, Key
@@ -22,7 +22,7 @@ def read_smollm3(hf_config: HFConfig, spec: Spec) -> Spec:
 
     rope = {"position.kind": "rope", **read_rope(hf_config, default_theta=2e6)}
     layers = [rope if flag else {"position.kind": "none"} for flag in flags[:n_layers]]
-    return merge_layers(layers) | read_groups({"num_key_value_heads": 4} | hf_config, spec)
+    return merge_layers(layers) | read_groups(hf_config, spec, default=4)
 
 
 def write_smollm3(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -35,7 +35,6 @@ SMOLLM3 = LLAMA._replace(
     architecture="SmolLM3ForCausalLM",
     keys=LLAMA.keys | {"tie_word_embeddings": Key("head.tie_weights", bool, True)},
     required={"use_sliding_window": False},
-    implied=lambda spec: {"layer_types": [FULL] * spec["n_layers"]},
     ignored=f"{LLAMA.ignored} {IGNORED}",
     read=read_smollm3,
     write=write_smollm3,
