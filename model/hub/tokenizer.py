@@ -29,25 +29,6 @@ SETTINGS = "tokenizer_config.json"
 CONFIG = "config.json"  # of which a run keeps the class, the special tokens and how to generate
 GENERATION = "generation_config.json"
 FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
-# what classes of tokenizers treat differently
-PROBES = [
-    "",
-    " ",
-    "a",
-    " A  b   c ",
-    "\t d\n\n\ne\r\nf\n",
-    "\u00a0g\u200bh\ufeffi\x00j\x7f",
-    "I'LL don't we've 'S `t'",
-    "1 12 123 12345,678.9",
-    "a-b_c://d.e/?f=g&h#i [j] {k}\\",
-    "e\u0301 \u00e9 \u00c9 \u0130 \u00df",
-    "\ufb01 \u212b \uff21\uff42\u3000\u2026 \u00bd \u2460",
-    "\u732b\u306f\uac00 \u0627\u0644 \u0915\u094d",
-    "\U0001f642 \U0001f469\u200d\U0001f4bb",
-    "<s>a</s> <unk> [MASK]b <mask>",
-    "\u2581a\u2581 \u0120b\u010a <0x0A>",
-    *("x" * n for n in (17, 51, 101, 201, 1001)),
-]
 NO_CLASS = {  # adds nothing to a text
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_bos_token": False,
@@ -77,40 +58,18 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
 
 
 def as_transformers(folder: Path, text: str, vocab_size: int) -> str:
-    """tokenizer.json, or what AutoTokenizer makes of it, if ids or texts differ: some of its classes
-    replace normalizers and the like. The former, too, if transformers is missing or cannot load it,
-    or if the model has no rows for added tokens."""
+    """tokenizer.json as AutoTokenizer has it, some of whose classes replace normalizers and the like.
+    As it is, if transformers is missing or cannot load it, or adds tokens that the model lacks."""
     try:
         from transformers import AutoTokenizer, logging
 
         logging.set_verbosity_error()
         options = {"local_files_only": True, "trust_remote_code": False}
-        theirs = AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer.to_str()
-        known, made = load_hf_tokenizer(text), load_hf_tokenizer(theirs)
-        probes = [*PROBES, *probes_of(made)]
-        is_same = outcomes(known, probes) == outcomes(made, probes)
-        fits = max(made.get_vocab().values()) < vocab_size
+        theirs = AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
+        fits = max(theirs.get_vocab().values()) < vocab_size
     except Exception:  # of many types
         return text
-    return theirs if fits and not is_same else text
-
-
-def outcomes(library: Any, texts: list[str]) -> list[Any]:
-    """The ids of texts, with special tokens as text and as tokens, and the texts of these ids."""
-    rows = []
-    for as_text in (True, False):
-        library.encode_special_tokens = as_text
-        rows += [encoding.ids for encoding in library.encode_batch(texts)]
-    return [rows, library.decode_batch(rows)]
-
-
-def probes_of(library: Any) -> list[str]:
-    """Its added tokens, and words of the others."""
-    added = [token.content for token in library.get_added_tokens_decoder().values()]
-    n_ids = library.get_vocab_size()
-    ids = range(0, n_ids, 1 + n_ids // 5000)
-    words = " ".join(library.decode_batch([[i] for i in ids]))
-    return [*added, words, words.upper()]
+    return theirs.to_str() if fits else text
 
 
 def read_file(files: dict[str, str], name: str) -> dict[str, Any]:

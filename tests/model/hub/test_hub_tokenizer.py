@@ -24,7 +24,7 @@ from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
-from model.hub.tokenizer import NO_CLASS, PROBES
+from model.hub.tokenizer import NO_CLASS
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, train_hf_bpe
 from tests.model.hub.hub_models import build_hf, edit_config, save
 from tests.model.hub.test_hub_export import build
@@ -315,6 +315,25 @@ def lower_case():
     return tokenizer, {"eos_token": "<|endoftext|>", "tokenizer_class": "GPT2Tokenizer"}
 
 
+# what classes of tokenizers treat differently
+PROBES = [
+    "",
+    " ",
+    "a",
+    " A  b   c ",
+    "\t d\n\n\ne\r\nf\n",
+    "\u00a0g\u200bh\ufeffi\x00j\x7f",
+    "I'LL don't we've 'S `t'",
+    "1 12 123 12345,678.9",
+    "a-b_c://d.e/?f=g&h#i [j] {k}\\",
+    "e\u0301 \u00e9 \u00c9 \u0130 \u00df",
+    "\ufb01 \u212b \uff21\uff42\u3000\u2026 \u00bd \u2460",
+    "\u732b\u306f\uac00 \u0627\u0644 \u0915\u094d",
+    "\U0001f642 \U0001f469\u200d\U0001f4bb",
+    "<s>a</s> <unk> [MASK]b <mask>",
+    "\u2581a\u2581 \u0120b\u010a <0x0A>",
+    *("x" * n for n in (17, 51, 101, 201, 1001)),
+]
 REBUILT = {
     "llama": sentencepiece,
     "llama, spaces": lambda: sentencepiece(add_prefix_space=False),
