@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from configs.errors import HubError
 from configs.registry import BelowOne, Count, NonNegative, Positive, check_value
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
-from model.hub.tensors import Change, Table
+from model.hub.tensors import Table
 
 HFConfig = dict[str, Any]  # config.json
 
@@ -85,7 +85,6 @@ class Family(NamedTuple):
     prefix: str = ""  # of all tensors but the head's; a file of the model without head lacks it
     aliases: Mapping[str, str] = {}  # tensors that a file may hold a second time
     fallback: Mapping[str, str | None] = {}  # to read for a missing tensor; None: zeros
-    fixed: Mapping[str, Change] = {}  # tensors that a file may hold, though they follow from others
     optional: str = ""  # a pattern of tensors that no logit depends on
 
 

@@ -116,7 +116,7 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
                 raise HubError(f"{name} and {of} differ, but config.json ties them")
     refuse_classifier(family, stored.keys(), resolved.keys() | family.aliases.keys())
     missing = resolved.keys() - stored.keys() - family.fallback.keys()
-    unknown = stored.keys() - resolved.keys() - family.aliases.keys() - family.fixed.keys()
+    unknown = stored.keys() - resolved.keys() - family.aliases.keys()
     unknown = {
         name for name in unknown if not re.fullmatch(f"{family.optional}|({CLASSIFIERS}).*", name)
     }
@@ -125,11 +125,6 @@ def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors
     if unknown:
         what = f"{min(unknown)} is unknown to a {family.model_type} model"
         raise HubError(f"{what}, {len(unknown)} tensors in all")
-
-    for name in family.fixed.keys() & stored.keys():
-        values = stored[name]().float()
-        if not torch.allclose(family.fixed[name](values), values, atol=2e-3):  # half precision
-            raise HubError(f"{name} has other values than a {family.model_type} model computes")
 
     pieces: dict[str, list[Tensor]] = {}
     for name, (rule, model_names) in resolved.items():

@@ -2,13 +2,11 @@
 pre-norm; Pegasus and Marian have sinusoidal positions, and no norm of the embeddings."""
 
 import torch
-from torch import Tensor
 
 from configs.registry import BelowOne
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
 from model.hub.tensors import Table, columns, elementwise, skip_rows
-from model.position import Sinusoidal
 
 SIDES = ("encoder", "decoder")
 FLAGS = """
@@ -86,12 +84,6 @@ MBART = BART._replace(
 )
 
 
-def sinusoids(stored: Tensor) -> Tensor:
-    rows, width = stored.shape
-    zeros = torch.zeros(rows, width)
-    return Sinusoidal(width, layout="halves").embed(zeros, torch.arange(rows))
-
-
 SINUSOIDAL = {
     "position.kind": "sinusoidal",
     "position.base": 10000.0,
@@ -104,7 +96,7 @@ PEGASUS = MBART._replace(
     spec=MBART.spec | SINUSOIDAL,
     required=REQUIRED | PRE_NORM | WAVES,
     ignored="extra_pos_embeddings",
-    fixed={f"model.{side}.embed_positions.weight": sinusoids for side in SIDES},
+    optional=r"model\.(en|de)coder\.embed_positions\.weight",  # it is computed
 )
 MARIAN = PEGASUS._replace(
     model_type="marian",
