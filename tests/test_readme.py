@@ -133,6 +133,7 @@ def test_import_and_export(home, monkeypatch):
             assert Path(args[args.index("--to") + 1]).exists()
 
 
+@pytest.mark.faults  # it takes long
 def test_an_attention_of_your_own(tmp_path):
     """The files of the page, outside the checkout: the tests by kind find it, and model.shapes shows it."""
     write_parts(tmp_path)

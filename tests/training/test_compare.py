@@ -52,6 +52,7 @@ def test_a_sweep_of_which_one_run_fails(start):
     assert code == 0 and "resuming from step 2\n" in output
 
 
+@pytest.mark.faults  # it takes long
 def test_runs_at_the_same_time(tmp_path):
     """With the launcher of joblib, by the real command."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
