@@ -13,7 +13,7 @@ from configs.cli import expand_user
 from configs.parts import own_code
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
-from data.tokenizers.tokenizer import Tokenizer
+from data.tokenizers.tokenizer import Tokenizer, load_hf_tokenizer
 from model.checkpoint import (
     assign_weights,
     check_code,
@@ -30,6 +30,7 @@ from model.hub.tensors import read_tensors, resolve
 from model.hub.tokenizer import (
     CONFIG,
     GENERATION,
+    as_transformers,
     drop_template,
     read_file,
     read_tokenizer,
@@ -95,7 +96,21 @@ def export(
         difference = (expected - read_logits(draft, match.family, inputs, model.head)).abs().max()
         if not difference <= LOGIT_TOLERANCE * expected.abs().max():
             raise HubError(f"the folder's logits differ by {difference:.1e}; nothing was kept")
+        refuse_other_ids(draft, tokenizer, texts.tolist())
     return match.family
+
+
+def refuse_other_ids(folder: Path, tokenizer: Tokenizer, ids: list[int]) -> None:
+    """AutoTokenizer replaces the tokenizers of some classes, whatever the folder has."""
+    theirs = as_transformers(folder)
+    text = tokenizer.decode(ids)
+    if theirs is None:
+        return
+    encoding = load_hf_tokenizer(theirs).encode(text, add_special_tokens=False)
+    if encoding.ids != tokenizer.encode(text).tolist():
+        raise HubError(
+            "AutoTokenizer has another tokenizer for this class; choose another --family"
+        )
 
 
 def read_logits(folder: Path, family: Family, inputs: Tensor, head: nn.Module) -> Tensor:

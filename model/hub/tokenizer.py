@@ -52,24 +52,27 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
     files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
     with naming(folder / "tokenizer.json"):
         vocab_size = hf_config["vocab_size"]
-        text = as_transformers(folder, files.pop("tokenizer.json"), vocab_size)
+        text = files.pop("tokenizer.json")
+        theirs = as_transformers(folder) or text
+        if (
+            max(load_hf_tokenizer(theirs).get_vocab().values(), default=0) < vocab_size
+        ):  # it may add tokens
+            text = theirs
         specials = special_ids(hf_config, generation, names, load_hf_tokenizer(text))
         return HubTokenizer(text, specials, vocab_size, files)
 
 
-def as_transformers(folder: Path, text: str, vocab_size: int) -> str:
-    """tokenizer.json as AutoTokenizer has it, some of whose classes replace normalizers and the like.
-    As it is, if transformers is missing or cannot load it, or adds tokens that the model lacks."""
+def as_transformers(folder: Path) -> str | None:
+    """tokenizer.json as AutoTokenizer has it, some of whose classes replace normalizers and the like;
+    None if transformers is missing or cannot load it."""
     try:
         from transformers import AutoTokenizer, logging
 
         logging.set_verbosity_error()
         options = {"local_files_only": True, "trust_remote_code": False}
-        theirs = AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
-        fits = max(theirs.get_vocab().values()) < vocab_size
+        return AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer.to_str()
     except Exception:  # of many types
-        return text
-    return theirs.to_str() if fits else text
+        return None
 
 
 def read_file(files: dict[str, str], name: str) -> dict[str, Any]:

@@ -122,6 +122,13 @@ def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
     assert load_hf(tmp_path / "out")[1].specials == tokenizer.specials
 
 
+def test_a_class_that_replaces_the_tokenizer_is_refused(tmp_path):
+    built = build("model=qwen2", "bpe", ("end", "start", "pad"))
+    with pytest.raises(HubError, match="AutoTokenizer has another tokenizer"):
+        export(*built, tmp_path / "out", "qwen2")
+    assert not list(tmp_path.iterdir())
+
+
 MISMATCHES = [
     (
         "model=deepseek position=alibi",
