@@ -47,7 +47,7 @@ def main(args: list[str] | None = None) -> None:
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
-            if name != "source_visible":
+            if name in ("source", "tokens", "targets"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
                 print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
 

@@ -35,6 +35,7 @@ def build_data(config: Config) -> tuple[Source, Objective]:
         "context_length": model.context_length,
         "architecture": architecture,
         "prefix_lm": model.prefix_lm,
+        "document_mask": source.document_mask,
     }
     objective = build("objective", OBJECTIVES, config.objective, shared)
     fits_model = architecture in objective.architectures
@@ -46,6 +47,9 @@ def build_data(config: Config) -> tuple[Source, Objective]:
             f"is of the kind {architecture}; for text, objective=auto suits every model"
         )
 
+    if source.document_mask and not hasattr(objective, "document_mask"):
+        chosen = f"this is objective={config.objective['kind']}"
+        raise ValueError(f"data.document_mask=true is for objective=next_token; {chosen}")
     return source, objective
 
 

@@ -82,11 +82,16 @@ class NextToken(Objective):
     lookahead = 1
     bits_per_byte = True
 
-    def __init__(self, context_length: int) -> None:
+    def __init__(self, context_length: int, document_mask: bool = False) -> None:
         self.seq_len = context_length
+        self.document_mask = document_mask
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
-        return make_batch(tokens=rows[:, :-1], targets=rows[:, 1:])
+        inputs = {"tokens": rows[:, :-1]}
+        if self.document_mask:  # an end token begins the document that follows it
+            is_first = inputs["tokens"] == tokenizer.specials["end"]
+            inputs["documents"] = is_first.cumsum(1)
+        return make_batch(rows[:, 1:], **inputs)
 
 
 class Masked(Objective):

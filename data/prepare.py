@@ -105,6 +105,7 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     version = source.version()
     kinds = [type(source).__name__, type(trainer).__name__]
     settings = asdict(source) | {"cache": None}  # which may be moved
+    del settings["document_mask"]  # of batches
     options = json.dumps([kinds, settings, vars(trainer), specials])
     code = code_of(source) + code_of(trainer)
     key = hashlib.sha256(json.dumps([FORMAT, version, options + code]).encode()).hexdigest()

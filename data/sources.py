@@ -7,7 +7,7 @@ import textwrap
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import starmap, zip_longest
 from pathlib import Path
@@ -45,6 +45,7 @@ class Source:
     input_kind = "text"
     cache: str
     val_fraction: Ratio
+    document_mask: bool = field(default=False, kw_only=True)
 
     def files(self) -> list[Path]:
         return []

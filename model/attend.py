@@ -43,6 +43,7 @@ def make_mask(
     sinks: int | None = None,
     prefix: Tensor | None = None,
     visible: Tensor | None = None,
+    documents: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Mask:
     """The mask of self-attention. It compares positions, (1|B, T) and (1|B, S), not indices, so
@@ -51,9 +52,10 @@ def make_mask(
     sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
     each side. sinks: so many of the first tokens stay visible behind the window
     (arxiv.org/abs/2309.17453). prefix: (B,), so many of the first tokens see each other in both
-    directions. visible: (B, S), false where a key is padding.
+    directions. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a
+    query sees only keys of its own number.
     """
-    if sliding_window is None and visible is None and prefix is None:
+    if sliding_window is None and visible is None and prefix is None and documents is None:
         if not causal:
             return Mask(bias)
         if bias is None and q_pos.shape == k_pos.shape:
@@ -74,6 +76,10 @@ def make_mask(
         if sinks is not None:
             near_B1TS = near_B1TS | (k_pos < sinks)[:, None, None, :]
         allowed_B1TS = allowed_B1TS & near_B1TS
+
+    if documents is not None:
+        same_B1TS = documents[:, None, :, None] == documents[:, None, None, :]
+        allowed_B1TS = allowed_B1TS & same_B1TS
 
     if visible is not None:
         # padding sees itself, so that no row of weights is empty

@@ -105,18 +105,20 @@ class Stack(nn.Module):
         *,
         visible: Tensor | None = None,
         prefix: Tensor | None = None,
+        documents: Tensor | None = None,
         memory: Tensor | None = None,
         memory_visible: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
         """visible: (B, S), false at padding, with a column for each cached token; once given, it
-        must be given at every later step. prefix: (B,), see make_mask. memory_visible: as visible,
-        for the memory."""
+        must be given at every later step. prefix: (B,), see make_mask. documents: (B, T), the
+        number of the document of each token, in order: each is as if alone. memory_visible: as
+        visible, for the memory."""
         own_caches = [KVCache()] * len(self.views)
         if caches:
             own_caches = [cache.self_attn for cache in caches]
         placed = {
-            view: self.positions(x, visible, cache)
+            view: self.positions(x, visible, documents, cache)
             for view, cache in dict(zip(self.views, own_caches, strict=True)).items()
         }
         q_pos, *_ = placed[self.views[0]]  # those of the new tokens are the same for all
@@ -124,7 +126,7 @@ class Stack(nn.Module):
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
         contexts = {
             view: AttentionContext(
-                mask=self.make_mask(view, x, prefix, *places),
+                mask=self.make_mask(view, x, prefix, documents, *places),
                 rotate=rotations[view.position],
                 memory=memory,
                 memory_mask=memory_mask,
@@ -145,6 +147,7 @@ class Stack(nn.Module):
         view: View,
         x: Tensor,
         prefix: Tensor | None,
+        documents: Tensor | None,
         q_pos: Tensor,
         k_pos: Tensor,
         visible: Tensor | None,
@@ -157,12 +160,13 @@ class Stack(nn.Module):
             sinks=view.sinks,
             prefix=prefix,
             visible=visible,
+            documents=documents,
             bias=self.all_positions()[view.position].bias(q_pos, k_pos),
         )
         return mask.cast_for(x)
 
     def positions(
-        self, x: Tensor, visible: Tensor | None, cache: KVCache
+        self, x: Tensor, visible: Tensor | None, documents: Tensor | None, cache: KVCache
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Positions of the new tokens; those of all tokens including cached ones, and whether they
         are visible."""
@@ -172,6 +176,9 @@ class Stack(nn.Module):
         if limit is not None and length > limit:
             raise ValueError(f"{length} positions, but model.context_length is {limit}")
 
+        if documents is not None:  # count from the first token of each
+            pos = q_pos - torch.searchsorted(documents, documents)
+            return pos, pos, None
         if visible is None:
             return q_pos[None], k_pos[None], None
         # count from the first visible token, so that left padding changes nothing
@@ -209,7 +216,8 @@ class Transformer(nn.Module):
 class Decoder(Transformer):
     """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
     covers them, too. prefix: (B,), of a prefix LM: how many of the first tokens see each other in
-    both directions, if not all of the first call."""
+    both directions, if not all of the first call. documents: (B, T), for training: the number of
+    the document of each token, which sees no other and counts positions from its first."""
 
     kind = "decoder"
 
@@ -226,12 +234,16 @@ class Decoder(Transformer):
         *,
         visible: Tensor | None = None,
         prefix: Tensor | None = None,
+        documents: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
+        if documents is not None and (caches or visible is not None):
+            raise ValueError("documents are for training: give neither caches nor visible")
         is_first = not (caches and caches[0].self_attn.length)
         if self.prefix_lm and prefix is None and is_first:
             prefix = torch.full_like(tokens[:, 0], tokens.shape[1])
-        return self.stack(self.embedding(tokens), visible=visible, prefix=prefix, caches=caches)
+        options = {"visible": visible, "prefix": prefix, "documents": documents}
+        return self.stack(self.embedding(tokens), caches=caches, **options)
 
 
 class Encoder(Transformer):

@@ -91,8 +91,8 @@ SHARED = {
     "norm": {"width"},
     "ffn": {"d_model", "layer", "n_layers"},
     "block": {"attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
-    "data": {"cache", "val_fraction"},  # settings of all, in train.yaml
-    "objective": {"context_length", "architecture", "prefix_lm"},
+    "data": {"cache", "val_fraction", "document_mask"},  # settings of all, in train.yaml
+    "objective": {"context_length", "architecture", "prefix_lm", "document_mask"},
     "optimizer": {"model"},
     "schedule": {"steps"},
 }

@@ -90,6 +90,8 @@ def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:
     tokens = torch.zeros(rows, config.model.context_length, dtype=torch.long)
     if config.model.kind == "encoder_decoder":
         return {"tokens": tokens, "source": tokens}
+    if config.data.get("document_mask"):
+        return {"tokens": tokens, "documents": tokens}
     return {"tokens": tokens}
 
 

@@ -51,6 +51,8 @@ def test_counts(run):
     ("overrides", "seen"),
     [
         (TEXTS, ["tokens      ", "targets     "]),
+        ([*TEXTS, "data.document_mask=true"], ["documents (16, 128), 2,048 targets"]),
+        (["data=synthetic", "model.prefix_lm=true"], ["prefix (16,)", "<start>"]),
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
         ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),

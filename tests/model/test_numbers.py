@@ -73,7 +73,7 @@ def keep_graphs():
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
-@pytest.mark.parametrize("preset", ["gpt2", "deepseek", "bert", "t5"])
+@pytest.mark.parametrize("preset", ["gpt2", "llama", "deepseek", "bert", "t5"])
 def test_a_step_compiles_to_one_graph(preset):
     """Forward pass and loss, without a break, and once more where the number of targets or the
     length of the sources varies."""
@@ -86,6 +86,8 @@ def test_a_step_compiles_to_one_graph(preset):
         targets = TEXT
         if preset == "bert":
             targets = torch.where(torch.arange(7) < 6 - i, TEXT, IGNORE_INDEX)
+        if preset == "llama":
+            inputs["documents"] = (torch.arange(7) > i).int().repeat(2, 1)
         if preset == "t5":
             inputs["source"] = tokens(2, 9 + i)
         count = int((targets != IGNORE_INDEX).sum())

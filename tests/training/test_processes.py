@@ -14,6 +14,7 @@ from tests.training.runs import rows, with_usual
 
 RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
 GPT2 = "model=gpt2 optimizer=adamw train.micro_batch_size=3"
+GPT2 += " data.document_mask=true data.split_on=line"
 MODERN = "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4"
 CASES = [  # the last is a tolerance: Muon amplifies rounding
     ("ddp", GPT2, 1e-5),

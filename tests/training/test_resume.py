@@ -16,7 +16,7 @@ from training.log import Log
 FULL = ["model.dropout=0.1", "train.micro_batch_size=2", "schedule=constant", "schedule.warmup=2"]
 FULL += ["checkpoint.every=1", "checkpoint.keep=9", "log.every=1", "sample.every=2", "eval.every=2"]
 KINDS = [
-    "model=gpt2 optimizer=adamw precision=fp16 ema.decay=0.9",
+    "model=gpt2 optimizer=adamw precision=fp16 ema.decay=0.9 data.document_mask=true data.split_on=line",
     "model=bert optimizer=adamw train.patience=2 eval.every=1",
     "model=bart data=synthetic data.size=200 eval.every=3",
 ]

@@ -1,0 +1,108 @@
+"""Several documents in one sequence, each as if alone: data.document_mask=true."""
+
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import model.attend
+from data.objectives import NextToken
+from model.loss import loss
+from tests.model.test_layers import PATTERNS, settings
+from tests.parts import alive, kind_options, kinds, part, tiny, tokens
+from tests.training.runs import rows
+
+END = 0
+TOKENIZER = SimpleNamespace(specials={"end": END})
+# where end tokens are: at the first and the last position, side by side, and as the last target
+ENDS = [[0, 5, 15], [2, 3, 9, 16], [], range(17)]
+VARIANTS = [
+    {"attention": part("attention", "gqa", sliding_window=3)},
+    {"attention": part("attention", "gqa", sliding_window=3, sinks=2)},
+    {"attention": part("attention", "mha", logit_softcap=2.0)},
+    {"prefix_lm": True},
+    {"ffn": part("ffn", "moe")},
+    *(settings(pattern) for pattern in PATTERNS),
+]
+
+
+def text():
+    """Rows of 16 tokens and one more."""
+    made = tokens(len(ENDS), 17)  # none is END
+    for row, ends in zip(made, ENDS, strict=True):
+        row[list(ends)] = END
+    return made
+
+
+def batch():
+    return NextToken(16, document_mask=True).batch(text().numpy(), None, TOKENIZER)
+
+
+def loss_and_gradients(net, batches):
+    total = sum(loss(net.hidden(**inputs), net.head, targets)[0] for inputs, targets in batches)
+    return [total, *torch.autograd.grad(total, list(net.parameters()), materialize_grads=True)]
+
+
+def alone():
+    """Each document of each row as a batch; the last token of one is the last target of another."""
+    for row in text():
+        begins = [i for i in range(1, 16) if row[i] == END]
+        for start, stop in pairwise([0, *begins, 16]):
+            yield {"tokens": row[None, start:stop]}, row[None, start + 1 : stop + 1]
+
+
+def check(**changes):
+    net = alive(tiny(**changes))
+    made = batch()
+    expected = loss_and_gradients(net, alone())
+    found = loss_and_gradients(net, [made[:2]])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("position", kinds("position"))
+@pytest.mark.parametrize("attention", kinds("attention"))
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_attention_and_position(attention, position, fused, monkeypatch):
+    if fused:
+        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+    options = kind_options("attention", attention)
+    check(attention=options, position=kind_options("position", position))
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_windows_and_layers(changes):
+    check(**{"position": part("position", "rope")} | changes)
+
+
+def test_an_end_token_begins_the_next_document():
+    made = batch()
+    first, second, *_ = made.inputs["documents"].tolist()
+    assert first == [1] * 5 + [2] * 10 + [3]
+    assert second == [0] * 2 + [1] + [2] * 6 + [3] * 7
+    assert made.count == 4 * 16 and torch.equal(made.targets, text()[:, 1:])
+
+
+def test_not_for_decoding():
+    net = alive(tiny())
+    with pytest.raises(ValueError, match="documents are for training: give neither caches nor"):
+        net.hidden(**batch().inputs, caches=net.new_caches(16))
+
+
+def test_a_run(run, start):
+    """Its tokens are those of other runs; what it is may not change."""
+    losses = []
+    for value in ("false", "true"):
+        folder = run("data.split_on=line", f"data.document_mask={value}", f"name={value}")
+        losses.append(rows(folder, "val_loss")[-1])
+    assert losses[0] != losses[1]
+    assert len(list(Path("data/cache").glob("*/index.json"))) == 1
+    code, _, errors = start.plainly("name=true", "resume=true", "data.document_mask=false")
+    assert code == 2 and "data.document_mask was true in this run and is now false" in errors
+
+
+@pytest.mark.parametrize("other", ["model=bert", "model=t5", "data=synthetic"])
+def test_only_for_next_token(start, other):
+    code, _, errors = start("data.document_mask=true", other)
+    assert code == 2 and "data.document_mask=true is for objective=next_token; this" in errors
