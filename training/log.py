@@ -111,6 +111,8 @@ class Log:
             return
         self.add_row(state, metrics | {"full": full})
         parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
+        others = metrics.keys() - EVALUATION.keys() - {"val_ppl"}  # of the sources of a mix
+        parts += [f"{name} {metrics[name]:,.5g}" for name in metrics if name in others]
         self.print(f"step {state.step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
         if state.step or full:  # the first step should not wait for matplotlib
             with suppress(OSError):
