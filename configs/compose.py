@@ -114,12 +114,13 @@ def to_config(node: DictConfig) -> Config:
 
 def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
     """A source of a mix, with the settings of its option that it does not set itself."""
-    path = CONFIGS / f"data/{source.get('kind')}.yaml"
+    kind = source.get("kind")
+    path = CONFIGS / f"data/{kind}.yaml"
     option = read_yaml(path) if path.exists() else {}
     for base in option.pop("defaults", []):
         option = with_defaults({"kind": base}) | option
     given = {key: value for key, value in option.items() if value != "???"}
-    return given | source | {"kind": option.get("kind", source.get("kind"))}
+    return given | source | {"kind": option.get("kind", kind)}
 
 
 def read_yaml(path: Path) -> Any:

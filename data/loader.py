@@ -48,23 +48,23 @@ class Loader:
         """The examples among sources: where those of each end, and how many tokens each has."""
         self.n = len(lengths)
         self.ends = ends.tolist()
-        self.weights = self.weights or {"": 1.0}
-        self.ranges = dict(zip(self.weights, pairwise([0, *self.ends]), strict=True))
+        self.shares = [*self.weights.values()] or [1.0]
+        self.ranges = dict(zip(self.weights or [""], pairwise([0, *self.ends]), strict=True))
         for name, (first, end) in self.ranges.items():
             if first == end:
                 hint = "give it more text, or lower model.context_length"
                 raise DataError(f"{self.part.split} has nothing of data.sources.{name}; {hint}")
         self.mean_lengths = [lengths[first:end].mean() for first, end in self.ranges.values()]
-        self.tokens_per_example = np.average(self.mean_lengths, weights=[*self.weights.values()])
+        self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
 
     def ids(self, positions: ndarray) -> ndarray:
-        return mixed_ids(positions, self.ends, [*self.weights.values()], self.seed)
+        return mixed_ids(positions, self.ends, self.shares, self.seed)
 
     def tokens_seen(self, step: int) -> dict[str, int]:
-        """Of each source, before a step."""
-        counts = drawn(step * self.batch_size, [*self.weights.values()])
-        numbers = zip(self.weights, counts, self.mean_lengths, strict=True)
-        return {name: round(count * mean) for name, count, mean in numbers}
+        """Of each source of a mix, before a step."""
+        counts = drawn(step * self.batch_size, self.shares)
+        tokens = [round(n * mean) for n, mean in zip(counts, self.mean_lengths, strict=True)]
+        return dict(zip(self.weights, tokens, strict=False))
 
     def eval_ids(self, limit: int | None, source: str) -> ndarray:
         """Of all examples, or of a source of a mix."""

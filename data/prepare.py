@@ -112,20 +112,19 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float
 
 
 def read_begin(document: Document, source: Source) -> bytes:
-    """The first chunk. All are read where the document may be skipped."""
+    """The first chunk. All are read, and must not be blank, of a pair or where others are
+    skipped."""
     is_pair = source.input_kind == "pairs"
-    skips = source.on_error == "skip"
     try:
         begin = next(document.chunks(), "").encode()
-        if is_pair or skips:
-            filled = [bool(text.encode().strip()) for text in document.chunks()]
-            if is_pair and not all(filled):
-                raise DataError(f"{document.name}: the source or the target is empty")
+        if is_pair or source.on_error == "skip":
+            blank = [not text.encode().strip() for text in document.chunks()]
+            if all(blank) or (is_pair and any(blank)):
+                what = "the source or the target" if is_pair else "the text"
+                raise DataError(f"{document.name}: {what} is empty")
     except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
         hint = "set data.encoding, or data.on_error=skip"
         raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
-    if skips and not begin:
-        raise DataError(f"{document.name} is empty")
     return begin
 
 

@@ -142,7 +142,8 @@ def numbered(name: object, rows: Iterable) -> Rows:
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     """Of JSON Lines, which are not parsed yet, or of a JSON list. The datasets library would parse
     dates in texts."""
-    if next(read_lines(path, encoding), "").lstrip().startswith("["):
+    first = next(filter(str.strip, read_lines(path, encoding)), "")
+    if first.lstrip().startswith("["):
         yield from numbered(path, parse_json(path, "".join(read_chunks(path, encoding))))
         return
 

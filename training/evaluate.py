@@ -57,9 +57,8 @@ def evaluate(
         metrics[name] = n_correct / n_predicted
 
     for source, n_tokens in data.train.tokens_seen(run.state.step).items():
-        if source:  # of a mix
-            metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
-            metrics[f"tokens_{source}"] = n_tokens
+        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
+        metrics[f"tokens_{source}"] = n_tokens
 
     if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         shuffled = map(shuffle_sources, split.evaluation())

@@ -91,7 +91,7 @@ DATA = [
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "a window needs 33"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
-    ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt is empty"),
+    ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
     ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty with data.val_path=z"),
     (
