@@ -81,8 +81,9 @@ def test_a_mix_of_pairs(tmp_path):
     batches = [loader_.batch(step) for step in range(SORT_GROUP)]
     lengths = torch.cat([batch.inputs["source_visible"].sum(1) for batch in batches])
     assert (lengths == 4).sum() == 3 * (lengths >= 13).sum() == 3 * 2 * SORT_GROUP
-    tokens = sum(loader_.tokens_seen(SORT_GROUP).values())
-    assert abs(tokens / SORT_GROUP / 8 - loader_.tokens_per_example) < 0.1
+    seen = loader_.tokens_seen(SORT_GROUP)
+    assert seen["short"] == 6 * SORT_GROUP * (4 + 5), "source, target and its end"
+    assert abs(sum(seen.values()) / SORT_GROUP / 8 - loader_.tokens_per_example) < 0.01
 
 
 def test_weights_are_not_of_the_cache(tmp_path):
