@@ -20,7 +20,7 @@ from configs.schema import Config
 
 # taken as typed: names and paths may have characters that mean something to Hydra
 VERBATIM = {"name", "init_from", "parts"}
-VERBATIM |= {"data.path", "data.id", "data.source", "data.target", "data.cache"}
+VERBATIM |= {"data.path", "data.val_path", "data.id", "data.source", "data.target", "data.cache"}
 # what other projects call a setting
 SYNONYMS = {
     "lr": "learning_rate max_lr",
@@ -71,11 +71,11 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def quote(override: str) -> str:
-    """Values of the VERBATIM keys are taken as typed, but for lists: a sweep has one (-m
+    """Values of the VERBATIM keys are taken as typed, but for lists: [a,b], or those of a sweep (-m
     name=a,b)."""
     key, _, value = override.partition("=")
     is_list = "," in value and not os.path.exists(os.path.expanduser(value))
-    if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"]|\$\{", value):
+    if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"]|\$\{|\[.*\]$", value):
         return override
     return f"{key}={QuotedString(value, Quote.single).with_quotes()}"
 
@@ -110,6 +110,17 @@ def to_config(node: DictConfig) -> Config:
     if train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config
+
+
+def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
+    """A source of a mix, with the settings of its option that it does not set itself."""
+    kind = source.get("kind")
+    path = CONFIGS / f"data/{kind}.yaml"
+    option = read_yaml(path) if path.exists() else {}
+    for base in option.pop("defaults", []):
+        option = with_defaults({"kind": base}) | option
+    given = {key: value for key, value in option.items() if value != "???"}
+    return given | source | {"kind": option.get("kind", kind)}
 
 
 def read_yaml(path: Path) -> Any:

@@ -81,8 +81,9 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
     corpus = prepare(source, trainer, objective.specials)
     loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
+    shared = (objective, corpus.tokenizer, config.train.batch_size, config.seed)
+    weights = getattr(source, "weights", {})
     train, validation = (
-        loader(part, objective, corpus.tokenizer, config.train.batch_size, config.seed)
-        for part in (corpus.train, corpus.validation)
+        loader(part, *shared, weights) for part in (corpus.train, corpus.validation)
     )
     return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)

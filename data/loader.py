@@ -4,9 +4,9 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from configs.errors import DataError
 from data.objectives import Batch, Draw
-from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
+from data.shuffle import drawn, hash_seed, mixed_ids, permutation, random_words
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
@@ -42,6 +42,34 @@ class Loader:
     tokenizer: Tokenizer
     batch_size: int
     seed: int
+    weights: dict[str, float] = field(default_factory=dict)  # of the sources of a mix
+
+    def divide(self, ends: ndarray, lengths: ndarray) -> None:
+        """The examples among sources: where those of each end, and how many tokens each has."""
+        self.n = len(lengths)
+        self.ends = ends.tolist()
+        self.shares = [*self.weights.values()] or [1.0]
+        self.ranges = dict(zip(self.weights or [""], pairwise([0, *self.ends]), strict=True))
+        for name, (first, end) in self.ranges.items():
+            if first == end:
+                hint = "give it more text, or lower model.context_length"
+                raise DataError(f"{self.part.split} has nothing of data.sources.{name}; {hint}")
+        self.mean_lengths = [lengths[first:end].mean() for first, end in self.ranges.values()]
+        self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
+
+    def ids(self, positions: ndarray) -> ndarray:
+        return mixed_ids(positions, self.ends, self.shares, self.seed)
+
+    def tokens_seen(self, step: int) -> dict[str, int]:
+        """Of each source of a mix, before a step."""
+        counts = drawn(step * self.batch_size, self.shares)
+        tokens = [round(n * mean) for n, mean in zip(counts, self.mean_lengths, strict=True)]
+        return dict(zip(self.weights, tokens, strict=False))
+
+    def eval_ids(self, limit: int | None, source: str) -> ndarray:
+        """Of all examples, or of a source of a mix."""
+        first, end = self.ranges.get(source, (0, self.n))
+        return first + eval_subset(end - first, limit)
 
     def eval_batches(self, ids: ndarray) -> list[ndarray]:
         return np.split(ids, range(self.batch_size, len(ids), self.batch_size))
@@ -54,7 +82,6 @@ class TokenLoader(Loader):
     n_too_long = 0
 
     def __post_init__(self) -> None:
-        self.tokens_per_example = self.objective.seq_len
         self.width = self.objective.seq_len + self.objective.lookahead
         self.n = (self.part.n_tokens - self.objective.lookahead) // self.objective.seq_len
 
@@ -62,26 +89,28 @@ class TokenLoader(Loader):
             sizes = f"{self.part.n_tokens} tokens, and a window needs {self.width}"
             hint = "give more text, lower model.context_length, or change data.val_fraction"
             raise DataError(f"{self.part.split} has {sizes}; {hint}")
+        # a sequence is of the source that it begins in
+        ends = -(-np.array(self.part.ends_of_sources) // self.objective.seq_len)
+        self.divide(ends.clip(max=self.n), np.broadcast_to(self.objective.seq_len, self.n))
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        ids = shuffled_ids(positions, self.n, self.seed)
-        return self.make(ids, self.width, row_draw(self.seed, positions))
+        return self.make(self.ids(positions), self.width, row_draw(self.seed, positions))
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
-        return self.tokens_per_example
+        return self.objective.seq_len
 
     def make(self, ids: ndarray, width: int, draw: Draw) -> Batch:
         rows = self.part.windows(ids * self.objective.seq_len, width)
         return self.objective.batch(rows, draw, self.tokenizer)
 
-    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
         """Batches of each sequence once, always with the same draws; the rest of the text is a
         shorter one."""
-        subset = eval_subset(self.n, limit)
-        for ids in self.eval_batches(subset):
-            yield self.make(ids, self.width, row_draw("evaluation", ids))
+        subset = self.eval_ids(limit, source)
+        for batch_ids in self.eval_batches(subset):
+            yield self.make(batch_ids, self.width, row_draw("evaluation", batch_ids))
 
         rest = self.part.n_tokens - self.n * self.objective.seq_len
         if rest > 1 and len(subset) == self.n:
@@ -111,7 +140,8 @@ class PairLoader(Loader):
 
         self.starts = starts[used]
         self.lengths = truncated[used]
-        self.tokens_per_example = self.lengths.sum(1).mean()
+        counts = np.searchsorted(self.part.ends[1::2], self.part.ends_of_sources, "right")
+        self.divide(np.append(0, used.cumsum())[counts], self.lengths.sum(1))
         self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
@@ -125,7 +155,7 @@ class PairLoader(Loader):
     def sorted_group(self, group: int) -> ndarray:
         """(batch, pair)"""
         n = SORT_GROUP * self.batch_size
-        ids = self.sort(shuffled_ids(group * n + np.arange(n), self.n, self.seed))
+        ids = self.sort(self.ids(group * n + np.arange(n)))
         turns = permutation(np.arange(SORT_GROUP), SORT_GROUP, hash_seed("turns", self.seed, group))
         return ids.reshape(SORT_GROUP, self.batch_size)[turns]
 
@@ -145,9 +175,9 @@ class PairLoader(Loader):
         )
         return self.objective.batch(sources, targets, self.tokenizer)
 
-    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
         """Batches of each pair once."""
-        ids = self.sort(eval_subset(self.n, limit))
+        ids = self.sort(self.eval_ids(limit, source))
         return map(self.make, self.eval_batches(ids))
 
 

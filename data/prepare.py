@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import DownloadColumn, Progress
 
-from configs.cli import expand_user, print
+from configs.cli import expand_user, print, warn
 from configs.errors import DataError
 from configs.parts import code_of
 from data.disk import atomic_folder
@@ -37,6 +37,7 @@ from data.tokenizers.train import Trainer
 FORMAT = 4  # of a corpus in the cache
 LOOKAHEAD = 256  # documents; of fewer, at least one goes to validation
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
+MAX_NAMED = 5  # of the documents that are skipped
 LARGE = 10**7  # bytes of text, which may take a while
 
 
@@ -51,9 +52,10 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(source: Source) -> Iterator[Chunk]:
-    """All text of a source, assigned to train or validation."""
-    for split, document in split_documents(source):
+def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
+    """All text of a source, assigned to train or validation. `skipped` gets an item for each
+    document that is left out."""
+    for split, document in split_documents(source, skipped):
         if source.input_kind == "pairs":
             yield Chunk(split, list(document.chunks()), is_last=True)
             continue
@@ -65,12 +67,18 @@ def split_chunks(source: Source) -> Iterator[Chunk]:
         yield Chunk(split, [last], is_last=True)
 
 
-def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
+def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, Document]]:
     """Each document with its split. A single one is cut: its end is for validation."""
-    hashed = hashed_documents(source)
+    hashed = hashed_documents(source, skipped)
+    for held_out in source.held_out():
+        yield from ((TRAIN, document) for _, document in hashed)
+        yield from ((VALIDATION, document) for _, document in hashed_documents(held_out, skipped))
+        return
+
     first = list(islice(hashed, LOOKAHEAD))
     if not first:
-        raise DataError("there is no text: what was found is empty")
+        reason = skipped[0] if skipped else "what was found is empty"
+        raise DataError(f"there is no text: {reason}")
 
     if len(first) == 1 and source.input_kind == "text":
         [(_, document)] = first
@@ -87,29 +95,59 @@ def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
         yield VALIDATION if number <= highest else TRAIN, document
 
 
-def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
+def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
     """(a hash of its first chunk, from 0 to 1; document) for each that is not empty. Of a pair, its
     source is the first."""
     for document in source.documents():
-        if source.input_kind == "pairs" and not all(map(str.strip, document.chunks())):
-            raise DataError(f"{document.name}: the source or the target is empty")
-        if begin := next(document.chunks(), ""):
-            digest = hashlib.blake2b(begin.encode(), digest_size=8).digest()
+        try:
+            begin = read_begin(document, source)
+        except DataError as error:
+            if source.on_error == "error":
+                raise
+            skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
+            continue
+        if begin:
+            digest = hashlib.blake2b(begin, digest_size=8).digest()
             yield int.from_bytes(digest) / 2**64, document
+
+
+def read_begin(document: Document, source: Source) -> bytes:
+    """The first chunk. All are read, and must not be blank, of a pair or where others are
+    skipped."""
+    is_pair = source.input_kind == "pairs"
+    try:
+        begin = next(document.chunks(), "").encode()
+        if is_pair or source.on_error == "skip":
+            blank = [not text.encode().strip() for text in document.chunks()]
+            if all(blank) or (is_pair and any(blank)):
+                what = "the source or the target" if is_pair else "the text"
+                raise DataError(f"{document.name}: {what} is empty")
+    except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
+        hint = "set data.encoding, or data.on_error=skip"
+        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
+    return begin
+
+
+def settings_of(source: Source) -> dict[str, Any]:
+    """What its documents depend on besides files: all settings but the default ones."""
+    usual = type(source)
+    settings = asdict(source) | {"cache": None}  # which may be moved
+    del settings["document_mask"]  # of batches
+    return {k: v for k, v in settings.items() if getattr(usual, k, usual) != v}
 
 
 def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus:
     """The corpus of a source, from the cache or built now."""
     root = expand_user(source.cache)
     root.mkdir(parents=True, exist_ok=True)
-    version = source.version()
-    kinds = [type(source).__name__, type(trainer).__name__]
-    settings = asdict(source) | {"cache": None}  # which may be moved
-    del settings["document_mask"]  # of batches
-    options = json.dumps([kinds, settings, vars(trainer), specials])
-    code = code_of(source) + code_of(trainer)
+    members = getattr(source, "members", [source])  # of a mix
+    version = [file for member in members for file in member.version()]
+    kinds = [type(part).__name__ for part in (*members, trainer)]
+    settings = map(settings_of, members)
+    options = json.dumps([kinds, *settings, vars(trainer), specials])
+    code = "".join(map(code_of, (*members, trainer)))
     key = hashlib.sha256(json.dumps([FORMAT, version, options + code]).encode()).hexdigest()
-    folder = root / f"{kinds[0].lower()}-{key[:16]}"
+    folder = root / f"{type(source).__name__.lower()}-{key[:16]}"
 
     if not folder.exists():
         # other processes wait; the lock is released even by a kill
@@ -117,10 +155,14 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
             if not folder.exists():
                 total = sum(size for _, size, _ in version) or None
                 with atomic_folder(folder) as draft, progress_bar(total) as report:
-                    made = tokenize(draft, source, trainer, specials, report)
+                    made = tokenize(draft, members, trainer, specials, report)
                     write_index(draft, options, *made)
 
-    return Corpus(folder)
+    corpus = Corpus(folder)
+    if n := len(corpus.skipped):
+        first = "\n  ".join(corpus.skipped[:MAX_NAMED])
+        warn(f"{n:,} rows or files were skipped, the first of them:\n  {first}")
+    return corpus
 
 
 @contextmanager
@@ -140,45 +182,52 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
 
 def tokenize(
     folder: Path,
-    source: Source,
+    sources: list[Source],
     trainer: Trainer,
     specials: Sequence[str],
     report: Callable[[int], object],
-) -> tuple[Tokenizer, list[TokenWriter]]:
-    """Train the tokenizer, and write the tokens of both splits."""
+) -> tuple[Tokenizer, list[TokenWriter], list[str]]:
+    """Train the tokenizer, and write the tokens of both splits; also what was skipped."""
+    skipped: list[str] = []
 
     def texts(include_val: bool) -> Iterator[str]:
-        for chunk in split_chunks(source):
+        """Of the sources of a mix in turn."""
+        turns = zip_longest(*(split_chunks(source, []) for source in sources))
+        for chunk in filter(None, chain.from_iterable(turns)):
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts
 
     tokenizer = trainer.train(texts, specials)
-    limit = getattr(source, "max_tokens", None) or sys.maxsize
-    jobs = batch_chunks(split_chunks(source))
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
     with (
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
         closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
     ):
-        for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
-            for chunk, texts_ids in encoded:
+        for source in sources:
+            limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
+            jobs = batch_chunks(split_chunks(source, skipped))
+            for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
+                for chunk, texts_ids in encoded:
+                    if train.n_tokens >= limit:
+                        break
+                    part = train if chunk.split == TRAIN else validation
+                    part.write(texts_ids)
+                    part.n_bytes += chunk.n_bytes()
+                    part.n_items += chunk.is_last
+                report(train.n_bytes + validation.n_bytes)
                 if train.n_tokens >= limit:
                     break
-                part = train if chunk.split == TRAIN else validation
-                part.write(texts_ids)
-                part.n_bytes += chunk.n_bytes()
-                part.n_items += chunk.is_last
-            report(train.n_bytes + validation.n_bytes)
-            if train.n_tokens >= limit:
-                break
+            for part in (train, validation):
+                part.ends_of_sources.append(part.n_tokens)
+                if not part.n_tokens:
+                    name = "val_path" if source.held_out() else "val_fraction"
+                    reason = (
+                        f"the {part.split} split is empty with data.{name}={vars(source)[name]}"
+                    )
+                    raise DataError(f"{reason}; change it, or give more texts that differ")
 
-    for part in (train, validation):
-        if not part.n_tokens:
-            reason = f"the {part.split} split is empty with data.val_fraction={source.val_fraction}"
-            raise DataError(f"{reason}; change it, or give more texts that differ")
-
-    return tokenizer, [train, validation]
+    return tokenizer, [train, validation], skipped
 
 
 def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:

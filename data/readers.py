@@ -9,6 +9,7 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,8 +22,10 @@ CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
+COMPRESSED = (".gz", ".zst")
 HINT = (
-    "convert it, use data=table for a table, or select files with a glob such as 'folder/**/*.txt'"
+    "set data.encoding, use data=table for a table, or select files with a glob such as "
+    "'folder/**/*.txt'"
 )
 HIDDEN = r"\..*"
 # parts of the standard library that teach little: tests, tools, other packages, character tables
@@ -32,7 +35,7 @@ NOT_LIBRARY = (
 )
 
 Rows = Iterable[tuple[str, Any]]  # (place, row)
-TextRows = Iterator[tuple[str, list[str]]]  # (place, some fields of a row)
+TextRows = Iterator[tuple[str, list[str] | DataError]]  # (place, some fields of a row)
 
 
 def walk_files(folder: str, skipped: str = HIDDEN) -> Iterator[str]:
@@ -48,11 +51,14 @@ def stdlib_files() -> list[Path]:
     return sorted((Path(name) for name in names if name.endswith(".py")), key=Path.as_posix)
 
 
-def find_files(path: str, cache: str) -> list[Path]:
-    """The files that a name, folder or glob stands for, except those of the cache; hidden ones
-    only by name."""
+def find_files(path: str | list[str], cache: str) -> list[Path]:
+    """The files that a name, folder or glob stands for, or a list of them, except those of the
+    cache; hidden ones only by name."""
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
+    if isinstance(path, list):
+        listed = (find_files(str(name), cache) for name in path)
+        return list(dict.fromkeys(chain.from_iterable(listed)))
 
     place = str(expand_user(path))
     if os.path.isfile(place):
@@ -68,24 +74,36 @@ def find_files(path: str, cache: str) -> list[Path]:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 file, unchanged except that a byte order mark is dropped."""
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
+def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> Iterator[TextIO]:
+    """A file, perhaps compressed, unchanged except that a byte order mark of UTF-8 is dropped."""
+    codec = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
+    with open_bytes(path) as stream, TextIOWrapper(stream, codec, errors, newline) as file:
         try:
             yield file
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path} is not UTF-8 ({error.reason}); {HINT}") from None
+        except UnicodeError as error:
+            reason = getattr(error, "reason", error)
+            raise DataError(f"{path} is not {encoding.upper()} ({reason}); {HINT}") from None
+        except OSError as error:  # of a compressed file that is damaged
+            raise DataError(f"cannot read {path}: {error}") from None
 
 
-def read_chunks(path: Path) -> Iterator[str]:
-    with open_text(path) as file:
+def open_bytes(path: Path) -> Any:
+    if path.suffix not in COMPRESSED:
+        return open(path, "rb")
+    import pyarrow
+
+    return pyarrow.input_stream(path)
+
+
+def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    with open_text(path, encoding, "strict") as file:
         while text := file.read(CHUNK_CHARS):
             yield text
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Without line ends."""
-    with open_text(path) as file:
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Without line ends. Bytes that are not text are told where their line is known."""
+    with open_text(path, encoding, "surrogateescape") as file:
         for line in file:
             yield line.removesuffix("\n").removesuffix("\r")
 
@@ -121,16 +139,17 @@ def numbered(name: object, rows: Iterable) -> Rows:
     return ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def json_rows(path: Path, fields: list[str]) -> Rows:
-    """Of JSON Lines, or of a JSON list. The datasets library would parse dates in texts."""
-    if next(read_chunks(path), "").lstrip().startswith("["):
-        yield from numbered(path, parse_json(path, "".join(read_chunks(path))))
+def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
+    """Of JSON Lines, which are not parsed yet, or of a JSON list. The datasets library would parse
+    dates in texts."""
+    first = next(filter(str.strip, read_lines(path, encoding)), "")
+    if first.lstrip().startswith("["):
+        yield from numbered(path, parse_json(path, "".join(read_chunks(path, encoding))))
         return
 
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if line.strip():
-            place = f"{path}:{number}"
-            yield place, parse_json(place, line)
+            yield f"{path}:{number}", line
 
 
 def parse_json(place: object, text: str) -> Any:
@@ -140,21 +159,18 @@ def parse_json(place: object, text: str) -> Any:
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-def csv_rows(path: Path, fields: list[str]) -> Rows:
+def csv_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     csv.field_size_limit(2**31 - 1)
-    is_tsv = path.suffix.lower() == ".tsv"
+    is_tsv = table_format(path) == ".tsv"
     style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {}
 
-    with reader_errors(path), open(path, encoding="utf-8-sig", newline="") as file:
+    with reader_errors(path), open_text(path, encoding, "surrogateescape", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, **style)
         for row in rows:
-            place = f"{path}:{rows.line_num}"
-            if None in row:
-                raise DataError(f"{place}: there are more values than the header has names")
-            yield place, row
+            yield f"{path}:{rows.line_num}", row
 
 
-def parquet_rows(path: Path, fields: list[str]) -> Rows:
+def parquet_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     from pyarrow.parquet import ParquetFile
 
     with reader_errors(path), ParquetFile(path) as file:
@@ -174,26 +190,52 @@ TABLES = Registry(
 )
 
 
-def table_rows(path: Path, fields: list[str]) -> TextRows:
-    if path.suffix.lower() not in TABLES:
+def table_format(path: Path) -> str:
+    """.csv, of x.csv or x.csv.gz."""
+    name = path.stem if path.suffix in COMPRESSED else path.name
+    return Path(name).suffix.lower()
+
+
+def table_rows(path: Path, fields: list[str], encoding: str = "utf-8") -> TextRows:
+    kind = table_format(path)
+    if kind not in TABLES:
         known = ", ".join(TABLES)
         raise DataError(f"{path} is not a table; expected a name that ends in {known}")
-    return text_fields(TABLES[path.suffix.lower()](path, fields), fields)
+    try:
+        yield from text_fields(TABLES[kind](path, fields, encoding), fields)
+    except DataError as error:
+        yield str(path), error
 
 
 def text_fields(rows: Rows, fields: list[str]) -> TextRows:
+    """An error is yielded in place of what cannot be used: others may follow."""
     for place, row in rows:
-        if not isinstance(row, dict):
-            raise DataError(f'{place}: expected an object such as {{"{fields[0]}": "..."}}')
-        for field in fields:
-            if not isinstance(row.get(field), str):
-                found = f"{row.get(field)!r:.40} as {field!r}, not text"
-                raise DataError(f"{place} has {found}; its fields are: {', '.join(row)}")
-            try:
-                row[field].encode()
-            except UnicodeEncodeError as error:  # of half a character in JSON, such as \ud83d
-                raise DataError(f"{place}: {field} is not text: {error}") from None
-        yield place, [row[field] for field in fields]
+        try:
+            row = parse_json(place, row) if isinstance(row, str) else row
+            yield place, [text_of(place, row, field) for field in fields]
+        except DataError as error:
+            yield place, error
+
+
+def text_of(place: str, row: Any, field: str) -> str:
+    if not isinstance(row, dict):
+        raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
+    if None in row:
+        raise DataError(f"{place}: there are more values than the header has names")
+    value = look_up(row, field)
+    if not isinstance(value, str):
+        found = f"{value!r:.40} as {field!r}, not text"
+        raise DataError(f"{place} has {found}; its fields are: {', '.join(row)}")
+    return value
+
+
+def look_up(row: dict[str, Any], field: str) -> Any:
+    """The value of a field; that of body in doc, if it is doc.body."""
+    outer, _, inner = field.partition(".")
+    nested = row.get(outer)
+    if field in row or not isinstance(nested, dict):
+        return row.get(field)
+    return look_up(nested, inner)
 
 
 @contextmanager

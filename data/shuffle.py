@@ -2,6 +2,8 @@
 computed directly, and resuming costs nothing."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -57,4 +59,25 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     for epoch in np.unique(epochs):
         mask = epochs == epoch
         ids[mask] = permutation(offsets[mask], n, hash_seed("order", seed, int(epoch)))
+    return ids
+
+
+def drawn(positions: Any, weights: Sequence[float]) -> Iterator[Any]:
+    """How many of the examples before each position of a mixture come from each source: its share,
+    rounded down, of those that the sources before it leave."""
+    for i, weight in enumerate(weights):
+        before = positions * (weight / sum(weights[i:])) // 1
+        yield before
+        positions = positions - before
+
+
+def mixed_ids(positions: ndarray, ends: list[int], weights: Sequence[float], seed: int) -> ndarray:
+    """shuffled_ids of several sources, where the ids of each end; each has epochs of its own."""
+    ids = np.empty(len(positions), np.int64)
+    first = 0
+    numbers = zip(ends, drawn(positions, weights), drawn(positions + 1, weights), strict=True)
+    for end, before, after in numbers:
+        is_next = after > before
+        ids[is_next] = first + shuffled_ids(before[is_next].astype(int), end - first, seed)
+        first = end
     return ids

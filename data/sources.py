@@ -7,16 +7,17 @@ import textwrap
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import starmap, zip_longest
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from configs.cli import expand_user
+from configs.compose import with_defaults
 from configs.errors import DataError
-from configs.registry import Bounds, Count, Ratio, Registry
+from configs.registry import Bounds, Count, Positive, Ratio, Registry, build, check_value
 from data import readers
 from data.disk import atomic_write
 from data.readers import find_files, read_chunks, read_lines, stdlib_files
@@ -30,12 +31,17 @@ class Document(NamedTuple):
     """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
 
     name: Path | str  # for messages; without texts, the path that is read
-    texts: Iterable[str] | None = None  # of a source read more than once: no iterator
+    texts: Iterable[str] | DataError | None = None  # read more than once: no iterator
+    encoding: str = "utf-8"
 
     def chunks(self) -> Iterator[str]:
+        if isinstance(self.texts, DataError):
+            raise self.texts
         if isinstance(self.texts, str):
             raise ValueError("Document(name, texts): texts is a str; expected a list of them")
-        return read_chunks(Path(self.name)) if self.texts is None else iter(self.texts)
+        if self.texts is None:
+            return read_chunks(Path(self.name), self.encoding)
+        return iter(self.texts)
 
 
 @dataclass
@@ -43,11 +49,16 @@ class Source:
     """Documents, which change only when files do, if there are any."""
 
     input_kind = "text"
+    on_error = "error"
     cache: str
     val_fraction: Ratio
     document_mask: bool = field(default=False, kw_only=True)
 
     def files(self) -> list[Path]:
+        return []
+
+    def held_out(self) -> "list[Source]":
+        """The source of the validation documents, if they have files of their own."""
         return []
 
     def documents(self) -> Iterator[Document]:
@@ -67,14 +78,32 @@ class Python(Source):
         return stdlib_files()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Files(Source):
-    """A file, a folder (recursively) or a glob."""
+    """Files, folders (recursively) or globs; those of val_path are all for validation."""
 
-    path: str
+    path: str | list[str]
+    val_path: str | list[str] | None = None
+    encoding: str = "utf-8"
+    on_error: Literal["error", "skip"] = "error"
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            hint = "no text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
+            raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
 
     def files(self) -> list[Path]:
-        return find_files(self.path, self.cache)
+        held_out = {path.absolute() for part in self.held_out() for path in part.files()}
+        found = find_files(self.path, self.cache)
+        return [path for path in found if path.absolute() not in held_out]
+
+    def held_out(self) -> list[Source]:
+        return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
+
+    def version(self) -> list[tuple[str, int, int]]:
+        return sum([part.version() for part in self.held_out()], super().version())
 
 
 @dataclass
@@ -86,9 +115,9 @@ class Text(Files):
     def documents(self) -> Iterator[Document]:
         for path in self.files():
             if self.split_on == "file":
-                yield Document(path)
+                yield Document(path, None, self.encoding)
             else:
-                for number, line in enumerate(read_lines(path), 1):
+                for number, line in enumerate(read_lines(path, self.encoding), 1):
                     yield Document(f"{path}:{number}", [line])
 
 
@@ -99,7 +128,7 @@ class Table(Files):
     field: str
 
     def documents(self) -> Iterator[Document]:
-        return table_documents(self.files(), [self.field])
+        return table_documents(self, [self.field])
 
 
 @dataclass
@@ -111,12 +140,12 @@ class PairTable(Files):
     target: str
 
     def documents(self) -> Iterator[Document]:
-        return table_documents(self.files(), [self.source, self.target])
+        return table_documents(self, [self.source, self.target])
 
 
-def table_documents(files: list[Path], fields: list[str]) -> Iterator[Document]:
-    for path in files:
-        yield from starmap(Document, readers.table_rows(path, fields))
+def table_documents(source: Files, fields: list[str]) -> Iterator[Document]:
+    for path in source.files():
+        yield from starmap(Document, readers.table_rows(path, fields, source.encoding))
 
 
 @dataclass
@@ -130,6 +159,7 @@ class Hub(Source):
     revision: str | None
     streaming: bool
     max_tokens: Count | None
+    on_error: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
         self.folder = expand_user(self.id)
@@ -176,8 +206,9 @@ class Hub(Source):
                 revision=None if is_local else self.commit,
                 streaming=self.streaming or is_local,  # a cached copy of a folder could be stale
             )
-            if self.field in (table.column_names or ()):
-                table = table.select_columns([self.field])  # do not decode images and the like
+            column = self.field.partition(".")[0]
+            if column in (table.column_names or ()):
+                table = table.select_columns([column])  # do not decode images and the like
             rows = readers.numbered(self.id, table)
             yield from starmap(Document, readers.text_fields(rows, [self.field]))
 
@@ -277,7 +308,29 @@ class Synthetic(Source):
             yield Document(f"pair {number}", (text, text[::-1]))
 
 
-SOURCES = Registry(
+@dataclass
+class Mix(Source):
+    """Other sources, by name, each with its settings and a weight."""
+
+    sources: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        shared = {field.name: getattr(self, field.name) for field in fields(Source)}
+        self.weights: dict[str, float] = {}
+        self.members: list[Source] = []
+        for name, node in self.sources.items():
+            path = f"data.sources.{name}"
+            options = shared | with_defaults(check_value(path, node, dict))
+            weight = options.pop("weight", 1)
+            self.weights[name] = check_value(f"{path}.weight", weight, Positive)
+            self.members.append(build(path, SOURCES, options, {}))
+        kinds = {member.input_kind for member in self.members}
+        if len(kinds) != 1:
+            raise ValueError("sources have to be text alone, or pairs alone")
+        [self.input_kind] = kinds
+
+
+SOURCES: Registry[type[Source]] = Registry(
     python=Python,
     text=Text,
     table=Table,
@@ -287,4 +340,5 @@ SOURCES = Registry(
     parallel=ParallelText,
     docstrings=Docstrings,
     synthetic=Synthetic,
+    mix=Mix,
 )

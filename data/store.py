@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class TokenWriter:
         self.n_tokens = 0
         self.n_bytes = 0
         self.n_items = 0
+        self.ends_of_sources: list[int] = []  # in tokens
 
     def write(self, texts: list[ndarray]) -> None:
         """The ids of each text."""
@@ -44,16 +46,19 @@ class TokenWriter:
         self.ends.close()
 
 
-def write_index(folder: Path, options: str, tokenizer: Tokenizer, parts: list[TokenWriter]) -> None:
+def write_index(
+    folder: Path, options: str, tokenizer: Tokenizer, parts: list[TokenWriter], skipped: list[str]
+) -> None:
     """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
 
-    index = {"content": content.hexdigest(), "tokenizer": state}
+    index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped}
     for part in parts:
-        index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
+        counts = {"n_bytes": part.n_bytes, "n_items": part.n_items}
+        index[part.split] = counts | {"ends_of_sources": part.ends_of_sources}
     write_synced(folder / "index.json", json.dumps(index))
 
 
@@ -66,12 +71,14 @@ class TokenFile:
     vocab_size: int
     n_bytes: int
     n_items: int
+    ends_of_sources: Sequence[int] = ()  # of a mix, in tokens
 
     def __post_init__(self) -> None:
         path = self.folder / f"{self.split}.tokens"
         self.tokens = np.memmap(path, token_dtype(self.vocab_size), "r")
         self.ends = np.memmap(path.with_suffix(".ends"), np.int64, "r")
         self.n_tokens = len(self.tokens)
+        self.ends_of_sources = self.ends_of_sources or [self.n_tokens]
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
@@ -99,6 +106,7 @@ class Corpus:
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
+            self.skipped = index.get("skipped", [])
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])

@@ -56,6 +56,10 @@ def evaluate(
         n_correct, n_predicted = world.sum(n_correct, n_predicted).tolist()
         metrics[name] = n_correct / n_predicted
 
+    for source, n_tokens in data.train.tokens_seen(run.state.step).items():
+        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
+        metrics[f"tokens_{source}"] = n_tokens
+
     if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         shuffled = map(shuffle_sources, split.evaluation())
         metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)

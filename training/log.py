@@ -110,7 +110,8 @@ class Log:
         if not self.is_main:
             return
         self.add_row(state, metrics | {"full": full})
-        parts = [text.format(metrics[name]) for name, text in EVALUATION.items() if name in metrics]
+        texts = {name: f"{name} {{:,.5g}}" for name in metrics} | EVALUATION  # of sources, by name
+        parts = [texts[name].format(metrics[name]) for name in metrics if name != "val_ppl"]
         self.print(f"step {state.step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
         if state.step or full:  # the first step should not wait for matplotlib
             with suppress(OSError):

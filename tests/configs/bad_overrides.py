@@ -69,6 +69,19 @@ CONFIG = [
         "n_layers is 999999999; expected an integer at least 1 and at most 10",
     ),
 ]
+MIX = "data=mix data.sources="
+CONFIG += [
+    ("data.encoding=utf-9", "encoding is 'utf-9', no text encoding of Python; try utf-8, latin-1"),
+    ("data.encoding=base64", "encoding is 'base64', no text encoding of Python"),
+    ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),
+    ("data=mix", "data.sources is required"),
+    (MIX + "{}", "sources have to be text alone, or pairs alone"),
+    (MIX + "{a:{kind:python},b:{kind:synthetic}}", "sources have to be text alone, or pairs"),
+    (MIX + "{a:{kind:text}}", r"data.sources.a \(text\): path is missing"),
+    (MIX + "{a:{kind:pithon}}", "data.sources.a.kind is 'pithon'; choose one of: python"),
+    (MIX + "{a:{kind:python,weight:0}}", "data.sources.a.weight is 0; expected a number above"),
+    (MIX + "{a:python}", "data.sources.a is 'python'; expected a group of settings"),
+]
 TABLE = "data=table data.field=text data.path="
 PARALLEL = "model=bart data=parallel "
 DATA = [
@@ -78,6 +91,14 @@ DATA = [
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "a window needs 33"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
+    ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
+    ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
+    ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty with data.val_path=z"),
+    (
+        "data.path=latin.txt data.split_on=line",
+        "latin.txt:1 has bytes that are no text; set data.en",
+    ),
+    ("data.path=no.txt.gz", "cannot read no.txt.gz: "),
     (
         PARALLEL + "data.source=gap.txt data.target=three.txt",
         "gap.txt:2: the source or the target is empty",

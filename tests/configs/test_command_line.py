@@ -14,6 +14,7 @@ TEXTS = {
     "zero.txt": b"",
     "latin.txt": b"caf\xe9 " * 999,
     "tiny.txt": b"ab",
+    "no.txt.gz": b"ab",
     "bad.jsonl": b'{"text": "a"}\nnot json\n',
     "gap.txt": b"one\n\ntwo\n" * 50,
     "three.txt": b"one\nx\ntwo\n" * 50,

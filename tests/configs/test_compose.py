@@ -19,7 +19,8 @@ REQUIRED |= {"parallel": ["source", "target"]}
 def with_required(source):
     """The overrides of a source of data, with any value for what has no default."""
     missing = [key for key, value in loaded("data", source).items() if value == "???"]
-    return [f"data={source}", *(f"data.{key}=x" for key in missing)]
+    value = "{a:{kind:python}}" if source == "mix" else "x"
+    return [f"data={source}", *(f"data.{key}={value}" for key in missing)]
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -72,6 +73,12 @@ def test_other_paths_are_taken_as_typed():
     typed = "it's (1) a=b"
     pairs = compose(["data=parallel", f"data.source={typed}", f"data.target={typed}"])
     assert pairs.data["source"] == pairs.data["target"] == typed
+
+
+def test_a_list_of_paths():
+    for typed, expected in (("[a.txt,b/*.txt]", ["a.txt", "b/*.txt"]), ("[a b.md]", ["a b.md"])):
+        config = compose(["data=text", f"data.path={typed}", f"data.val_path={typed}"])
+        assert config.data["path"] == config.data["val_path"] == expected
 
 
 def test_a_comma_in_a_path_that_exists(tmp_path):

@@ -46,6 +46,6 @@ def text_corpus(folder, text, **options):
     return corpus(folder, source("text", path=str(folder / "text.txt")), **options)
 
 
-def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, **options):
+def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, weights=None, **options):
     kind = PairLoader if name == "pairs" else TokenLoader
-    return kind(part, objective(name, **options), tokenizer, batch_size, seed)
+    return kind(part, objective(name, **options), tokenizer, batch_size, seed, weights or {})

@@ -46,7 +46,7 @@ def test_an_empty_side_is_an_error(tmp_path, row):
         tmp_path / "pairs.jsonl", [*ROWS[:4], dict(zip(("en", "de"), row, strict=True))]
     )
     with pytest.raises(DataError, match=r"pairs\.jsonl:5: the source or the target is empty"):
-        list(split_chunks(source("pairs", path=str(path), source="en", target="de")))
+        list(split_chunks(source("pairs", path=str(path), source="en", target="de"), []))
 
 
 def test_docstrings_of_the_standard_library(monkeypatch):

@@ -1,6 +1,8 @@
 """The split depends on content alone, and a cached corpus is complete and never stale."""
 
+import json
 import os
+import re
 import tracemalloc
 
 import numpy as np
@@ -21,7 +23,7 @@ TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 
 def lines(tmp_path, rows, val_fraction=0.2, split_on="line"):
     (tmp_path / "t.txt").write_text("\n".join(rows), encoding="utf-8")
     options = {"split_on": split_on, "val_fraction": val_fraction}
-    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), **options)))
+    chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), **options), []))
     return {
         split: [c.texts[0] for c in chunks if c.split == split] for split in (TRAIN, VALIDATION)
     }
@@ -53,7 +55,7 @@ def test_the_tail_of_a_single_document_is_for_validation(tmp_path):
     text = "é" * 999 + "東"
     (tmp_path / "t.txt").write_text(text)
     found = source("text", path=str(tmp_path / "t.txt"), val_fraction=0.1)
-    chunks = list(split_chunks(found))
+    chunks = list(split_chunks(found, []))
     assert [(chunk.split, chunk.texts[0], chunk.is_last) for chunk in chunks] == [
         (TRAIN, text[:900], True),
         (VALIDATION, text[900:], True),
@@ -253,3 +255,64 @@ def test_a_large_file_needs_little_memory(tmp_path, monkeypatch, split_on, space
     tracemalloc.stop()
     assert made.train.n_bytes + made.validation.n_bytes > 2.5e6
     assert peak < 1.5e6  # jobs that wait for a thread count, too
+
+
+BAD_ROWS = b"""{"text": "first"}
+{"text": null}
+{"text": ""}
+{"text": "caf\xe9"}
+{"text": "half \\ud83d"}
+{"text":
+[1]
+{"text": "last", "note": "\xe9"}
+"""
+
+
+def test_rows_that_cannot_be_used_are_skipped_and_named(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_bytes(BAD_ROWS)
+    (tmp_path / "cut.csv").write_text('text\nhalf of\n"it\n')
+
+    def build(**changes):
+        return corpus(tmp_path, source("table", path=str(tmp_path), **changes), val_fraction=0.4)
+
+    for _ in range(2):  # also from the cache
+        made = build(on_error="skip")
+        shown = capsys.readouterr().err
+        assert made.train.n_items + made.validation.n_items == 3
+        assert "warning: 7 rows or files were skipped, the first of them:" in shown
+        places = re.findall(r"  .*/(\S+?):? ", shown)
+        assert places == ["cut.csv", *(f"rows.jsonl:{n}" for n in (2, 3, 4, 5))]
+    (tmp_path / "cut.csv").unlink()
+    with pytest.raises(DataError, match="rows.jsonl:2 has None as 'text'"):
+        build()
+    with pytest.raises(DataError, match="there is no text: .*jsonl:1 has None as 'txt', not text"):
+        build(on_error="skip", field="txt")
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (b'{"text": "caf\xe9"}', r"rows.jsonl:2 has bytes that are no text; set data.encoding"),
+        (b'{"text": "\\ud83d"}', r"rows.jsonl:2 has bytes that are no text; .*data.on_error=skip"),
+    ],
+)
+def test_a_row_that_is_no_text_is_located(tmp_path, row, sentence):
+    (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n' + row)
+    with pytest.raises(DataError, match=sentence):
+        corpus(tmp_path, source("table", path=str(tmp_path / "rows.jsonl")))
+
+
+def test_a_file_that_is_no_text_is_skipped_as_a_whole(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 5)
+    for name, content in (("a", b"first text"), ("b", b"second, long \xff"), ("c", b"third text")):
+        (tmp_path / f"{name}.txt").write_bytes(content)
+    made = corpus(tmp_path, source("text", path=str(tmp_path), on_error="skip"))
+    assert made.train.n_bytes + made.validation.n_bytes == 20
+    assert "1 rows or files were skipped" in capsys.readouterr().err
+
+
+def test_older_caches_are_still_found(tmp_path):
+    """Settings that are as by default are not in the key."""
+    found = source("table", path="x", cache="anywhere")
+    expected = {"cache": None, "val_fraction": 0.05, "path": "x", "field": "text"}
+    assert json.dumps(prepare.settings_of(found)) == json.dumps(expected)

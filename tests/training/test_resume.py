@@ -19,6 +19,7 @@ KINDS = [
     "model=gpt2 optimizer=adamw precision=fp16 ema.decay=0.9 data.document_mask=true data.split_on=line",
     "model=bert optimizer=adamw train.patience=2 eval.every=1",
     "model=bart data=synthetic data.size=200 eval.every=3",
+    "data=mix data.sources={a:{kind:text,path:book.txt,weight:2},b:{kind:text,path:book.txt}}",
 ]
 
 

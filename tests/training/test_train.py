@@ -155,3 +155,12 @@ def test_every_experiment_runs_shrunk(run, name):
     sizes = ["train.steps=1", "train.batch_size=2", "schedule.warmup=0", "model.context_length=32"]
     folder = run(f"experiment={name}", *data, "tokenizer=byte", *sizes, "log.every=1")
     assert len(rows(folder, "loss")) == 1
+
+
+def test_a_mix_and_a_validation_file(run):
+    Path("other.txt").write_text("other words\n" * 300)
+    parts = "a:{kind:text,path:book.txt,weight:3},b:{kind:text,path:book.txt,val_path:other.txt}"
+    folder = run("data=mix", f"data.sources={{{parts}}}", "train.batch_size=6")
+    *_, (whole, a, b) = rows(folder, "val_loss", "val_loss_a", "val_loss_b")
+    assert min(a, b) < whole < max(a, b)
+    assert rows(folder, "tokens", "tokens_a", "tokens_b")[-1] == (768, 576, 192)

@@ -1,0 +1,110 @@
+"""A mix of sources: each has its share of the examples and goes through epochs of its own."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from configs.errors import DataError
+from data.loader import SORT_GROUP
+from data.shuffle import mixed_ids
+from tests.data.corpora import corpus, loader, source
+
+TEXTS = {"a": "a" * 900, "b": "b" * 2500, "c": "c" * 400}
+WEIGHTS = {"a": 3, "b": 2, "c": 0.5}
+
+
+def mixed(folder, **changes):
+    """Sources of text, whose tokens tell them apart."""
+    nodes = {}
+    for name, text in TEXTS.items():
+        path = folder / f"{name}.txt"
+        if not path.exists():
+            path.write_text(text)
+        nodes[name] = {"kind": "text", "path": str(path), "weight": WEIGHTS[name]}
+    return source("mix", sources=nodes | changes)
+
+
+def test_every_source_has_its_share_and_its_epochs():
+    sizes, weights = [7, 40, 3], [2, 1, 0.3]
+    ends = np.cumsum(sizes).tolist()
+    ids = mixed_ids(np.arange(3000), ends, weights, 0)
+    sources = np.searchsorted(ends, ids, "right")
+    for n in (1, 10, 137, 3000):
+        shares = np.bincount(sources[:n], minlength=3) / n
+        assert np.abs(shares - np.array(weights) / sum(weights)).max() <= 2 / n
+    for number, size in enumerate(sizes):
+        mine = ids[sources == number]
+        for epoch in np.split(mine[: len(mine) // size * size], len(mine) // size):
+            assert len(set(epoch)) == size
+    assert np.array_equal(mixed_ids(np.arange(900, 950), ends, weights, 0), ids[900:950])
+    assert not np.array_equal(mixed_ids(np.arange(3000), ends, weights, 1), ids)
+
+
+def test_rows_and_tokens_of_each_source(tmp_path):
+    found = mixed(tmp_path)
+    made = corpus(tmp_path, found)
+    loader_ = loader(made.train, made.tokenizer, batch_size=11, weights=found.weights)
+    rows = torch.cat([loader_.batch(step).targets[:, 0] for step in range(20)])
+    counts = Counter(map(chr, rows.tolist()))
+    seen = loader_.tokens_seen(20)
+    assert {name: counts[name] * 16 for name in TEXTS} == seen and sum(
+        seen.values()
+    ) == 20 * 11 * 16
+    assert abs(counts["a"] / 220 - 3 / 5.5) < 0.01
+
+    whole = loader(made.validation, made.tokenizer, weights=found.weights)
+    targets = [batch.targets for batch in whole.evaluation(source="b")]
+    assert set(torch.cat(targets)[:, 0].tolist()) == {ord("b")}
+    assert sum(batch.count for batch in whole.evaluation()) == made.validation.n_tokens - 1
+
+
+def test_a_mix_of_one_is_its_source(tmp_path):
+    (tmp_path / "t.txt").write_text("".join(f"line {i}\n" for i in range(500)))
+    node = {"kind": "text", "path": str(tmp_path / "t.txt")}
+    alone = corpus(tmp_path, source("text", path=node["path"]))
+    mix = corpus(tmp_path, source("mix", sources={"t": node}))
+    alone = loader(alone.train, alone.tokenizer)
+    mix = loader(mix.train, mix.tokenizer, weights={"t": 2})
+    for step in (0, 5, 500):
+        assert torch.equal(alone.batch(step).targets, mix.batch(step).targets)
+
+
+def test_a_mix_of_pairs(tmp_path):
+    nodes = {"short": {"kind": "synthetic", "size": 300, "max_length": 4, "weight": 3}}
+    nodes["long"] = {"kind": "synthetic", "size": 500, "min_length": 13}
+    found = source("mix", sources=nodes)
+    made = corpus(tmp_path, found)
+    options = {"architecture": "encoder_decoder", "weights": found.weights}
+    loader_ = loader(made.train, made.tokenizer, "pairs", batch_size=8, **options)
+    batches = [loader_.batch(step) for step in range(SORT_GROUP)]
+    lengths = torch.cat([batch.inputs["source_visible"].sum(1) for batch in batches])
+    assert (lengths == 4).sum() == 3 * (lengths >= 13).sum() == 3 * 2 * SORT_GROUP
+    seen = loader_.tokens_seen(SORT_GROUP)
+    assert seen["short"] == 6 * SORT_GROUP * (4 + 5), "source, target and its end"
+    assert abs(sum(seen.values()) / SORT_GROUP / 8 - loader_.tokens_per_example) < 0.01
+
+
+def test_weights_are_not_of_the_cache(tmp_path):
+    made = [corpus(tmp_path, mixed(tmp_path)).folder]
+    other = {"kind": "text", "path": str(tmp_path / "c.txt"), "weight": 9}
+    made.append(corpus(tmp_path, mixed(tmp_path, c=other)).folder)
+    made.append(corpus(tmp_path, mixed(tmp_path, c=other | {"split_on": "line"})).folder)
+    assert made[0] == made[1] != made[2]
+
+
+def test_options_bring_their_settings_and_a_tokenizer_reads_all(tmp_path):
+    found = mixed(tmp_path, d={"kind": "fineweb_edu", "max_tokens": 5})
+    hub = found.members[-1]
+    assert (hub.id, hub.streaming, hub.val_fraction) == ("HuggingFaceFW/fineweb-edu", True, 0.001)
+    made = corpus(tmp_path, mixed(tmp_path), tokenizer="char")
+    assert made.tokenizer.n_ordinary == 3
+
+
+def test_a_source_without_an_example(tmp_path):
+    (tmp_path / "d.txt").write_text("dddd")
+    found = mixed(tmp_path, d={"kind": "text", "path": str(tmp_path / "d.txt")})
+    made = corpus(tmp_path, found)
+    with pytest.raises(DataError, match="nothing of data.sources.d; give it more text"):
+        loader(made.train, made.tokenizer, weights=found.weights)
