@@ -14,6 +14,7 @@ from typing import Any
 
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
+from data.chat import ChatTemplate, Messages
 from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
@@ -33,11 +34,14 @@ MAX_BATCH = 64
 class Row:
     """One sample, and what has become of it."""
 
-    prompt: str
+    prompt: Any  # text, or messages
     ids: list[int]  # of the prompt in its template
     sample_id: int
     stream: TextStream
     shown: str = ""
+
+    def conversation(self) -> Messages:
+        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
 
 
 class Sampler:
@@ -77,14 +81,39 @@ class Sampler:
             after = [self.specials["start"]] if on_pairs else []
             self.template = [self.template[0], after]
         self.sampling = choose_sampling(options, kind, self.continues)
+        self.chat = ChatTemplate(self.tokenizer) if options.chat else None
+        self.system = [{"role": "system", "content": text} for text in options.system]
+        self.messages = self.system
+        if self.chat:
+            self.continues = False
+            if kind != "decoder" or not (self.chat.is_own or objective.input_kind == "chat"):
+                raise ValueError(
+                    "--chat needs a run of data=chat, or an import with a chat template"
+                )
 
-    def answer(self, texts: list[str]) -> None:
+    def answer(self, texts: list[Any]) -> None:
+        if self.options.embed:
+            return self.embed(texts)
+        numbers = range(self.options.n)
+        self.write([self.encode(text, number) for text in texts for number in numbers])
+
+    def reply(self, text: str) -> None:
+        """Print an answer; of one that is interrupted, what was said is remembered."""
+        turn = {"role": "user", "content": text}
+        row = self.encode([*self.messages, turn], 0)
+        n_new = min(self.options.max_new_tokens, self.model.context_length // 2)
+        if self.messages != self.system and len(row.ids) + n_new > self.model.context_length:
+            print("the context is full: earlier turns are forgotten", file=sys.stderr)
+            row = self.encode([*self.system, turn], 0)
+        try:
+            self.write([row])
+        finally:
+            self.messages = row.conversation()
+
+    def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
-        if options.embed:
-            return self.embed(texts)
         complete = self.fill if self.model.kind == "encoder" else self.generate
-        rows = [self.encode(text, number) for text in texts for number in range(options.n)]
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
@@ -123,11 +152,14 @@ class Sampler:
                 line = json.dumps({"text": text, "embedding": vector})
                 show(f"{line}\n")
 
-    def encode(self, prompt: str, sample_id: int) -> Row:
+    def encode(self, prompt: Any, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
-        limit = self.model.context_length
-        how = (self.options.slide, self.template, self.around, self.options.special)
-        ids = encode_prompt(prompt, self.tokenizer, limit, *how)
+        if self.chat:
+            ids = self.chat.encode_prompt(prompt)
+        else:
+            limit = self.model.context_length
+            how = (self.options.slide, self.template, self.around, self.options.special)
+            ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
             ids = ids or self.template[0] or [self.specials["end"]]
         before = ids if self.continues else ()
@@ -200,6 +232,8 @@ def show(text: str) -> None:
 
 def as_json(row: Row) -> str:
     fields = {"prompt": row.prompt}
+    if isinstance(row.prompt, list):
+        fields = {"messages": row.conversation()}
     for name in ("text", "ids", "logprobs", "finish_reason"):
         fields[name] = getattr(row.stream, name)
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
@@ -213,7 +247,10 @@ def interact(sampler: Sampler) -> None:
         while True:
             prompt = input("> " if sys.stdin.isatty() else "")
             try:
-                sampler.answer([prompt])
+                if not sampler.chat:
+                    sampler.answer([prompt])
+                elif prompt.strip():
+                    sampler.reply(prompt)
             except ValueError as error:
                 print(f"error: {error}", file=sys.stderr)
             except KeyboardInterrupt:
@@ -222,7 +259,7 @@ def interact(sampler: Sampler) -> None:
 
 def main(args: list[str] | None = None) -> None:
     options = parse_options(args)
-    if options.interactive:
+    if options.interactive or (options.chat and not options.json):
         interact(Sampler(options))
     else:
         texts = read_texts(options)  # before a model is loaded in vain

@@ -26,9 +26,10 @@ from rich.progress import DownloadColumn, Progress
 from configs.cli import expand_user, print
 from configs.errors import DataError
 from configs.parts import code_of
+from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
 from data.loader import map_ahead
-from data.readers import rechunk, slice_chunks
+from data.readers import reader_errors, rechunk, slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
@@ -41,11 +42,12 @@ LARGE = 10**7  # bytes of text, which may take a while
 
 
 class Chunk(NamedTuple):
-    """A part of a document, or both texts of a pair."""
+    """A part of a document, or all texts of a pair or a conversation."""
 
     split: str
     texts: Sequence[str]
     is_last: bool  # of its document: an end token follows
+    name: Path | str
 
     def n_bytes(self) -> int:
         return sum(len(text.encode()) for text in self.texts)
@@ -54,15 +56,15 @@ class Chunk(NamedTuple):
 def split_chunks(source: Source) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation."""
     for split, document in split_documents(source):
-        if source.input_kind == "pairs":
-            yield Chunk(split, list(document.chunks()), is_last=True)
+        if source.input_kind != "text":
+            yield Chunk(split, list(document.chunks()), True, document.name)
             continue
         last = ""
         for text in rechunk(document.chunks()):
             if last:
-                yield Chunk(split, [last], is_last=False)
+                yield Chunk(split, [last], False, document.name)
             last = text
-        yield Chunk(split, [last], is_last=True)
+        yield Chunk(split, [last], True, document.name)
 
 
 def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
@@ -89,11 +91,12 @@ def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
 
 def hashed_documents(source: Source) -> Iterator[tuple[float, Document]]:
     """(a hash of its first chunk, from 0 to 1; document) for each that is not empty. Of a pair, its
-    source is the first."""
+    source is the first; of a conversation, whose first may be that of many, all count."""
     for document in source.documents():
         if source.input_kind == "pairs" and not all(map(str.strip, document.chunks())):
             raise DataError(f"{document.name}: the source or the target is empty")
-        if begin := next(document.chunks(), ""):
+        n_hashed = None if source.input_kind == "chat" else 1
+        if begin := "".join(islice(document.chunks(), n_hashed)):
             digest = hashlib.blake2b(begin.encode(), digest_size=8).digest()
             yield int.from_bytes(digest) / 2**64, document
 
@@ -155,12 +158,14 @@ def tokenize(
     limit = getattr(source, "max_tokens", None) or sys.maxsize
     jobs = batch_chunks(split_chunks(source))
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+    template = ChatTemplate(tokenizer) if source.input_kind == "chat" else None
+    to_ids = partial(encode, tokenizer, template)
 
     with (
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
         closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
     ):
-        for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
+        for encoded in map_ahead(to_ids, jobs, workers, 2 * workers):
             for chunk, texts_ids in encoded:
                 if train.n_tokens >= limit:
                     break
@@ -197,14 +202,20 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         yield job
 
 
-def encode(tokenizer: Tokenizer, job: list[Chunk]) -> list[tuple[Chunk, list[ndarray]]]:
-    """(chunk, the ids of each of its texts)"""
+def encode(
+    tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
+) -> list[tuple[Chunk, list[ndarray]]]:
+    """(chunk, the ids of each of its texts; of a conversation its ids and their mask)"""
     encoded = []
 
     for chunk in job:
-        ids = [tokenizer.encode(text) for text in chunk.texts]
-        if chunk.is_last:
-            ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
+        if template:
+            with reader_errors(chunk.name):
+                ids = [*template.encode(to_messages(chunk.texts))]
+        else:
+            ids = [tokenizer.encode(text) for text in chunk.texts]
+            if chunk.is_last:
+                ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
 
     return encoded

@@ -175,10 +175,15 @@ TABLES = Registry(
 
 
 def table_rows(path: Path, fields: list[str]) -> TextRows:
+    return text_fields(raw_rows(path, fields), fields)
+
+
+def raw_rows(path: Path, fields: list[str]) -> Rows:
+    """Their values may be of any type; only these fields are read if there are all of them."""
     if path.suffix.lower() not in TABLES:
         known = ", ".join(TABLES)
         raise DataError(f"{path} is not a table; expected a name that ends in {known}")
-    return text_fields(TABLES[path.suffix.lower()](path, fields), fields)
+    return TABLES[path.suffix.lower()](path, fields)
 
 
 def text_fields(rows: Rows, fields: list[str]) -> TextRows:

@@ -1,4 +1,5 @@
-"""Sources of text and of pairs, a source text and its target, always in the same order."""
+"""Sources of text, of pairs, a source text and its target, and of conversations, always in the same
+order."""
 
 import ast
 import os
@@ -18,6 +19,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count, Ratio, Registry
 from data import readers
+from data.chat import read_messages
 from data.disk import atomic_write
 from data.readers import find_files, read_chunks, read_lines, stdlib_files
 
@@ -27,7 +29,8 @@ SHAKESPEARE = (
 
 
 class Document(NamedTuple):
-    """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
+    """A text, a source and its target, or a conversation; without texts, what the file `name`
+    holds."""
 
     name: Path | str  # for messages; without texts, the path that is read
     texts: Iterable[str] | None = None  # of a source read more than once: no iterator
@@ -111,6 +114,22 @@ class PairTable(Files):
 
     def documents(self) -> Iterator[Document]:
         return table_documents(self.files(), [self.source, self.target])
+
+
+@dataclass
+class Chat(Files):
+    """Conversations, as roles and contents in turn: the messages of a row, or an instruction and
+    its answer."""
+
+    input_kind = "chat"
+
+    def documents(self) -> Iterator[Document]:
+        for path in self.files():
+            for place, row in readers.raw_rows(path, ["messages"]):
+                messages = read_messages(place, row)
+                if all(message["role"] != "assistant" for message in messages):
+                    raise DataError(f"{place}: the assistant has no message to learn from")
+                yield Document(place, [m[name] for m in messages for name in ("role", "content")])
 
 
 def table_documents(files: list[Path], fields: list[str]) -> Iterator[Document]:
@@ -283,6 +302,7 @@ SOURCES = Registry(
     hub=Hub,
     shakespeare=Shakespeare,
     pairs=PairTable,
+    chat=Chat,
     parallel=ParallelText,
     docstrings=Docstrings,
     synthetic=Synthetic,
