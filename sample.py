@@ -155,6 +155,8 @@ class Sampler:
     def encode(self, prompt: Any, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
         if self.chat:
+            if prompt[-1]["role"] == "assistant":
+                raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
             ids = self.chat.encode_prompt(prompt)
         else:
             limit = self.model.context_length

@@ -45,23 +45,26 @@ PLAIN = r"""{% for message in messages %}
 START, STOP = "\ufdd0", "\ufdd1"  # no characters: they stand around what {% generation %} marks
 
 
-def read_messages(place: str, row: Any) -> Messages:
-    """The messages of a row; an instruction, which an input may follow, and its output are two."""
+def read_turns(place: str, row: Any) -> list[str]:
+    """The roles and contents of a row, in turn. An instruction, which an input may follow, and its
+    output are two."""
     row = row if isinstance(row, dict) else {"messages": row}
     messages = row.get("messages")
     for question, answer in PAIRS.items():
         if messages is None and question in row:
             asked = f"{row[question]}\n\n{row['input']}" if row.get("input") else row[question]
             messages = to_messages(["user", asked, "assistant", row.get(answer)])
-    if not isinstance(messages, list):
+    if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
 
-    fields = text_fields(((place, message) for message in messages), FIELDS)
-    for message, (_, [role, content]) in zip(messages, fields, strict=True):
+    turns: list[str] = []
+    for message in messages:
+        [(_, [role, content])] = text_fields([(place, message)], FIELDS)
         more = [name for name in {*message} - {*FIELDS} if message[name] is not None]
         if more or role not in ROLES or not content.strip():
             raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")
-    return messages
+        turns += [role, content]
+    return turns
 
 
 def to_messages(texts: Sequence[Any]) -> Messages:

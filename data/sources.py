@@ -19,7 +19,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count, Ratio, Registry
 from data import readers
-from data.chat import read_messages
+from data.chat import read_turns
 from data.disk import atomic_write
 from data.readers import find_files, read_chunks, read_lines, stdlib_files
 
@@ -126,10 +126,10 @@ class Chat(Files):
     def documents(self) -> Iterator[Document]:
         for path in self.files():
             for place, row in readers.raw_rows(path, ["messages"]):
-                messages = read_messages(place, row)
-                if all(message["role"] != "assistant" for message in messages):
+                turns = read_turns(place, row)
+                if "assistant" not in turns[::2]:
                     raise DataError(f"{place}: the assistant has no message to learn from")
-                yield Document(place, [m[name] for m in messages for name in ("role", "content")])
+                yield Document(place, turns)
 
 
 def table_documents(files: list[Path], fields: list[str]) -> Iterator[Document]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Bounds, check_value, from_dict
-from data.chat import read_messages
+from data.chat import read_turns, to_messages
 from data.readers import parse_json
 from model.generate.embed import POOLINGS
 from model.generate.prompt import MASK
@@ -157,5 +157,6 @@ def read_texts(options: Namespace) -> list[Any]:
     lines = text.split("\n")
     if options.chat:
         places = [f"line {number}" for number in range(1, len(lines) + 1)]
-        return list(map(read_messages, places, map(parse_json, places, lines)))
+        rows = map(parse_json, places, lines)
+        return [to_messages(read_turns(*row)) for row in zip(places, rows, strict=True)]
     return lines if file or options.embed else [text]
