@@ -41,7 +41,8 @@ class Row:
     shown: str = ""
 
     def conversation(self) -> Messages:
-        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
+        answer = {"role": "assistant", "content": self.stream.text}
+        return [*self.prompt, answer]
 
 
 class Sampler:
@@ -82,33 +83,40 @@ class Sampler:
             self.template = [self.template[0], after]
         self.sampling = choose_sampling(options, kind, self.continues)
         self.chat = ChatTemplate(self.tokenizer) if options.chat else None
-        self.system = [{"role": "system", "content": text} for text in options.system]
-        self.messages = self.system
+        self.system: Messages = []
+        for text in options.system:
+            self.system.append({"role": "system", "content": text})
+        self.messages = self.system  # of the conversation so far
         if self.chat:
             self.continues = False
-            if kind != "decoder" or not (self.chat.is_own or objective.input_kind == "chat"):
-                raise ValueError(
-                    "--chat needs a run of data=chat, or an import with a chat template"
-                )
-
-    def answer(self, texts: list[Any]) -> None:
-        if self.options.embed:
-            return self.embed(texts)
-        numbers = range(self.options.n)
-        self.write([self.encode(text, number) for text in texts for number in numbers])
+            is_trained = objective.input_kind == "chat"
+            if not is_trained and not self.chat.is_own:
+                needed = "a run of data=chat, or an import with a chat template"
+                raise ValueError(f"--chat needs {needed}")
 
     def reply(self, text: str) -> None:
         """Print an answer; of one that is interrupted, what was said is remembered."""
         turn = {"role": "user", "content": text}
         row = self.encode([*self.messages, turn], 0)
-        n_new = min(self.options.max_new_tokens, self.model.context_length // 2)
-        if self.messages != self.system and len(row.ids) + n_new > self.model.context_length:
+        context = self.model.context_length
+        n_new = min(self.options.max_new_tokens, context // 2)
+        is_full = len(row.ids) + n_new > context
+
+        if is_full and self.messages != self.system:
             print("the context is full: earlier turns are forgotten", file=sys.stderr)
             row = self.encode([*self.system, turn], 0)
+
         try:
             self.write([row])
         finally:
             self.messages = row.conversation()
+
+    def answer(self, texts: list[Any]) -> None:
+        options = self.options
+        if options.embed:
+            return self.embed(texts)
+        rows = [self.encode(text, number) for text in texts for number in range(options.n)]
+        self.write(rows)
 
     def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -155,8 +163,9 @@ class Sampler:
     def encode(self, prompt: Any, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
         if self.chat:
-            if prompt[-1]["role"] == "assistant":
-                raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
+            last = prompt[-1]
+            if last["role"] == "assistant":
+                raise ValueError(f"nothing is asked after {last['content']!r:.60}")
             ids = self.chat.encode_prompt(prompt)
         else:
             limit = self.model.context_length
@@ -261,7 +270,9 @@ def interact(sampler: Sampler) -> None:
 
 def main(args: list[str] | None = None) -> None:
     options = parse_options(args)
-    if options.interactive or (options.chat and not options.json):
+    takes_turns = options.chat and not options.json
+
+    if options.interactive or takes_turns:
         interact(Sampler(options))
     else:
         texts = read_texts(options)  # before a model is loaded in vain

@@ -6,6 +6,7 @@ python -m data data=text data.path=book.txt model=bert
 import sys
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose
@@ -20,20 +21,17 @@ def main(args: list[str] | None = None) -> None:
     help = "a group or setting of configs/"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     config = compose(parser.parse_args(args).overrides)
-    from data.corpus import load_data  # not for --help: they import torch
-    from data.loader import PairLoader
+    from data.corpus import load_data  # not for --help: it imports torch
 
     loaders = load_data(config)
-    train = loaders.train
+    train: Any = loaders.train
     part = train.part
-    kind, used = loaders.objective.input_kind, "used"
-    items = loaders.objective.items
-    if kind == "text":
-        items, used = "documents", items
-    print(f"{'':<12}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
+    kind, items = loaders.objective.input_kind, loaders.objective.items
+    items, used = ("documents", items) if kind == "text" else (items, "used")
+    print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
     for loader in (train, loaders.validation):
         sizes = f"{loader.part.n_items:>13,}{loader.part.n_bytes:>15,}{loader.n_tokens:>15,}"
-        print(f"{loader.part.split:<12}{sizes}{loader.n:>12,}")
+        print(f"{loader.part.split:<11}{sizes}{loader.n:>12,}")
 
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
@@ -51,7 +49,7 @@ def main(args: list[str] | None = None) -> None:
 
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
-        if isinstance(train, PairLoader) and kind == "chat":
+        if kind == "chat":
             ids, mask = (side[row].tolist() for side in train.texts(train.batch_ids(0)))
             print(f"{'chat':<12}{marked(ids, mask, loaders.tokenizer)!r}")
             continue

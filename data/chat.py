@@ -33,7 +33,7 @@ EXPECTED = "expected messages, prompt and completion, or instruction and output 
 MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
 # files of an imported tokenizer
 TEMPLATE = "chat_template.jinja"
-SETTINGS = "tokenizer_config.json"
+SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
 GENERATION = {"config.json", "generation_config.json"}
 PLAIN = r"""{% for message in messages %}
 {{ message.role + ':\n' + message.content }}{{ eos_token if message.role == 'assistant' }}{{ '\n' }}
@@ -42,7 +42,8 @@ PLAIN = r"""{% for message in messages %}
 {{ 'assistant:\n' }}
 {%- endif %}
 """
-START, STOP = "\ufdd0", "\ufdd1"  # no characters: they stand around what {% generation %} marks
+# around what {% generation %} marks; no text has them
+START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
 
 
 def read_turns(place: str, row: Any) -> list[str]:
@@ -102,10 +103,10 @@ class ChatTemplate:
         if tokenizer.text:
             end = with_specials(tokenizer.text).id_to_token(tokenizer.specials["end"])
         self.names: dict[str, Any] = {"eos_token": end}
-        settings = json.loads(tokenizer.files.get(SETTINGS, "{}"))
-        for name, value in settings.items():
-            if value:  # some write a token as an object
-                self.names[name] = value.get("content") if isinstance(value, dict) else value
+        for file in SETTINGS:
+            for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
+                if value:  # a token may be an object
+                    self.names[name] = value.get("content") if isinstance(value, dict) else value
         own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
@@ -118,7 +119,7 @@ class ChatTemplate:
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
         with as_tokenizer_error("the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
-        pieces = re.split(f"[{START}{STOP}]", marked)
+        pieces = re.split(f"{START}|{STOP}", marked)
         ends = list(accumulate(map(len, pieces)))
         return "".join(pieces), list(zip(ends[::2], ends[1::2], strict=False))
 
@@ -157,7 +158,8 @@ class ChatTemplate:
 def add_turn_end(tokenizer: Tokenizer) -> None:
     """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
     ids, mask = ChatTemplate(tokenizer).encode(to_messages(["user", "a", "assistant", "b"]))
-    ends = [i for i in ids[mask][-2:].tolist() if not tokenizer.decode([i])]  # a space may follow
+    added = with_specials(str(tokenizer.text)).get_added_tokens_decoder()
+    ends = [i for i in ids[mask][-2:].tolist() if i in added]  # white space may follow
     for i in {*ends} - {*tokenizer.end_ids}:
         tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
         for name in GENERATION & tokenizer.files.keys():

@@ -47,7 +47,7 @@ class Chunk(NamedTuple):
     split: str
     texts: Sequence[str]
     is_last: bool  # of its document: an end token follows
-    name: Path | str
+    name: Path | str = ""
 
     def n_bytes(self) -> int:
         return sum(len(text.encode()) for text in self.texts)
@@ -62,9 +62,9 @@ def split_chunks(source: Source) -> Iterator[Chunk]:
         last = ""
         for text in rechunk(document.chunks()):
             if last:
-                yield Chunk(split, [last], False, document.name)
+                yield Chunk(split, [last], is_last=False)
             last = text
-        yield Chunk(split, [last], True, document.name)
+        yield Chunk(split, [last], is_last=True)
 
 
 def split_documents(source: Source) -> Iterator[tuple[str, Document]]:
