@@ -19,10 +19,13 @@ from configs.schema import IGNORE_INDEX
 from data.__main__ import main as preview
 from data.chat import ChatTemplate, read_turns, to_messages
 from data.corpus import load_data
+from data.prepare import split_chunks
+from data.store import VALIDATION
 from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, HubTokenizer, to_base64
 from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
+from tests.data.corpora import source
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
 from tests.training.runs import content
@@ -198,6 +201,13 @@ def test_a_template_that_fails(folder, room, template, reason):
         load_data(compose([*CHAT, "objective=chat"]), tokenizer)
 
 
+def test_conversations_that_begin_alike_are_in_both_splits(room):
+    write([row_of("system", "s", "user", f"{i}", "assistant", f"{i}") for i in range(40)])
+    found = source("chat", path="c.jsonl", val_fraction=0.5)
+    splits = [chunk.split for chunk in split_chunks(found)]
+    assert 9 < splits.count(VALIDATION) < 31
+
+
 @pytest.mark.parametrize("too_long", ["drop", "truncate", "error"])
 def test_long_conversations(room, too_long):
     long = row_of("user", "a", "assistant", "b" * 90), row_of("user", "a" * 90, "assistant", "b")
@@ -284,6 +294,8 @@ def both_say(say, run, folder):
         {"role": "user", "content": "and 4?"},
     ]
     assert printed == f"{answer}\n{hf_answer(folder, turns)[0]}\n"
+    theirs = hf.AutoTokenizer.from_pretrained(folder).apply_chat_template(turns)["input_ids"]
+    assert ChatTemplate(load_run(run).tokenizer).encode(turns)[0].tolist() == theirs
     return ends
 
 
