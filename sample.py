@@ -14,6 +14,7 @@ from typing import Any
 
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
+from data.chat import ChatTemplate, Messages
 from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
@@ -33,11 +34,15 @@ MAX_BATCH = 64
 class Row:
     """One sample, and what has become of it."""
 
-    prompt: str
+    prompt: Any  # text, or messages
     ids: list[int]  # of the prompt in its template
     sample_id: int
     stream: TextStream
     shown: str = ""
+
+    def conversation(self) -> Messages:
+        answer = {"role": "assistant", "content": self.stream.text}
+        return [*self.prompt, answer]
 
 
 class Sampler:
@@ -77,14 +82,46 @@ class Sampler:
             after = [self.specials["start"]] if on_pairs else []
             self.template = [self.template[0], after]
         self.sampling = choose_sampling(options, kind, self.continues)
+        self.chat = ChatTemplate(self.tokenizer) if options.chat else None
+        self.system: Messages = []
+        for text in options.system:
+            self.system.append({"role": "system", "content": text})
+        self.messages = self.system  # of the conversation so far
+        if self.chat:
+            self.continues = False
+            is_trained = objective.input_kind == "chat"
+            if not is_trained and not self.chat.is_own:
+                needed = "a run of data=chat, or an import with a chat template"
+                raise ValueError(f"--chat needs {needed}")
 
-    def answer(self, texts: list[str]) -> None:
-        """Print each text with its continuation, its target, or the text with its masks filled."""
+    def reply(self, text: str) -> None:
+        """Print an answer; of one that is interrupted, what was said is remembered."""
+        turn = {"role": "user", "content": text}
+        row = self.encode([*self.messages, turn], 0)
+        context = self.model.context_length
+        n_new = min(self.options.max_new_tokens, context // 2)
+        is_full = len(row.ids) + n_new > context
+
+        if is_full and self.messages != self.system:
+            print("the context is full: earlier turns are forgotten", file=sys.stderr)
+            row = self.encode([*self.system, turn], 0)
+
+        try:
+            self.write([row])
+        finally:
+            self.messages = row.conversation()
+
+    def answer(self, texts: list[Any]) -> None:
         options = self.options
         if options.embed:
             return self.embed(texts)
-        complete = self.fill if self.model.kind == "encoder" else self.generate
         rows = [self.encode(text, number) for text in texts for number in range(options.n)]
+        self.write(rows)
+
+    def write(self, rows: list[Row]) -> None:
+        """Print each text with its continuation, its target, or the text with its masks filled."""
+        options = self.options
+        complete = self.fill if self.model.kind == "encoder" else self.generate
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
@@ -123,11 +160,17 @@ class Sampler:
                 line = json.dumps({"text": text, "embedding": vector})
                 show(f"{line}\n")
 
-    def encode(self, prompt: str, sample_id: int) -> Row:
+    def encode(self, prompt: Any, sample_id: int) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
-        limit = self.model.context_length
-        how = (self.options.slide, self.template, self.around, self.options.special)
-        ids = encode_prompt(prompt, self.tokenizer, limit, *how)
+        if self.chat:
+            last = prompt[-1]
+            if last["role"] == "assistant":
+                raise ValueError(f"nothing is asked after {last['content']!r:.60}")
+            ids = self.chat.encode_prompt(prompt)
+        else:
+            limit = self.model.context_length
+            how = (self.options.slide, self.template, self.around, self.options.special)
+            ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
             ids = ids or self.template[0] or [self.specials["end"]]
         before = ids if self.continues else ()
@@ -200,6 +243,8 @@ def show(text: str) -> None:
 
 def as_json(row: Row) -> str:
     fields = {"prompt": row.prompt}
+    if isinstance(row.prompt, list):
+        fields = {"messages": row.conversation()}
     for name in ("text", "ids", "logprobs", "finish_reason"):
         fields[name] = getattr(row.stream, name)
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
@@ -213,7 +258,10 @@ def interact(sampler: Sampler) -> None:
         while True:
             prompt = input("> " if sys.stdin.isatty() else "")
             try:
-                sampler.answer([prompt])
+                if not sampler.chat:
+                    sampler.answer([prompt])
+                elif prompt.strip():
+                    sampler.reply(prompt)
             except ValueError as error:
                 print(f"error: {error}", file=sys.stderr)
             except KeyboardInterrupt:
@@ -222,7 +270,9 @@ def interact(sampler: Sampler) -> None:
 
 def main(args: list[str] | None = None) -> None:
     options = parse_options(args)
-    if options.interactive:
+    takes_turns = options.chat and not options.json
+
+    if options.interactive or takes_turns:
         interact(Sampler(options))
     else:
         texts = read_texts(options)  # before a model is loaded in vain

@@ -45,7 +45,7 @@ SYNONYMS = {
 MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 HINTS = {  # beside the options of a group
     "model": "; a pretrained model is loaded by init_from=FOLDER",
-    "data": "; a file is read by data=text or data=table, and data.path=...",
+    "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
 }
 
 

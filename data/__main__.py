@@ -4,10 +4,14 @@ python -m data data=text data.path=book.txt model=bert
 """
 
 import sys
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose
 from configs.schema import IGNORE_INDEX
+from data.tokenizers.tokenizer import Tokenizer, decode_specials
 
 MAX_ROWS = 4  # of the first batch
 
@@ -20,24 +24,23 @@ def main(args: list[str] | None = None) -> None:
     from data.corpus import load_data  # not for --help: it imports torch
 
     loaders = load_data(config)
-    train = loaders.train
+    train: Any = loaders.train
     part = train.part
-    is_pairs = loaders.objective.input_kind == "pairs"
-    items = "pairs" if is_pairs else "documents"
-    used = "used" if is_pairs else "sequences"
-    print(f"{'':<12}{items:>12}{'bytes':>15}{'tokens':>15}{used:>12}")
+    kind, items = loaders.objective.input_kind, loaders.objective.items
+    items, used = ("documents", items) if kind == "text" else (items, "used")
+    print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
     for loader in (train, loaders.validation):
-        sizes = f"{loader.part.n_items:>12,}{loader.part.n_bytes:>15,}{loader.part.n_tokens:>15,}"
-        print(f"{loader.part.split:<12}{sizes}{loader.n:>12,}")
+        sizes = f"{loader.part.n_items:>13,}{loader.part.n_bytes:>15,}{loader.n_tokens:>15,}"
+        print(f"{loader.part.split:<11}{sizes}{loader.n:>12,}")
 
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
-    print(f"            {part.n_bytes / part.n_tokens:.2f} bytes per token (train)")
+    print(f"            {part.n_bytes / train.n_tokens:.2f} bytes per token (train)")
     print(f"objective   {config.objective['kind']}")
     steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
     print(f"batch size  {train.batch_size}, {steps}")
     if train.n_too_long:
-        print(f"too long    {train.n_too_long:,} training pairs ({config.objective['too_long']})")
+        print(f"too long    {train.n_too_long:,} training {items} ({config.objective['too_long']})")
     print(f"cached in   {part.folder}\n")
 
     batch = train.batch(0)
@@ -46,10 +49,23 @@ def main(args: list[str] | None = None) -> None:
 
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
+        if kind == "chat":
+            ids, mask = (side[row].tolist() for side in train.texts(train.batch_ids(0)))
+            print(f"{'chat':<12}{marked(ids, mask, loaders.tokenizer)!r}")
+            continue
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
                 print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
+
+
+def marked(ids: list[int], mask: list[int], tokenizer: Tokenizer) -> str:
+    """The text, with brackets around what is trained on."""
+    text = ""
+    for is_target, run in groupby(zip(mask, ids, strict=True), itemgetter(0)):
+        part = decode_specials([i for _, i in run], tokenizer)
+        text += f"[[{part}]]" if is_target else part
+    return text
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
+from data.chat import add_turn_end
 from data.loader import PairLoader, TokenLoader
 from data.objectives import OBJECTIVES, Objective
 from data.prepare import prepare
@@ -75,12 +76,14 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
                 f"the tokenizer has no special token {missing[0]!r}, which this objective needs"
             )
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
+        if objective.input_kind == "chat" and tokenizer.text:
+            add_turn_end(tokenizer)
         trainer = Pretrained(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
     corpus = prepare(source, trainer, objective.specials)
-    loader = PairLoader if objective.input_kind == "pairs" else TokenLoader
+    loader = TokenLoader if objective.input_kind == "text" else PairLoader
     shared = (objective, corpus.tokenizer, config.train.batch_size, config.seed)
     weights = getattr(source, "weights", {})
     train, validation = (

@@ -71,6 +71,11 @@ class Loader:
         first, end = self.ranges.get(source, (0, self.n))
         return first + eval_subset(end - first, limit)
 
+    @property
+    def n_tokens(self) -> int:
+        """Beside each id of a conversation is one of its mask."""
+        return self.part.n_tokens // (2 if self.objective.input_kind == "chat" else 1)
+
     def eval_batches(self, ids: ndarray) -> list[ndarray]:
         return np.split(ids, range(self.batch_size, len(ids), self.batch_size))
 
@@ -120,7 +125,8 @@ class TokenLoader(Loader):
 
 @dataclass
 class PairLoader(Loader):
-    """Pairs, each once per epoch, batched with others of similar length to save padding."""
+    """Pairs, each once per epoch, batched with others of similar length to save padding; or
+    conversations, as pairs of ids and mask."""
 
     def __post_init__(self) -> None:
         starts, lengths = self.part.pairs()
@@ -129,19 +135,26 @@ class PairLoader(Loader):
         too_long = self.objective.too_long
         used = ~is_too_long | (too_long != "drop")
 
+        if self.objective.input_kind == "chat":  # an answer may be cut off
+            for i in np.flatnonzero(is_too_long):
+                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
+                used[i] &= mask[1:].any()
+
         self.n_too_long = int(is_too_long.sum())
         self.n = int(used.sum())
         if not self.n or (self.n_too_long and too_long == "error"):
-            pairs = f"{self.n_too_long} of {len(lengths)} pairs of {self.part.split}"
+            kind = self.objective.input_kind
+            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
-            truncated = "objective=pairs objective.too_long=truncate"
+            truncated = f"objective={kind} objective.too_long=truncate"
             hint = f"raise model.context_length or choose {truncated}"
-            raise DataError(f"{pairs} are too long for {context}; {hint}")
+            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
 
         self.starts = starts[used]
         self.lengths = truncated[used]
         counts = np.searchsorted(self.part.ends[1::2], self.part.ends_of_sources, "right")
-        self.divide(np.append(0, used.cumsum())[counts], self.lengths.sum(1))
+        widths = self.objective.widths(self.lengths)
+        self.divide(np.append(0, used.cumsum())[counts], widths.sum(1))
         self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
@@ -170,10 +183,12 @@ class PairLoader(Loader):
         return int(widths.max(0).sum())
 
     def make(self, ids: ndarray) -> Batch:
-        sources, targets = (
-            self.part.texts(self.starts[ids, side], self.lengths[ids, side]) for side in (0, 1)
-        )
-        return self.objective.batch(sources, targets, self.tokenizer)
+        return self.objective.batch(*self.texts(ids), self.tokenizer)
+
+    def texts(self, ids: ndarray) -> list[list[ndarray]]:
+        """[sources, targets], or [ids, masks] of conversations"""
+        starts, lengths = self.starts[ids], self.lengths[ids]
+        return [self.part.texts(starts[:, side], lengths[:, side]) for side in (0, 1)]
 
     def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
         """Batches of each pair once."""

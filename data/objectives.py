@@ -18,6 +18,7 @@ from configs.schema import IGNORE_INDEX
 from data.tokenizers.tokenizer import Tokenizer
 
 Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random uint64
+TooLong = Literal["drop", "truncate", "error"]
 MeanLength = Annotated[float, Bounds(least=1)]
 
 
@@ -65,9 +66,10 @@ def make_batch(targets: ndarray | Tensor, **inputs: ndarray | Tensor) -> Batch:
 
 class Objective:
     """Base of all kinds: batch(rows, draw, tokenizer) has rows of `seq_len` tokens of text and
-    `lookahead` more, or Seq2Seq's, of pairs."""
+    `lookahead` more; or Seq2Seq's, of pairs, and Chat's."""
 
-    input_kind = "text"  # or pairs
+    input_kind = "text"  # or pairs, or chat
+    items = "sequences"  # that it is trained on
     architectures: tuple[str, ...] = ("decoder",)
     specials: tuple[str, ...] = ("end",)
     lookahead = 0
@@ -201,6 +203,7 @@ class Seq2Seq(Objective):
     target counts for the loss; an encoder-decoder encodes the source."""
 
     input_kind = "pairs"
+    items = "pairs"
     architectures = ("decoder", "encoder_decoder")
     specials = ("end", "pad", "start")
     accuracy = "val_exact_match"
@@ -209,7 +212,7 @@ class Seq2Seq(Objective):
         self,
         context_length: int,
         architecture: str,
-        too_long: Literal["drop", "truncate", "error"],
+        too_long: TooLong,
         prefix_lm: bool = False,
     ) -> None:
         self.context_length = context_length
@@ -254,6 +257,32 @@ class Seq2Seq(Objective):
         return make_batch(pad_rows(targets, IGNORE_INDEX), **inputs)
 
 
+class Chat(Objective):
+    """What the assistant says is predicted, its end token included, from all that is before it."""
+
+    input_kind = "chat"
+    items = "conversations"
+
+    def __init__(self, context_length: int, too_long: TooLong) -> None:
+        self.context_length = context_length
+        self.too_long = too_long
+
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """The last id is a target alone."""
+        return np.minimum(lengths, self.context_length + 1)
+
+    def widths(self, lengths: ndarray) -> ndarray:
+        return lengths[:, :1] - 1
+
+    def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        """Any id can pad: no target is behind one."""
+        pad = tokenizer.specials.get("pad", tokenizer.specials["end"])
+        tokens = [ids[:-1] for ids in rows]
+        pairs = zip(rows, masks, strict=True)
+        targets = [np.where(mask, ids, IGNORE_INDEX)[1:] for ids, mask in pairs]
+        return make_batch(pad_rows(targets, IGNORE_INDEX), tokens=pad_rows(tokens, pad))
+
+
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:
     tensors = [torch.from_numpy(row) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=value)
@@ -264,4 +293,5 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     masked=Masked,
     span=Span,
     pairs=Seq2Seq,
+    chat=Chat,
 )

@@ -26,9 +26,10 @@ from rich.progress import DownloadColumn, Progress
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError
 from configs.parts import code_of
+from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
 from data.loader import map_ahead
-from data.readers import rechunk, slice_chunks
+from data.readers import reader_errors, rechunk, slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
@@ -42,11 +43,12 @@ LARGE = 10**7  # bytes of text, which may take a while
 
 
 class Chunk(NamedTuple):
-    """A part of a document, or both texts of a pair."""
+    """A part of a document, or all texts of a pair or a conversation."""
 
     split: str
     texts: Sequence[str]
     is_last: bool  # of its document: an end token follows
+    name: Path | str = ""
 
     def n_bytes(self) -> int:
         return sum(len(text.encode()) for text in self.texts)
@@ -56,8 +58,8 @@ def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
     for split, document in split_documents(source, skipped):
-        if source.input_kind == "pairs":
-            yield Chunk(split, list(document.chunks()), is_last=True)
+        if source.input_kind != "text":
+            yield Chunk(split, list(document.chunks()), True, document.name)
             continue
         last = ""
         for text in rechunk(document.chunks()):
@@ -96,8 +98,7 @@ def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, D
 
 
 def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
-    """(a hash of its first chunk, from 0 to 1; document) for each that is not empty. Of a pair, its
-    source is the first."""
+    """(a hash of how it begins, from 0 to 1; document) for each that is not empty."""
     for document in source.documents():
         try:
             begin = read_begin(document, source)
@@ -112,11 +113,12 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float
 
 
 def read_begin(document: Document, source: Source) -> bytes:
-    """The first chunk. All are read, and must not be blank, of a pair or where others are
-    skipped."""
+    """The first chunk, of a pair its source; of a conversation, whose first may be that of many,
+    all. All are read, and must not be blank, of a pair or where others are skipped."""
     is_pair = source.input_kind == "pairs"
+    n_chunks = None if source.input_kind == "chat" else 1
     try:
-        begin = next(document.chunks(), "").encode()
+        begin = "".join(islice(document.chunks(), n_chunks)).encode()
         if is_pair or source.on_error == "skip":
             blank = [not text.encode().strip() for text in document.chunks()]
             if all(blank) or (is_pair and any(blank)):
@@ -199,6 +201,8 @@ def tokenize(
 
     tokenizer = trainer.train(texts, specials)
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+    template = ChatTemplate(tokenizer) if sources[0].input_kind == "chat" else None
+    to_ids = partial(encode, tokenizer, template)
 
     with (
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
@@ -207,7 +211,7 @@ def tokenize(
         for source in sources:
             limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
             jobs = batch_chunks(split_chunks(source, skipped))
-            for encoded in map_ahead(partial(encode, tokenizer), jobs, workers, 2 * workers):
+            for encoded in map_ahead(to_ids, jobs, workers, 2 * workers):
                 for chunk, texts_ids in encoded:
                     if train.n_tokens >= limit:
                         break
@@ -247,14 +251,20 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         yield job
 
 
-def encode(tokenizer: Tokenizer, job: list[Chunk]) -> list[tuple[Chunk, list[ndarray]]]:
-    """(chunk, the ids of each of its texts)"""
+def encode(
+    tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
+) -> list[tuple[Chunk, list[ndarray]]]:
+    """(chunk, the ids of each of its texts; of a conversation its ids and their mask)"""
     encoded = []
 
     for chunk in job:
-        ids = [tokenizer.encode(text) for text in chunk.texts]
-        if chunk.is_last:
-            ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
+        if template:
+            with reader_errors(chunk.name):
+                ids = [*template.encode(to_messages(chunk.texts))]
+        else:
+            ids = [tokenizer.encode(text) for text in chunk.texts]
+            if chunk.is_last:
+                ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
 
     return encoded

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain
@@ -35,7 +35,8 @@ NOT_LIBRARY = (
 )
 
 Rows = Iterable[tuple[str, Any]]  # (place, row)
-TextRows = Iterator[tuple[str, list[str] | DataError]]  # (place, some fields of a row)
+TextRows = Iterator[tuple[str, list[str] | DataError]]  # (place, the texts of a row)
+TextsOf = Callable[[str, Any], list[str]]  # of (place, row)
 
 
 def walk_files(folder: str, skipped: str = HIDDEN) -> Iterator[str]:
@@ -196,23 +197,26 @@ def table_format(path: Path) -> str:
     return Path(name).suffix.lower()
 
 
-def table_rows(path: Path, fields: list[str], encoding: str = "utf-8") -> TextRows:
+def table_rows(path: Path, fields: list[str], encoding: str, texts_of: TextsOf) -> TextRows:
+    """The texts of each row. If there are all of the fields, only they are read."""
     kind = table_format(path)
     if kind not in TABLES:
         known = ", ".join(TABLES)
         raise DataError(f"{path} is not a table; expected a name that ends in {known}")
     try:
-        yield from text_fields(TABLES[kind](path, fields, encoding), fields)
+        yield from row_texts(TABLES[kind](path, fields, encoding), texts_of)
     except DataError as error:
         yield str(path), error
 
 
-def text_fields(rows: Rows, fields: list[str]) -> TextRows:
+def row_texts(rows: Rows, texts_of: TextsOf) -> TextRows:
     """An error is yielded in place of what cannot be used: others may follow."""
     for place, row in rows:
         try:
             row = parse_json(place, row) if isinstance(row, str) else row
-            yield place, [text_of(place, row, field) for field in fields]
+            if isinstance(row, dict) and None in row:
+                raise DataError(f"{place}: there are more values than the header has names")
+            yield place, texts_of(place, row)
         except DataError as error:
             yield place, error
 
@@ -220,8 +224,6 @@ def text_fields(rows: Rows, fields: list[str]) -> TextRows:
 def text_of(place: str, row: Any, field: str) -> str:
     if not isinstance(row, dict):
         raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
-    if None in row:
-        raise DataError(f"{place}: there are more values than the header has names")
     value = look_up(row, field)
     if not isinstance(value, str):
         found = f"{value!r:.40} as {field!r}, not text"

@@ -1,4 +1,5 @@
-"""Sources of text and of pairs, a source text and its target, always in the same order."""
+"""Sources of text, of pairs, a source text and its target, and of conversations, always in the same
+order."""
 
 import ast
 import os
@@ -19,8 +20,9 @@ from configs.compose import with_defaults
 from configs.errors import DataError
 from configs.registry import Bounds, Count, Positive, Ratio, Registry, build, check_value
 from data import readers
+from data.chat import read_conversation
 from data.disk import atomic_write
-from data.readers import find_files, read_chunks, read_lines, stdlib_files
+from data.readers import TextsOf, find_files, read_chunks, read_lines, stdlib_files, text_of
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -28,7 +30,8 @@ SHAKESPEARE = (
 
 
 class Document(NamedTuple):
-    """A text or, of a pair, a source and its target; without texts, what the file `name` holds."""
+    """A text, a source and its target, or a conversation; without texts, what the file `name`
+    holds."""
 
     name: Path | str  # for messages; without texts, the path that is read
     texts: Iterable[str] | DataError | None = None  # read more than once: no iterator
@@ -143,9 +146,27 @@ class PairTable(Files):
         return table_documents(self, [self.source, self.target])
 
 
-def table_documents(source: Files, fields: list[str]) -> Iterator[Document]:
+@dataclass
+class Chat(Files):
+    """Conversations, as roles and contents in turn: the messages of a row, or an instruction and
+    its answer."""
+
+    input_kind = "chat"
+
+    def documents(self) -> Iterator[Document]:
+        return table_documents(self, ["messages"], read_conversation)
+
+
+def table_documents(
+    source: Files, fields: list[str], texts_of: TextsOf | None = None
+) -> Iterator[Document]:
     for path in source.files():
-        yield from starmap(Document, readers.table_rows(path, fields, source.encoding))
+        rows = readers.table_rows(path, fields, source.encoding, texts_of or read_fields(fields))
+        yield from starmap(Document, rows)
+
+
+def read_fields(fields: list[str]) -> TextsOf:
+    return lambda place, row: [text_of(place, row, field) for field in fields]
 
 
 @dataclass
@@ -210,7 +231,7 @@ class Hub(Source):
             if column in (table.column_names or ()):
                 table = table.select_columns([column])  # do not decode images and the like
             rows = readers.numbered(self.id, table)
-            yield from starmap(Document, readers.text_fields(rows, [self.field]))
+            yield from starmap(Document, readers.row_texts(rows, read_fields([self.field])))
 
 
 @dataclass
@@ -326,7 +347,7 @@ class Mix(Source):
             self.members.append(build(path, SOURCES, options, {}))
         kinds = {member.input_kind for member in self.members}
         if len(kinds) != 1:
-            raise ValueError("sources have to be text alone, or pairs alone")
+            raise ValueError("sources have to be all text, all pairs or all conversations")
         [self.input_kind] = kinds
 
 
@@ -337,6 +358,7 @@ SOURCES: Registry[type[Source]] = Registry(
     hub=Hub,
     shakespeare=Shakespeare,
     pairs=PairTable,
+    chat=Chat,
     parallel=ParallelText,
     docstrings=Docstrings,
     synthetic=Synthetic,

@@ -30,7 +30,7 @@ DATA = "numpy torch tiktoken tiktoken_ext tokenizers datasets huggingface_hub py
 MODEL = "torch safetensors tokenizers huggingface_hub yaml omegaconf matplotlib rich transformers"
 LIBRARIES = {
     "configs": {"hydra", "omegaconf"},
-    "data": {*DATA.split(), "filelock"},
+    "data": {*DATA.split(), "filelock", "jinja2"},
     "model": {*MODEL.split(), "filelock"},
 }
 SLOW = {"datasets", "tokenizers", "huggingface_hub", "requests", "wandb", "matplotlib"}

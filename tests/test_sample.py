@@ -350,7 +350,11 @@ def test_missing_checkpoints(run, args, sentence):
 WRONG = [
     ("gpt2", f"--prompt {'x' * 33}", "33 tokens; the context length is 32 (see --slide)"),
     ("gpt2", "--prompt a --temperature nan", "temperature is nan; expected a number at least 0"),
-    ("gpt2", "--prompt a --stop ''", "--stop, --checkpoint, --device and --precision cannot be em"),
+    (
+        "gpt2",
+        "--prompt a --stop ''",
+        "--stop, --system, --checkpoint, --device and --precision can",
+    ),
     ("gpt2", "--prompt a --n 999999", "--n is 999999; expected an integer at least 1 and at most"),
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
     (

@@ -128,7 +128,7 @@ def sample(run: Run) -> dict[str, str]:
     tokenizer = run.data.tokenizer
 
     with run.evaluating():
-        if "source" in batch.inputs or run.data.objective.input_kind == "pairs":
+        if "source" in batch.inputs or run.data.objective.input_kind != "text":
             return predict_targets(model, tokenizer, batch)[0]
         [tokens] = batch.inputs["tokens"].tolist()
         if model.kind == "encoder":

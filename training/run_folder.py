@@ -147,7 +147,7 @@ def describe(
     """The lines that are printed before the first step."""
     precision, train = world.precision, data.train
     dtype = str(precision.dtype).removeprefix("torch.")
-    examples = "pairs" if data.objective.input_kind == "pairs" else "sequences"
+    examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size
     run_length = RunLength(config.train, train)
     begin = f", resuming from step {state.step:,}" if state.step else ""
@@ -167,7 +167,7 @@ def describe(
         f"run         {run}{begin}",
         f"device      {precision.device}, {dtype}: {precision.reason}",
         f"model       {config.model.kind}, {count_parameters(model)}",
-        f"data        {train.part.n_tokens:,} tokens, {train.n:,} {examples}; for validation "
+        f"data        {train.n_tokens:,} tokens, {train.n:,} {examples}; for validation "
         f"{data.validation.n:,}, all of them at the end",
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",

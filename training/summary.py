@@ -36,6 +36,7 @@ def summarize(
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
     prompt = PROMPTS.get(config.model.kind, PROMPTS["decoder"])
+    prompt = "--chat" if data.objective.input_kind == "chat" else prompt
     sample = f"python sample.py --run {saver.run}{parts} {prompt}"
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):

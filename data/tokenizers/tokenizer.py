@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from threading import get_ident
 from typing import Any
@@ -258,6 +258,43 @@ def load_hf_tokenizer(text: str) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+@lru_cache(maxsize=1)
+def with_specials(text: str) -> Any:
+    """The tokenizer of a tokenizer.json, which also finds special tokens in a text."""
+    library = load_hf_tokenizer(text)
+    library.encode_special_tokens = False
+    return library
+
+
+def encode_specials(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """(ids, the character at which each begins) of a text in which special tokens are written out:
+    <|im_start|>, or <|end|>."""
+    if tokenizer.text:
+        library = with_specials(tokenizer.text)
+        [encoding] = library.encode_batch([text], add_special_tokens=False)  # as in encode()
+        return encoding.ids, [start for start, _ in encoding.offsets]
+    ids: list[int] = []
+    sizes = [0]  # in bytes
+    for piece in re.split(r"(<\|\w+\|>)", text):
+        name = piece[2:-2] if piece.startswith("<|") else ""
+        if name in tokenizer.specials:
+            ids.append(tokenizer.specials[name])
+            sizes.append(len(piece))
+        else:
+            new = tokenizer.encode(piece).tolist()
+            ids += new
+            sizes += [len(tokenizer.decode_bytes([i])) for i in new]
+    is_first = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80  # byte of a character
+    return ids, (is_first.cumsum() - 1)[np.cumsum(sizes)[:-1]].tolist()
+
+
+def decode_specials(ids: list[int], tokenizer: Tokenizer) -> str:
+    """The text, with special tokens as they are written, for printing only."""
+    if tokenizer.text:
+        return with_specials(tokenizer.text).decode(ids, skip_special_tokens=False)
+    return tokenizer.decode_with_specials(ids)
 
 
 def template_of(backend: Any) -> Template:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Bounds, check_value, from_dict
+from data.chat import read_turns, to_messages
+from data.readers import parse_json
 from model.generate.embed import POOLINGS
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling
@@ -16,6 +18,8 @@ OPTIONS = """
 --source TEXT               text whose target to generate
 --file PATH                 file with one prompt per line
 --interactive               read one prompt after another
+--chat                      hold a conversation; with --json, each line of stdin has its messages
+--system TEXT               system message of --chat
 --special                   special tokens such as <|im_start|> are no text; none are added
 --slide                     truncate a prompt longer than the context on the left
 --run PATH                  run folder (default: the newest with a checkpoint)
@@ -40,7 +44,7 @@ OPTIONS = """
 --attention-map PATH        save all attention weights as .png, .pdf or .svg
 --debug                     show the traceback of an error
 """
-INPUTS = ("--prompt", "--source", "--file", "--interactive")
+INPUTS = ("--prompt", "--source", "--file", "--interactive", "--chat")
 DEFAULTS: dict[str, Any] = {
     "checkpoint": "latest",
     "device": "auto",
@@ -49,6 +53,9 @@ DEFAULTS: dict[str, Any] = {
     "stop": [],
     "n": 1,
     "length_penalty": 1.0,
+    "system": [],
+    "slide": False,
+    "special": False,
 }
 # names of options
 FILTERS = "top_k top_p min_p n"
@@ -88,8 +95,13 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         hint = "a text is given by --prompt; see --help"
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     check_value("--n", options.n, Samples)
-    if "" in (*options.stop, *vars(options).values()):
-        raise ValueError("--stop, --checkpoint, --device and --precision cannot be empty")
+    if "" in (*options.stop, *options.system, *vars(options).values()):
+        raise ValueError("--stop, --system, --checkpoint, --device and --precision cannot be empty")
+    if options.chat:
+        names = "slide special " + ("system" if options.json else "n")
+        refuse(names, options, "--chat has a template and, with --json, all messages")
+    else:
+        refuse("system", options, "it is for --chat")
     if options.attention_map and options.attention_map.suffix not in IMAGES:
         raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
     if options.embed not in (None, *POOLINGS):
@@ -131,9 +143,9 @@ def refuse(names: str, options: Namespace, reason: str) -> None:
             raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
 
 
-def read_texts(options: Namespace) -> list[str]:
+def read_texts(options: Namespace) -> list[Any]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
-    its lines for --embed."""
+    its lines for --embed; messages in each for --chat."""
     file = options.file
     if options.prompt or options.source:
         return options.prompt or options.source
@@ -142,4 +154,9 @@ def read_texts(options: Namespace) -> list[str]:
 
     data = file.read_bytes() if file else sys.stdin.buffer.read()
     text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
-    return text.split("\n") if file or options.embed else [text]
+    lines = text.split("\n")
+    if options.chat:
+        places = [f"line {number}" for number in range(1, len(lines) + 1)]
+        rows = map(parse_json, places, lines)
+        return [to_messages(read_turns(*row)) for row in zip(places, rows, strict=True)]
+    return lines if file or options.embed else [text]

@@ -1,42 +1,18 @@
 """Prompt: text becomes the ids that a model has learned to see, and masks become predictions."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from data.tokenizers.tokenizer import Tokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import Tokenizer, encode_specials, with_specials
 from model.generate.decode import Rows, left_pad
 
 MASK = "[MASK]"
 TOP_K = 5
-
-
-@lru_cache(maxsize=1)
-def with_specials(text: str) -> Any:
-    """The tokenizer of a tokenizer.json, which also finds special tokens in a text."""
-    library = load_hf_tokenizer(text)
-    library.encode_special_tokens = False
-    return library
-
-
-def encode_specials(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a text in which special tokens are written out: <|im_start|>, or <|end|>."""
-    if tokenizer.text:
-        return with_specials(tokenizer.text).encode(text, add_special_tokens=False).ids
-    ids: list[int] = []
-    for piece in re.split(r"(<\|\w+\|>)", text):
-        name = piece[2:-2] if piece.startswith("<|") else ""
-        if name in tokenizer.specials:
-            ids.append(tokenizer.specials[name])
-        else:
-            ids += tokenizer.encode(piece).tolist()
-    return ids
 
 
 def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[int]:
@@ -47,7 +23,7 @@ def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[
         library = with_specials(tokenizer.text)
         for mark, piece in zip(cycle(marks), rest, strict=False):
             first += library.id_to_token(mark) + piece
-        return encode_specials(first, tokenizer)
+        return encode_specials(first, tokenizer)[0]
 
     ids = tokenizer.encode(first).tolist()
     for mark, piece in zip(cycle(marks), rest, strict=False):
@@ -85,7 +61,10 @@ def encode_prompt(
     else:
         marks = sentinels[:count]
 
-    ids = encode_specials(text, tokenizer) if special else encode_marks(text, tokenizer, marks)
+    if special:
+        ids, _ = encode_specials(text, tokenizer)
+    else:
+        ids = encode_marks(text, tokenizer, marks)
     room = context_length - len(before) - len(after)
     if len(ids) > room and not slide:
         n = len(ids) + context_length - room

@@ -14,6 +14,7 @@ from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose
 from configs.parts import load_parts
 from configs.schema import Config
+from data.chat import PLAIN, TEMPLATE, ChatTemplate
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
@@ -43,6 +44,9 @@ def import_run(place: str | Path, folder: Path) -> str:
 def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
     """Write the folder, and return how to load it."""
     loaded = load_run(run, which)
+    is_chat = loaded.config["objective"]["kind"] == "chat"
+    if is_chat and not ChatTemplate(loaded.tokenizer).is_own:
+        loaded.tokenizer.files[TEMPLATE] = PLAIN
     config = model_config(loaded.config["model"])
     family = export(loaded.model, loaded.tokenizer, config, folder, family_name)
     return f"{folder}: for transformers.{family.architecture}.from_pretrained({str(folder)!r})"

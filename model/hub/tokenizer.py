@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import HubError
+from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
 from data.tokenizers.tokenizer import (
     NO_TEMPLATE,
@@ -158,5 +159,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> 
     if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
         settings["split_special_tokens"] = True  # text is always text; masks are written in it
     files = {SETTINGS: json.dumps(settings, indent=2)} | tokenizer.files | {"tokenizer.json": text}
+    if files.get(TEMPLATE) == PLAIN:  # its end token is written in the text
+        settings = read_file(files, SETTINGS) | {"split_special_tokens": False}
+        files[SETTINGS] = json.dumps(settings, indent=2)
     for name in files.keys() - {CONFIG}:
         (folder / name).write_text(files[name], encoding="utf-8")

@@ -75,7 +75,7 @@ CONFIG += [
     ("data.encoding=base64", "encoding is 'base64', no text encoding of Python"),
     ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),
     ("data=mix", "data.sources is required"),
-    (MIX + "{}", "sources have to be text alone, or pairs alone"),
+    (MIX + "{}", "sources have to be all text, all pairs or all conversations"),
     (MIX + "{a:{kind:python},b:{kind:synthetic}}", "sources have to be text alone, or pairs"),
     (MIX + "{a:{kind:text}}", r"data.sources.a \(text\): path is missing"),
     (MIX + "{a:{kind:pithon}}", "data.sources.a.kind is 'pithon'; choose one of: python"),

@@ -32,7 +32,8 @@ def test_every_option_of_every_group_builds(group):
         if group == "objective":
             models = {"masked": "bert", "span": "t5"}
             overrides += [f"model={models.get(option, 'gpt2')}"]
-            overrides += ["data=synthetic"] if option == "pairs" else []
+            data = {"pairs": ["data=synthetic"], "chat": ["data=chat", "data.path=x"]}
+            overrides += data.get(option, [])
         check_parts(compose(overrides))
 
 
@@ -43,7 +44,7 @@ def test_objective_auto_fits_data_and_model(source):
     for model, of_text in (("modern", "next_token"), ("bert", "masked"), ("t5", "span")):
         config = compose([*with_required(source), f"model={model}"])
         input_kind = SOURCES[kind].input_kind
-        expected = "pairs" if input_kind == "pairs" else of_text
+        expected = of_text if input_kind == "text" else input_kind
         assert choose_objective(input_kind, config.model.kind)["kind"] == expected
 
 

@@ -48,6 +48,9 @@ def test_properties_of_every_objective(kind, architecture):
     def batch(some):
         if made.input_kind == "pairs":
             return made.batch(list(rows(9)[some]), list(rows(16)[some, 9:]), tokenizer)
+        if made.input_kind == "chat":
+            masks = np.arange(16) % 5 > np.arange(ROWS)[:, None] % 3
+            return made.batch(list(rows(16)[some]), list(masks[some]), tokenizer)
         given = rows(made.seq_len + made.lookahead)
         return made.batch(given[some], lambda *names: draw(*names)[some], tokenizer)
 

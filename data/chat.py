@@ -1,0 +1,175 @@
+"""Chat: a conversation becomes text by the template of a model, then ids, and a mask of those that
+the assistant says.
+
+As in transformers, special tokens are parsed out of the whole text, also where a message has them.
+"""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from configs.errors import DataError
+from data.readers import text_of
+from data.tokenizers.tokenizer import (
+    Tokenizer,
+    as_tokenizer_error,
+    encode_specials,
+    with_specials,
+)
+
+Messages = list[dict[str, str]]
+Spans = list[tuple[int, int]]  # of characters
+FIELDS = ["role", "content"]
+ROLES = ("system", "user", "assistant")
+PAIRS = {"prompt": "completion", "instruction": "output"}
+EXPECTED = "expected messages, prompt and completion, or instruction and output (and input)"
+MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
+# files of an imported tokenizer
+TEMPLATE = "chat_template.jinja"
+SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
+GENERATION = {"config.json", "generation_config.json"}
+PLAIN = r"""{% for message in messages %}
+{{ message.role + ':\n' + message.content }}{{ eos_token if message.role == 'assistant' }}{{ '\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ 'assistant:\n' }}
+{%- endif %}
+"""
+# around what {% generation %} marks; no text has them
+START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
+
+
+def read_turns(place: str, row: Any) -> list[str]:
+    """The roles and contents of a row, in turn. An instruction, which an input may follow, and its
+    output are two."""
+    row = row if isinstance(row, dict) else {"messages": row}
+    messages = row.get("messages")
+    for question, answer in PAIRS.items():
+        if messages is None and question in row:
+            asked = f"{row[question]}\n\n{row['input']}" if row.get("input") else row[question]
+            messages = to_messages(["user", asked, "assistant", row.get(answer)])
+    if not messages or not isinstance(messages, list):
+        raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
+
+    turns: list[str] = []
+    for message in messages:
+        role, content = (text_of(place, message, field) for field in FIELDS)
+        more = [name for name in {*message} - {*FIELDS} if message[name] is not None]
+        if more or role not in ROLES or not content.strip():
+            raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")
+        turns += [role, content]
+    return turns
+
+
+def read_conversation(place: str, row: Any) -> list[str]:
+    """read_turns, of which one at least is the assistant's."""
+    turns = read_turns(place, row)
+    if "assistant" not in turns[::2]:
+        raise DataError(f"{place}: the assistant has no message to learn from")
+    return turns
+
+
+def to_messages(texts: Sequence[Any]) -> Messages:
+    """From a role and a content for each, in turn."""
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    return [{"role": role, "content": content} for role, content in pairs]
+
+
+@lru_cache(maxsize=2)
+def compiled(template: str) -> Any:
+    """As transformers has it. {% generation %} becomes a call that encloses its text in marks."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise ValueError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = time.strftime
+    environment.globals["generation"] = lambda caller: START + caller() + STOP
+    template = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1call generation()", template)
+    template = re.sub(r"(\{%[-+]?\s*)endgeneration\b", r"\1endcall", template)
+    return environment.from_string(template)
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer, or else the plain one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        end = "<|end|>"
+        if tokenizer.text:
+            end = with_specials(tokenizer.text).id_to_token(tokenizer.specials["end"])
+        self.names: dict[str, Any] = {"eos_token": end}
+        for file in SETTINGS:
+            for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
+                if value:  # a token may be an object
+                    self.names[name] = value.get("content") if isinstance(value, dict) else value
+        own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
+        if isinstance(own, list):
+            own = {each["name"]: each["template"] for each in own}.get("default")
+        self.is_own = own is not None
+        with as_tokenizer_error("the chat template has a mistake"):
+            self.template = compiled(own or PLAIN)
+
+    def render(self, messages: Messages, prompt: bool = False) -> tuple[str, Spans]:
+        """(text, the spans that the template marks); with `prompt`, an answer is next."""
+        values = self.names | {"messages": messages, "add_generation_prompt": prompt}
+        with as_tokenizer_error("the chat template refuses this conversation"):
+            marked = self.template.render(values, tools=None, documents=None)
+        pieces = re.split(f"{START}|{STOP}", marked)
+        ends = list(accumulate(map(len, pieces)))
+        return "".join(pieces), list(zip(ends[::2], ends[1::2], strict=False))
+
+    def find_answers(self, messages: Messages, text: str) -> Spans:
+        """Each begins behind its prompt and ends behind its end token, without white space."""
+        spans = []
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            prompt, _ = self.render(messages[:i], prompt=True)
+            until, _ = self.render(messages[: i + 1])
+            if not (until.startswith(prompt) and text.startswith(until)):
+                reason = "the chat template changes a turn once others follow"
+                hint = "split the conversation, or mark its {% generation %}"
+                raise ValueError(f"{reason}; {hint}")
+            spans.append((len(prompt), len(until.rstrip())))
+        return spans
+
+    def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:
+        """(ids, a mask of those that begin in an answer)"""
+        text, spans = self.render(messages)
+        ids, places = map(np.array, encode_specials(text, self.tokenizer))
+        mask = np.zeros(len(ids), bool)
+        for start, stop in spans or self.find_answers(messages, text):
+            mask |= (places >= start) & (places < stop)
+        if not mask[1:].any():
+            raise ValueError("the assistant says nothing in this conversation")
+        return ids, mask
+
+    def encode_prompt(self, messages: Messages) -> list[int]:
+        """The ids that an answer follows."""
+        text, _ = self.render(messages, prompt=True)
+        return encode_specials(text, self.tokenizer)[0]
+
+
+def add_turn_end(tokenizer: Tokenizer) -> None:
+    """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
+    ids, mask = ChatTemplate(tokenizer).encode(to_messages(["user", "a", "assistant", "b"]))
+    added = with_specials(str(tokenizer.text)).get_added_tokens_decoder()
+    ends = [i for i in ids[mask][-2:].tolist() if i in added]  # white space may follow
+    for i in {*ends} - {*tokenizer.end_ids}:
+        tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
+        for name in GENERATION & tokenizer.files.keys():
+            settings = json.loads(tokenizer.files[name]) | {"eos_token_id": tokenizer.end_ids}
+            tokenizer.files[name] = json.dumps(settings)

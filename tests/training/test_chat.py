@@ -1,0 +1,364 @@
+"""Conversations: what is trained on, token by token; a run, its samples and its export."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import sample
+from configs.cli import run_command
+from configs.compose import compose
+from configs.errors import DataError
+from configs.schema import IGNORE_INDEX
+from data.__main__ import main as preview
+from data.chat import ChatTemplate, read_turns, to_messages
+from data.corpus import load_data
+from data.prepare import split_chunks
+from data.store import VALIDATION
+from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, HubTokenizer, to_base64
+from data.tokenizers.train import bytes_to_unicode
+from model.checkpoint import load_run
+from model.hub.__main__ import export_run, import_run
+from tests.data.corpora import source
+from tests.model.hub.hub_models import edit_config
+from tests.model.hub.test_hub_tokenizer import hf_folder
+from tests.training.runs import content
+from tests.training.test_resume import FULL, stop_after
+
+CHATML = """{%- for m in messages %}
+    {{- '<|im_start|>' + m.role + '\\n' + (m.content | trim) }}{{ '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+MARKED = """{% for m in messages %}
+    {% if m['role'] == 'assistant' %}
+<|im_start|>assistant
+        {%- generation -%}
+ {{ m['content'] }}<|im_end|>
+        {% endgeneration %}
+    {% else %}
+{{ bos_token }}{{ '<|im_start|>' ~ m['role'] }}: {{ m['content'] | tojson }} {{ tools }}{{ unknown }}
+    {% endif %}
+{% endfor %}
+{% if add_generation_prompt %}<|im_start|>assistant{% endif %}
+"""
+TEXTS = ["system", "Be brief é.", "user", "the cat?", "assistant", "the hat"]
+TEXTS += ["user", " <|im_end|> 'x'", "assistant", "that cat's \U0001f642\n hat"]
+MESSAGES = to_messages(TEXTS)
+ROWS = [
+    {"messages": to_messages(["user", f"the cat {i}", "assistant", f"{i} hats"])} for i in range(40)
+]
+CHAT = ["data=chat", "data.path=c.jsonl"]
+
+
+def write(rows):
+    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """folder(template): a folder of transformers with a tokenizer that has it."""
+
+    def folder(template, end="<|im_end|>"):
+        path = hf_folder("qwen", tmp_path / "hf", {"chat_template": template, "eos_token": end})
+        (path / "generation_config.json").unlink()
+        edit_config(path, eos_token_id=hf.AutoTokenizer.from_pretrained(path).eos_token_id)
+        import_run(path, tmp_path / "imported")
+        return path, load_run(tmp_path / "imported").tokenizer
+
+    return folder
+
+
+def letters(*special):
+    """A tokenizer whose tokens are bytes and special tokens."""
+    vocabulary = {letter: i for i, letter in enumerate(bytes_to_unicode())}
+    backend = Tokenizer(models.BPE(vocabulary, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(special))
+    return backend
+
+
+def parts(tokenizer, *texts):
+    """The ids that are not trained on, those that are, and so on."""
+    ids, mask = ChatTemplate(tokenizer).encode(to_messages(texts))
+    assert not mask[0]
+    return [part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(mask)) + 1)]
+
+
+def test_chatml_by_hand():
+    files = {"chat_template.jinja": CHATML}
+    text = letters("<|end|>", "<|im_start|>", "<|im_end|>").to_str()
+    tokenizer = HubTokenizer(text, {"end": 256}, 300, files)
+    start, end = 257, 258
+    assert parts(
+        tokenizer, "user", "a b", "assistant", " h\u00e9\n", "user", "c", "assistant", "d"
+    ) == [
+        [start, *b"user\na b", end, *b"\n", start, *b"assistant\n"],
+        [*b"h\xc3\xa9", end],
+        [*b"\n", start, *b"user\nc", end, *b"\n", start, *b"assistant\n"],
+        [*b"d", end],
+        [*b"\n"],
+    ]
+
+
+def test_the_plain_template_by_hand():
+    tokenizer = ByteTokenizer({"end": 256})
+    texts = ["system", "x", "user", "<|end|>\u00e9", "assistant", "\nh\u00e9"]
+    assert parts(tokenizer, *texts) == [
+        [*b"system:\nx\nuser:\n", 256, *b"\xc3\xa9\nassistant:\n"],
+        [*b"\nh\xc3\xa9", 256],
+        [*b"\n"],
+    ]
+    tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", "\u00e9".encode()]
+    tokenizer = BytePairTokenizer(r"\s+|\S+", to_base64(tokens), {"end": 258})
+    before, answer, after = parts(tokenizer, "user", "\u00e9", "assistant", "\n\u00e9")
+    assert before == [*b"user:", 10, 257, 10, *b"assistant:", 256], "of the whole text"
+    assert (answer, after) == ([257, 258], [10])
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_ids_and_masks_are_those_of_transformers(folder, template):
+    path, tokenizer = folder(template)
+    auto = hf.AutoTokenizer.from_pretrained(path)
+    theirs = auto.apply_chat_template(MESSAGES, return_assistant_tokens_mask=template == MARKED)
+    ids, mask = ChatTemplate(tokenizer).encode(MESSAGES)
+    assert ids.tolist() == theirs["input_ids"]
+    assert template == CHATML or mask.astype(int).tolist() == theirs["assistant_masks"]
+    prompt = auto.apply_chat_template(MESSAGES[:-1], add_generation_prompt=True)["input_ids"]
+    assert ChatTemplate(tokenizer).encode_prompt(MESSAGES[:-1]) == prompt
+
+
+def test_rows_of_other_forms():
+    pair = ["user", "a", "assistant", "b"]
+    assert read_turns("", {"prompt": "a", "completion": "b", "input": ""}) == pair
+    row = {"instruction": "a", "input": "c", "output": "b"}
+    assert read_turns("", row) == ["user", "a\n\nc", "assistant", "b"]
+    assert read_turns("", [message | {"name": None} for message in to_messages(pair)]) == pair
+
+
+def row_of(*texts):
+    return {"messages": to_messages(texts)}
+
+
+BAD = [
+    ({"text": "a"}, "c.jsonl:3 has {'text': 'a'}; expected messages, prompt and completion"),
+    ({"messages": []}, "expected messages"),
+    (
+        row_of("tool", "a"),
+        "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a role",
+    ),
+    (row_of("user", " "), "a content that is not empty"),
+    ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no more"),
+    (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
+    ({"prompt": "a"}, "c.jsonl:3 has None as 'content', not text"),
+    (row_of("user", "a"), "c.jsonl:3: the assistant has no message to learn from"),
+    ({"messages": ["a"]}, 'c.jsonl:3: expected an object such as {"role"'),
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD)
+def test_bad_rows(room, capsys, row, reason):
+    write([*ROWS[:2], row, *ROWS[2:]])
+    assert run_command(lambda: preview([*CHAT, "tokenizer=byte"])) == 3
+    assert reason in capsys.readouterr().err
+
+
+def test_the_preview_marks_what_is_trained_on(room, capsys):
+    write(ROWS)
+    preview([*CHAT, "tokenizer=byte", "size=tiny"])
+    printed = capsys.readouterr().out
+    assert re.search(r"'user:\\nthe cat (\d+)\\nassistant:\\n\[\[\1 hats<end>\]\]\\n'", printed)
+    n, tokens = re.search(r"train +(\d+) +[\d,]+ +([\d,]+) +\1\n", printed).groups()
+    shortest = len("user:\nthe cat 1\nassistant:\n1 hats.\n")
+    assert shortest <= int(tokens.replace(",", "")) / int(n) <= shortest + 2, "without the masks"
+    assert run_command(lambda: preview(["data=table", "data.path=c.jsonl"])) == 3
+    assert run_command(lambda: preview(["data=c.jsonl"])) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("conversations by data=chat") == 1
+
+
+REFUSES = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
+CHANGES = CHATML.replace("(m.content", "((m.content if loop.last or m.role == 'user' else 'x')")
+FAILS = [
+    (REFUSES + CHATML, "c.jsonl:41: the chat template refuses this conversation: no"),
+    (CHANGES, "c.jsonl:41: the chat template changes a turn once others follow; split the conv"),
+    ("{% if %}", "the chat template has a mistake: Expected an expression"),
+    ("{{ '' }}x", "the assistant says nothing in this conversation"),
+]
+
+
+@pytest.mark.parametrize(("template", "reason"), FAILS)
+def test_a_template_that_fails(folder, room, template, reason):
+    write([*ROWS, row_of("user", "a", "assistant", "b", "user", "c", "assistant", "d")])
+    _, tokenizer = folder(template)
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+
+
+def test_conversations_that_begin_alike_are_in_both_splits(room):
+    write([row_of("system", "s", "user", f"{i}", "assistant", f"{i}") for i in range(40)])
+    found = source("chat", path="c.jsonl", val_fraction=0.5)
+    splits = [chunk.split for chunk in split_chunks(found, [])]
+    assert 9 < splits.count(VALIDATION) < 31
+
+
+@pytest.mark.parametrize("too_long", ["drop", "truncate", "error"])
+def test_long_conversations(room, too_long):
+    long = row_of("user", "a", "assistant", "b" * 90), row_of("user", "a" * 90, "assistant", "b")
+    write([*ROWS, *long])
+    options = [
+        *CHAT,
+        "tokenizer=byte",
+        "size=tiny",
+        "model.context_length=64",
+        "data.val_fraction=0.2",
+    ]
+    config = compose([*options, "objective=chat", f"objective.too_long={too_long}"])
+    if too_long == "error":
+        with pytest.raises(DataError, match="conversations of .* are too long for a context of 64"):
+            load_data(config)
+        return
+    data = load_data(config)
+    loaders = data.train, data.validation
+    assert sum(loader.n_too_long for loader in loaders) == 2
+    assert sum(loader.n for loader in loaders) == len(ROWS) + (too_long == "truncate")
+    batches = [batch for loader in loaders for batch in loader.evaluation()]
+    longest = max(batch.targets.shape[1] for batch in batches)
+    assert longest == 64 if too_long == "truncate" else longest < 40
+    for batch in batches:
+        tokens, targets = batch.inputs["tokens"], batch.targets
+        assert (targets != IGNORE_INDEX).any(1).all()
+        shifted = tokens[:, 1:]
+        is_target = targets[:, :-1] != IGNORE_INDEX
+        assert shifted[is_target].equal(targets[:, :-1][is_target])
+
+
+def test_resume(run, start, monkeypatch):
+    write(ROWS)
+    options = [*FULL, *CHAT, "tokenizer=bpe", "tokenizer.vocab_size=280", "model=llama"]
+    options.append("model.context_length=64")
+    full = run(*options, "name=full")
+    with monkeypatch.context() as patch:
+        stop_after(3, patch)
+        assert start(*options, "name=part")[0] == 75
+    code, _, errors = start.plainly("name=part", "resume=true")
+    assert code == 0, errors
+    assert content(Path("runs/part")) == content(full)
+    assert "[[" not in str(content(full)["samples"]) and content(full)["samples"]
+
+
+@pytest.fixture
+def say(monkeypatch, capsys):
+    """say(run, *options, stdin=...): what sample.py --chat prints"""
+
+    def say(run, *options, stdin):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
+        capsys.readouterr()
+        args = ["--chat", "--run", str(run), "--precision", "fp32", "--temperature", "0", *options]
+        code = run_command(lambda: sample.main([*args, "--max-new-tokens", "12"]))
+        printed = capsys.readouterr()
+        return printed.out if code == 0 else printed.err
+
+    return say
+
+
+def hf_answer(folder, messages):
+    """What transformers says, and the ids that end it."""
+    auto = hf.AutoTokenizer.from_pretrained(folder)
+    model = hf.AutoModelForCausalLM.from_pretrained(folder).eval()
+    inputs = auto.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
+    output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    new = output[0, inputs["input_ids"].shape[1] :]
+    return auto.decode(new, skip_special_tokens=True), model.generation_config.eos_token_id
+
+
+QUESTION = to_messages(["system", "x", "user", "the cat 3"])
+
+
+def both_say(say, run, folder):
+    """sample.py and transformers answer the same; what transformers has as ends of a text"""
+    answer, ends = hf_answer(folder, QUESTION)
+    [row] = say(run, "--json", stdin=json.dumps(QUESTION)).splitlines()
+    assert json.loads(row)["messages"] == [*QUESTION, {"role": "assistant", "content": answer}]
+    printed = say(run, "--system", "x", stdin="\nthe cat 3\n  \nand 4?\n")
+    assert printed.startswith(f"{answer}\n")
+    turns = [
+        *QUESTION,
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "and 4?"},
+    ]
+    assert printed == f"{answer}\n{hf_answer(folder, turns)[0]}\n"
+    theirs = hf.AutoTokenizer.from_pretrained(folder).apply_chat_template(turns)["input_ids"]
+    assert ChatTemplate(load_run(run).tokenizer).encode(turns)[0].tolist() == theirs
+    return ends
+
+
+def test_from_a_folder_and_back(folder, start, say):
+    """Its end of a turn, which did not end a text, does so afterwards."""
+    write(ROWS)
+    folder(CHATML, "<|endoftext|>")
+    usual = ["train.steps=30", "train.batch_size=8", "precision=fp32", "eval.every=null"]
+    code, _, errors = start.plainly(
+        *CHAT, *usual, "init_from=hf", "optimizer.lr=0.01", "name=tuned"
+    )
+    assert code == 0, errors
+    export_run("runs/tuned", "latest", Path("back"), None)
+    ends = both_say(say, "runs/tuned", "back")
+    tokenizer = load_run("runs/tuned").tokenizer
+    assert ends == tokenizer.end_ids and len(ends) == 2
+    name = tokenizer.backend.id_to_token
+    assert list(map(name, ends)) == ["<|endoftext|>", "<|im_end|>"]
+    import_run("back", Path("again"))
+    assert load_run("again").tokenizer.end_ids == ends
+
+
+def test_of_our_own(run, say):
+    """The plain template goes out with it."""
+    write(ROWS)
+    options = ["model=llama", "tokenizer=bpe", "tokenizer.vocab_size=280", "train.steps=30"]
+    run(*CHAT, *options, "model.context_length=96", "optimizer.lr=0.01", "name=own")
+    export_run("runs/own", "latest", Path("back"), None)
+    both_say(say, "runs/own", "back")
+    import_run("back", Path("again"))
+    assert say("again", stdin="the cat 3") == say("runs/own", stdin="the cat 3")
+    assert "nothing is asked after '1 hats'" in say(
+        "again", "--json", stdin=json.dumps(to_messages(["user", "a", "assistant", "1 hats"]))
+    )
+    for option in ("--slide", "--n=2", "--json --system=x"):
+        assert "has no effect: --chat has a template" in say("again", *option.split(), stdin="a")
+    assert "line 1: not JSON" in say("again", "--json", stdin="the cat")
+
+
+def test_a_conversation_goes_on(run, say, monkeypatch):
+    """After an interrupt, with what was said; and when the context is full, with what fits."""
+    write(ROWS)
+    run(*CHAT, "model=llama", "model.context_length=64", "train.steps=1", "name=own")
+    seen = []
+    encode = ChatTemplate.encode_prompt
+
+    def record(self, messages):
+        seen.append([message["content"] for message in messages])
+        return encode(self, messages)
+
+    def interrupt(text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ChatTemplate, "encode_prompt", record)
+    with monkeypatch.context() as patch:
+        patch.setattr(sample, "show", interrupt)
+        say("runs/own", "--system", "s", stdin="a\nb\n")
+    assert [len(contents) for contents in seen] == [2, 4] and seen[1][::3] == ["s", "b"]
+    seen.clear()
+    say("runs/own", "--system", "s", stdin="a\n" + "b" * 15 + "\n")
+    assert seen == [["s", "a"], ["s", "a", seen[1][2], "b" * 15], ["s", "b" * 15]]
+
+
+def test_a_run_without_a_template(run, say):
+    run("model=llama", "name=text")
+    assert "--chat needs a run of data=chat, or an import with" in say("runs/text", stdin="a")
