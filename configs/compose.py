@@ -51,10 +51,18 @@ HINTS = {  # beside the options of a group
 
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The Config of these overrides, without a command line."""
+    return to_config(compose_node(overrides))
+
+
+def compose_node(overrides: Sequence[str]) -> DictConfig:
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         node = hydra.compose("train", prepare_arguments(overrides))
     load_parts(node.parts)
-    return to_config(node)
+    return node
+
+
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
