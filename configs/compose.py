@@ -44,7 +44,7 @@ SYNONYMS = {
 }
 MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 HINTS = {  # beside the options of a group
-    "model": "; a pretrained model is loaded by init_from=FOLDER",
+    "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, and data.path=...",
 }
 
@@ -128,7 +128,7 @@ def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
     if override := getattr(error, "override", None):
-        example = "group=option or key=value, such as data=text data.path=book.txt"
+        example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
     if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
         group, option = match.groups()

@@ -34,7 +34,10 @@ CONFIG = [
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
     ("--lr=3", "unknown option --lr=3; settings are written key=value"),
     ("--cfg", "argument --cfg/-c: expected one argument"),
-    ("wandb=offline", "wandb is 'offline'; expected a group of settings: mode, project"),
+    (
+        "wandb=offline",
+        "wandb is 'offline'; expected its settings one by one: wandb.mode, wandb.pro",
+    ),
     ("+seed=1", "Could not append to config. An item is already at 'seed'"),
     ("~train.steps", "train.steps is missing"),
     ("~optimizer.lr", "optimizer .muon.: lr is missing"),
