@@ -29,7 +29,7 @@ from configs.schema import IGNORE_INDEX
 from data.corpus import load_data
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import newest_run, read_state, rebuilt, step_name
+from model.checkpoint import newest_run, read_state, step_name
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from model.generate.options import SETTINGS
@@ -275,7 +275,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
     precision = choose_precision(choose_device(config.device), config.precision)
     world = World(0, 1, "none", precision, precision.scaler())
-    module = LossModule(rebuilt(model, config.model), config.loss).to(world.device)
+    module = LossModule(model, config.loss).to(world.device)
     rows = CPU_TOKENS // config.model.context_length or 1
     size = fit_micro_batch(module, data.train, config, world, rows)
     state = TrainState(step, micro_batch_size=size)

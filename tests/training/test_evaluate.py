@@ -16,6 +16,7 @@ from configs.schema import IGNORE_INDEX
 from data.__main__ import main as preview
 from data.corpus import load_data
 from data.objectives import make_batch
+from data.tokenizers.tokenizer import Tokenizer
 from model.hub.__main__ import export_run
 from model.hub.convert import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
@@ -55,10 +56,10 @@ def evaluate(command):
 
 @pytest.fixture
 def gpt2(room):
-    """A folder of GPT-2 without a pad token, whose start is its end; its model."""
+    """A folder of GPT-2 with no special token but its end; its model."""
     model = build_hf("gpt2")
     model.config.pad_token_id = model.generation_config.pad_token_id = None
-    model.config.bos_token_id = model.config.eos_token_id = END
+    model.config.bos_token_id = model.generation_config.bos_token_id = None
     save(model, room / "gpt2")
     tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=byte_pairs(), eos_token="<eos>")
     tokenizer.save_pretrained("gpt2")
@@ -116,6 +117,7 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
     """Its end token takes the place of start and pad; no loss sees the latter."""
     output = command(preview, "init_from=gpt2", *TABLE)
     assert "<end>" in output and "<start>" not in output and "<pad>" not in output
+    assert Tokenizer(9, {"end": 8, "start": 8}).decode_with_specials([8]) == "<end>"
     tuning = ["optimizer.lr=0.01", "train.steps=20", "precision=fp32", "name=tuned"]
     assert start.plainly("init_from=gpt2", *TABLE, *tuning)[0] == 0
     export_run("runs/tuned", "latest", Path("out"), None)
