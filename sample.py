@@ -79,7 +79,7 @@ class Sampler:
         self.is_headless = is_new and head.get("mlm_transform") is None
         self.continues = kind == "decoder" and not on_pairs
         if kind == "decoder":  # what a template has after a text would end it
-            after = [self.specials["start"]] if on_pairs else []
+            after = [self.tokenizer.start] if on_pairs else []
             self.template = [self.template[0], after]
         self.sampling = choose_sampling(options, kind, self.continues)
         self.chat = ChatTemplate(self.tokenizer) if options.chat else None

@@ -44,17 +44,25 @@ SYNONYMS = {
 }
 MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 HINTS = {  # beside the options of a group
-    "model": "; a pretrained model is loaded by init_from=FOLDER",
+    "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
 }
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The Config of these overrides, without a command line."""
+    return to_config(compose_node(overrides))
+
+
+def compose_node(overrides: Sequence[str]) -> DictConfig:
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         node = hydra.compose("train", prepare_arguments(overrides))
     load_parts(node.parts)
-    return to_config(node)
+    return node
+
+
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
@@ -131,7 +139,7 @@ def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
     if override := getattr(error, "override", None):
-        example = "group=option or key=value, such as data=text data.path=book.txt"
+        example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
     if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
         group, option = match.groups()

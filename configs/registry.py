@@ -86,8 +86,6 @@ def describe_type(annotation: Any) -> str:
         return f"{describe_type(kind)} {bounds}"
     if inner and base not in NAMES:
         return " or ".join(map(describe_type, inner))
-    if is_dataclass(annotation):
-        return f"a group of settings: {', '.join(field.name for field in fields(annotation))}"
     return NAMES.get(base or annotation, annotation)  # itself: a choice of a Literal
 
 
@@ -99,7 +97,11 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
         return value
     if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
         return int(value)
-    raise ValueError(f"{name} is {value!r:.60}; expected {describe_type(annotation)}")
+    expected = describe_type(annotation)
+    if is_dataclass(annotation):
+        settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
+        expected = f"its settings one by one: {settings}"
+    raise ValueError(f"{name} is {value!r:.60}; expected {expected}")
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:

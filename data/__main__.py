@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from configs.cli import ArgumentParser, print, run_command
-from configs.compose import compose
+from configs.compose import compose_node, key_of, to_config
 from configs.schema import IGNORE_INDEX
 from data.tokenizers.tokenizer import Tokenizer, decode_specials
 
@@ -20,10 +20,19 @@ def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m data", description=str(__doc__).splitlines()[0])
     help = "a group or setting of configs/"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
-    config = compose(parser.parse_args(args).overrides)
+    overrides = parser.parse_args(args).overrides
+    node = compose_node(overrides)
     from data.corpus import load_data  # not for --help: it imports torch
 
-    loaders = load_data(config)
+    tokenizer = None
+    if node.init_from is not None:  # what fine-tuning will see
+        from model.hub.convert import init_tokenizer
+        from training.finetune import with_model
+
+        node = with_model(node, list(map(key_of, overrides)))
+        tokenizer = init_tokenizer(node.init_from)
+    config = to_config(node)
+    loaders = load_data(config, tokenizer)
     train: Any = loaders.train
     part = train.part
     kind, items = loaders.objective.input_kind, loaders.objective.items

@@ -13,6 +13,8 @@ from data.sources import SOURCES, Source
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
 
+REPLACEABLE = ("start", "pad")  # by `end`, in a tokenizer that lacks them
+
 
 class Loaders(NamedTuple):
     objective: Objective
@@ -70,7 +72,8 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     source, objective = build_data(config)
 
     if tokenizer:
-        missing = [name for name in objective.specials if name not in tokenizer.specials]
+        known = {*tokenizer.specials, *REPLACEABLE}
+        missing = [name for name in objective.specials if name not in known]
         if missing:
             reason = (
                 f"the tokenizer has no special token {missing[0]!r}, which this objective needs"

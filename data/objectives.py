@@ -236,9 +236,8 @@ class Seq2Seq(Objective):
 
     def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """`targets` have an end token unless they are truncated."""
-        start = tokenizer.specials["start"]
-        pad = tokenizer.specials["pad"]
-        tokens = [np.insert(target[:-1], 0, start) for target in targets]
+        pad = tokenizer.pad
+        tokens = [np.insert(target[:-1], 0, tokenizer.start) for target in targets]
         inputs = {}
         if self.prefix_lm:  # up to the start token, which predicts the first target
             inputs["prefix"] = torch.tensor([len(source) + 1 for source in sources])
@@ -276,11 +275,10 @@ class Chat(Objective):
 
     def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """Any id can pad: no target is behind one."""
-        pad = tokenizer.specials.get("pad", tokenizer.specials["end"])
         tokens = [ids[:-1] for ids in rows]
         pairs = zip(rows, masks, strict=True)
         targets = [np.where(mask, ids, IGNORE_INDEX)[1:] for ids, mask in pairs]
-        return make_batch(pad_rows(targets, IGNORE_INDEX), tokens=pad_rows(tokens, pad))
+        return make_batch(pad_rows(targets, IGNORE_INDEX), tokens=pad_rows(tokens, tokenizer.pad))
 
 
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:

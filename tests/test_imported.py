@@ -13,7 +13,7 @@ from configs.cli import run_command
 from model.checkpoint import load_run
 from model.hub import HubError
 from model.hub.__main__ import export_run, import_run
-from model.hub.convert import init_model
+from model.hub.convert import init_run
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
@@ -126,7 +126,7 @@ def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
     written = json.loads((tmp_path / "back/config.json").read_text())
     assert written | ids == written
 
-    _, tuned = init_model(str(tmp_path / "hf"))  # training forces no tokens
+    _, tuned, *_ = init_run(str(tmp_path / "hf"))  # training forces no tokens
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
     dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped

@@ -377,7 +377,11 @@ WRONG = [
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
-    ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; a text is given by"),
+    (
+        "gpt2",
+        "--prompt a --tempersture 1",
+        "unknown argument '--tempersture'; options are written --run",
+    ),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),
 ]

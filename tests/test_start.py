@@ -60,7 +60,14 @@ def imported(home, command, *arguments, first=""):
 def test_help(tmp_path):
     """Of one command after the other, in one process."""
     (tmp_path / "helps.py").write_text(HELPS)
-    commands = ["train.py", "sample.py", "data", "model.hub", "training.compare"]
+    commands = [
+        "train.py",
+        "sample.py",
+        "data",
+        "model.hub",
+        "training.compare",
+        "training.evaluate",
+    ]
     assert not imported(tmp_path, "helps", str(ROOT), *commands) & SLOW
 
 

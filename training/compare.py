@@ -14,6 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from configs.cli import ArgumentParser, expand_user, print, report, run_command
+from configs.compose import key_of
 from configs.registry import flatten
 from data.disk import atomic_write
 from model.checkpoint import read_config
@@ -95,7 +96,7 @@ def read_run(folder: Path) -> Run:
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
     settings = flatten(stored) | choices | {"name": None, "seed": None}
-    chosen = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    chosen = list(map(key_of, overrides))
     chosen += [key for key in settings if key.partition(".")[0] == "code"]
 
     last: dict[str, Any] = {}

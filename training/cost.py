@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from configs.cli import warn
 from configs.schema import Config
 from data.disk import filesize
+from model.hub.convert import init_tokenizer
 from model.loss import GPU_CHUNK
 from model.moe import count_parameters
 from model.precision import PEAKS, Precision, choose_device, choose_precision
@@ -151,8 +152,7 @@ def report(config: Config) -> str:
         raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
 
     precision, memory, peak = machine(config)
-    kind = config.tokenizer.get("kind", "")
-    vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
+    vocab_size = vocab_size_of(config)
     try:
         cost = count(config, precision, vocab_size)
     except Exception as error:  # of a part that fake tensors do not support
@@ -174,6 +174,14 @@ def report(config: Config) -> str:
         *run_lines(config, cost, peak),
     ]
     return "\n".join(lines)
+
+
+def vocab_size_of(config: Config) -> int:
+    """A guess, where the text decides."""
+    if config.init_from:
+        return init_tokenizer(config.init_from).vocab_size
+    kind = config.tokenizer.get("kind", "")
+    return config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
 
 
 def machine(config: Config) -> tuple[Precision, float, float | None]:

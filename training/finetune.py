@@ -11,16 +11,15 @@ from configs.compose import CONFIGS, read_yaml, to_config
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_tokenizer, rebuilt
-from model.hub.convert import init_config, init_model
+from model.hub.convert import init_config, init_run
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
 TUNABLE = ("model.context_length", "model.dropout")
 
 
-def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Config:
-    """init_from= brings model and tokenizer; only a shorter context and dropout may be set beside
-    it. Muon is chosen only by name: its rates would destroy a trained model. `choices`, which
-    config.yaml will have, are changed accordingly."""
+def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
+    """These settings with the model and tokenizer of init_from=; of the command line, whose keys
+    these are, only a shorter context and dropout are kept."""
     for key in keys:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
@@ -38,7 +37,13 @@ def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Co
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     changed.model = model
     changed.tokenizer = start["tokenizer"]
+    return changed
 
+
+def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Config:
+    """Muon is chosen only by name: its rates would destroy a trained model. `choices`, which
+    config.yaml will have, are changed accordingly."""
+    changed = with_model(node, keys)
     if "optimizer" not in keys and choices["optimizer"].startswith("muon"):
         choices["optimizer"] = "finetune"
         changed.optimizer = read_yaml(CONFIGS / "optimizer/finetune.yaml")
@@ -59,5 +64,5 @@ def starting_point(
         return None, None
     if is_resumed:
         return None, read_tokenizer(run)
-    model, tokenizer = init_model(config.init_from)
+    model, tokenizer, *_ = init_run(config.init_from)
     return rebuilt(model, config.model), tokenizer

@@ -22,6 +22,7 @@ from training.checkpointer import TrainState
 from training.distributed import World, stoppable
 from training.plot import draw_run
 
+MANY_BATCHES = 200  # are announced where no bar can be shown
 MAX_PRINTED = 4  # of losses and metrics by name; metrics.jsonl has all
 EVALUATION = {
     "val_loss": "val loss {:.3f}",
@@ -129,6 +130,8 @@ class Log:
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
+        if total > MANY_BATCHES and not self.console.is_terminal:
+            self.print(f"evaluating {total:,.0f} batches ...")
         yield from self.bar.track(stoppable(batches), total, description="evaluating")
 
     def sample(self, state: TrainState, texts: dict[str, str]) -> None:

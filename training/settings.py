@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
-from configs.compose import read_yaml, to_config
+from configs.compose import key_of, read_yaml, to_config
 from configs.parts import CONFIGS, load_parts
 from configs.registry import build, flatten
 from configs.schema import Config
@@ -54,7 +54,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         setting = "resume" if node.resume else "name"
         raise ValueError(f"{setting}= and -m: each run of a sweep is new and has a name of its own")
     overrides = list(hydra.overrides.task)
-    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    keys = list(map(key_of, overrides))
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
     command_line = {"choices": choices, "overrides": overrides, "code": code_hashes()}
     if node.resume and is_resumable(node):

@@ -38,10 +38,10 @@ def summarize(
     prompt = PROMPTS.get(config.model.kind, PROMPTS["decoder"])
     prompt = "--chat" if data.objective.input_kind == "chat" else prompt
     sample = f"python sample.py --run {saver.run}{parts} {prompt}"
+    if state.is_out_of(config.train.patience):
+        lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
     best = read_best(saver.run)
     if best is not None and best != step_name(state.step):
-        if state.is_out_of(config.train.patience):
-            lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
         step = int(best.removeprefix("step-"))
         loss = f"val loss {state.best_val_loss:.3f}"
         lines.append(f"the best checkpoint is that of step {step:,} ({loss}), not the last")

@@ -58,7 +58,7 @@ class Tokenizer:
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
-        self.names = {i: name for name, i in specials.items()}
+        self.names = {i: name for name, i in reversed(specials.items())}  # of several, the first
         self.vocab_size = vocab_size or max(n_ordinary - 1, *specials.values()) + 1
         self.files: dict[str, str] = {}  # other files of an imported tokenizer
 
@@ -73,6 +73,16 @@ class Tokenizer:
         """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
         more = [i for name, i in self.specials.items() if name.startswith("end_")]
         return [self.specials["end"], *more]
+
+    @property
+    def start(self) -> int:
+        """What a target begins with; GPT-2, for one, has no token for that alone."""
+        return self.specials.get("start", self.specials["end"])
+
+    @property
+    def pad(self) -> int:
+        """What fills a row. Any token may, for neither losses nor other tokens see it."""
+        return self.specials.get("pad", self.specials["end"])
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, without special tokens."""

@@ -92,7 +92,7 @@ def make_parser() -> ArgumentParser:
 def parse_options(args: list[str] | None = None) -> Namespace:
     options, unknown = make_parser().parse_known_args(args)
     if unknown:
-        hint = "a text is given by --prompt; see --help"
+        hint = "options are written --run runs/name --prompt TEXT; see --help"
         raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     check_value("--n", options.n, Samples)
     if "" in (*options.stop, *options.system, *vars(options).values()):

@@ -10,18 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from configs.cli import expand_user
+from configs.errors import CheckpointError
 from configs.parts import own_code
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer, load_hf_tokenizer
 from model.checkpoint import (
+    LoadedRun,
     assign_weights,
     check_code,
+    did_you_mean_run,
     load_run,
     model_tensors,
     read_config,
     write_tensors,
 )
+from model.checkpoint import read_tokenizer as read_run_tokenizer
 from model.hub import HubError, first_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
 from model.hub.files import is_hf_folder, naming, resolve_folder
@@ -61,15 +65,32 @@ def init_config(place: str) -> dict[str, Any]:
         _, spec, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
+    if not run.exists():
+        hint = "a model of the Hub has a name such as openai-community/gpt2"
+        raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
     config = read_config(run)
     check_code(run, config, own_code())
     return config
 
 
-def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
-    """The (model, tokenizer) that init_from loads."""
-    model, tokenizer, *_ = load_hf(place) if is_hf_folder(place) else load_run(place)
-    return model.train(), drop_template(tokenizer)
+def init_tokenizer(place: str) -> Tokenizer:
+    """The tokenizer that init_from loads."""
+    if not is_hf_folder(place):
+        return drop_template(read_run_tokenizer(expand_user(place)))
+    folder = resolve_folder(place)
+    *_, hf_config = read_hf_config(folder)
+    return drop_template(read_tokenizer(folder, hf_config))
+
+
+def init_run(place: str, which: str = "latest") -> LoadedRun:
+    """What init_from loads; a Hugging Face folder has no checkpoints, and is at step 0."""
+    if not is_hf_folder(place):
+        run = load_run(place, which)
+    elif which == "latest":
+        run = LoadedRun(*load_hf(place)[:2], init_config(place), step=0)
+    else:
+        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
+    return run._replace(model=run.model.train(), tokenizer=drop_template(run.tokenizer))
 
 
 def export(

@@ -1,7 +1,6 @@
 """What each objective predicts, and that no token is lost."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from configs.registry import build
 from data.objectives import IGNORE_INDEX, OBJECTIVES
 from data.shuffle import hash_seed, random_words
-from data.tokenizers.tokenizer import assign_ids
+from data.tokenizers.tokenizer import Tokenizer, assign_ids
 from tests.data.corpora import corpus, loader, objective, source
 from tests.parts import ARCHITECTURES, kind_options, kinds
 
@@ -24,6 +23,7 @@ class FakeTokenizer:
     """What an objective needs of a tokenizer."""
 
     n_ordinary, specials = 1000, assign_ids(SPECIALS, 1000)
+    start, pad = specials["start"], specials["pad"]
 
 
 def draw(purpose, width, rows=ROWS):
@@ -43,7 +43,7 @@ def test_properties_of_every_objective(kind, architecture):
     shared = {"context_length": 32, "architecture": architecture}
     made = build("objective", OBJECTIVES, kind_options("objective", kind), shared)
     specials = assign_ids(made.specials, FakeTokenizer.n_ordinary)
-    tokenizer = SimpleNamespace(n_ordinary=FakeTokenizer.n_ordinary, specials=specials)
+    tokenizer = Tokenizer(FakeTokenizer.n_ordinary, specials)
 
     def batch(some):
         if made.input_kind == "pairs":

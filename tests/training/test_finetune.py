@@ -82,7 +82,9 @@ def test_a_model_that_gets_worse_keeps_its_first_weights(tune, every):
 
 def test_places_that_are_no_runs(start):
     Path("runs/mine").mkdir(parents=True)
-    for place in ("none", "book.txt", "runs/mine"):
+    code, _, errors = start.plainly("init_from=gpt2")
+    assert code == 4 and "no folder gpt2; a model of the Hub has a name such as open" in errors
+    for place in ("book.txt", "runs/mine"):
         code, _, errors = start.plainly(f"init_from={place}")
         assert code == 4
         assert f"{place} is not the folder of a run: it has no config.yaml" in errors

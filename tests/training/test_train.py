@@ -128,6 +128,9 @@ def test_patience_stops_a_run_early_and_the_best_checkpoint_is_kept(start):
     assert "stopped early: no improvement in 3 evaluations\n" in output
     assert f"the best checkpoint is that of step {best} (val loss {losses[best]:.3f})" in output
     assert '--run runs/early --prompt "..." --checkpoint best\n' in output
+    worse = ["schedule.warmup=0", "train.patience=1", "eval.every=2", "name=never_better"]
+    output = start(*WORSE, *worse)[1]
+    assert "stopped early: no improvement in 1 eval" in output and "best checkpoint" not in output
 
 
 def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):

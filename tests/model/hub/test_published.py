@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from configs.compose import compose
 from data.corpus import load_data
-from model.hub.convert import init_model
+from model.hub.convert import init_run
 from tests.model.hub.hub_models import build_hf, save
 from tests.training.runs import TEXT, train
 from training.log import read_rows
@@ -34,7 +34,7 @@ def test_training_starts_at_the_loss_of_the_loaded_model(workdir):
     hf_model = build_hf("gpt2")
     save(hf_model, workdir / "hf")
     assert train(*OVERRIDES, "train.steps=2", "eval.every=1", "name=tuned") == 0
-    model, tokenizer = init_model("hf")
+    model, tokenizer, *_ = init_run("hf")
     config = compose(["data=text", "data.path=book.txt", "train.batch_size=4"])
     config = replace(config, model=replace(config.model, context_length=model.context_length))
     total = n = 0

@@ -1,0 +1,206 @@
+"""`python -m training.evaluate` judges a run or a Hugging Face folder as the run judged itself."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers as hf
+
+import sample
+from configs.cli import run_command
+from configs.compose import compose
+from configs.schema import IGNORE_INDEX
+from data.__main__ import main as preview
+from data.corpus import load_data
+from data.objectives import make_batch
+from data.tokenizers.tokenizer import Tokenizer
+from model.hub.__main__ import export_run
+from model.hub.convert import init_tokenizer
+from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
+from tests.parts import alive, tiny, tokens
+from tests.training.runs import TEXT, read_lines
+from training.evaluate import main, predict_targets
+
+PAIRS = "".join(
+    json.dumps({"source": f"what is {i}", "target": f"{i} is it"}) + "\n" for i in range(90)
+)
+TABLE = ["data=pairs", "data.path=pairs.jsonl"]
+BOOK = ["data=text", "data.path=book.txt"]
+GREEDY = ["--temperature", "0", "--max-new-tokens", "12", "--json"]
+LOGGED = {"step", "tokens", "seconds", "full"}
+
+
+@pytest.fixture
+def command(room, capsys):
+    """command(main, *arguments) -> what it prints, or its one line of error"""
+    Path("pairs.jsonl").write_text(PAIRS)
+
+    def command(main, *arguments):
+        capsys.readouterr()
+        code = run_command(lambda: main(list(arguments)))
+        output, errors = capsys.readouterr()
+        if code:
+            assert errors.startswith("error: ") and errors.count("\n") == 1, errors
+        return errors if code else output
+
+    return command
+
+
+@pytest.fixture
+def evaluate(command):
+    return lambda *arguments: command(main, *arguments)
+
+
+@pytest.fixture
+def gpt2(room):
+    """A folder of GPT-2 with no special token but its end; its model."""
+    model = build_hf("gpt2")
+    model.config.pad_token_id = model.generation_config.pad_token_id = None
+    model.config.bos_token_id = model.generation_config.bos_token_id = None
+    save(model, room / "gpt2")
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=byte_pairs(), eos_token="<eos>")
+    tokenizer.save_pretrained("gpt2")
+    return model
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["model=gpt2", "ema.decay=0.9"], ["model=bert"], ["model=t5"], [*TABLE, "model=bart"]],
+    ids=["next_token", "masked", "span", "pairs"],
+)
+def test_the_figures_of_a_run_are_those_that_it_logged(run, evaluate, overrides):
+    folder = str(run(*overrides))
+    row = read_lines(Path(folder) / "metrics.jsonl")[-1]
+    found = json.loads(evaluate("--run", folder, "--json"))
+    assert found | {k: v for k, v in row.items() if k not in LOGGED} == found and row["full"]
+    assert found["run"] == folder and found["step"] == 4 and found["examples"] > 1
+    line = evaluate("--run", folder, "--limit", "1")
+    assert line.startswith(f"{folder}, step 4: val loss ") and "(1 examples)" in line
+    assert evaluate("--run", folder, "--checkpoint", "best") == evaluate()
+
+
+def loss_of(model, *rows):
+    """The mean loss of (ids, how many of them are no targets), each alone, by transformers."""
+    losses = []
+    for ids, n_given in rows:
+        logits = model(torch.tensor([ids[:-1]])).logits[0, n_given - 1 :]
+        targets = torch.tensor(ids[n_given:])
+        losses.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
+    return torch.cat(losses).mean().item()
+
+
+@torch.no_grad()
+def test_the_loss_of_a_folder_is_that_of_transformers(evaluate, gpt2):
+    found = json.loads(evaluate("--run", "gpt2", *BOOK, "precision=fp32", "--json"))
+    settings = ["size=tiny", "model.context_length=64", *BOOK]
+    part = load_data(compose(settings), init_tokenizer("gpt2")).validation.part
+    ids = part.tokens.tolist()
+    rows = [(ids[start : start + 65], 1) for start in range(0, len(ids) - 1, 64)]
+    assert found["val_loss"] == pytest.approx(loss_of(gpt2, *rows), rel=1e-5)
+    bits = found["val_loss"] / math.log(2) * len(ids) / part.n_bytes
+    assert found["val_bpb"] == pytest.approx(bits) and found["step"] == 0
+    shorter = json.loads(evaluate("--run", "gpt2", *BOOK, "model.context_length=8", "--json"))
+    assert shorter["examples"] == (len(ids) - 1) // 8
+
+
+def test_what_fine_tuning_will_see(command, gpt2, start):
+    output = command(preview, "init_from=gpt2", "model.context_length=8", *BOOK)
+    assert "hub, vocab_size 300" in output and "first batch: tokens (16, 8), " in output
+    assert "size conflicts with init_from" in command(preview, "init_from=gpt2", "size=tiny")
+    assert "at vocab 300: " in start.plainly("dry_run=true", "init_from=gpt2")[1]
+
+
+def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
+    """Its end token takes the place of start and pad; no loss sees the latter."""
+    output = command(preview, "init_from=gpt2", *TABLE)
+    assert "<end>" in output and "<start>" not in output and "<pad>" not in output
+    assert Tokenizer(9, {"end": 8, "start": 8}).decode_with_specials([8]) == "<end>"
+    tuning = ["optimizer.lr=0.01", "train.steps=20", "precision=fp32", "name=tuned"]
+    assert start.plainly("init_from=gpt2", *TABLE, *tuning)[0] == 0
+    export_run("runs/tuned", "latest", Path("out"), None)
+    model = hf.AutoModelForCausalLM.from_pretrained("out")
+    tokenizer = hf.AutoTokenizer.from_pretrained("out")
+
+    arguments = ["--run", "runs/tuned", "--json", "--answers", "answers.jsonl"]
+    found = json.loads(evaluate(*arguments))
+    answers = read_lines(Path("answers.jsonl"))
+    assert len(answers) == found["examples"] > 2
+    correct = sum(row["prediction"] == row["target"] for row in answers)
+    assert found["val_exact_match"] == correct / len(answers)
+    prompts = [[*tokenizer(row["source"])["input_ids"], END] for row in answers]
+    targets = [[*tokenizer(row["target"])["input_ids"], END] for row in answers]
+    rows = [(p + t, len(p)) for p, t in zip(prompts, targets, strict=True)]
+    with torch.no_grad():
+        assert found["val_loss"] == pytest.approx(loss_of(model, *rows), rel=1e-5)
+    assert "answers.jsonl: file exists" in evaluate(*arguments)
+
+    for row, prompt in zip(answers[:3], prompts, strict=False):
+        options = ["--run", "runs/tuned", "--precision", "fp32", *GREEDY]
+        [line] = command(sample.main, *options, "--source", row["source"]).splitlines()
+        ids = json.loads(line)["ids"]
+        theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)
+        assert ids == theirs[0, len(prompt) :].tolist()
+        assert json.loads(line)["text"].startswith(row["prediction"])
+
+
+def test_beams(run, evaluate, command):
+    folder = str(run(*TABLE, "model=bart"))
+    evaluate("--run", folder, "--beams", "3", "--answers", "answers.jsonl", "--limit", "2")
+    for row in read_lines(Path("answers.jsonl")):
+        options = ["--run", folder, "--precision", "fp32", "--beams", "3", "--json"]
+        n = str(len(row["target"]) + 1)
+        [line] = command(
+            sample.main, *options, "--source", row["source"], "--max-new-tokens", n
+        ).splitlines()
+        assert json.loads(line)["text"] == row["prediction"]
+
+
+def test_a_row_may_have_several_answers():
+    """Each is predicted from all that is before it."""
+    model, end = alive(tiny()), 1
+    tokenizer = SimpleNamespace(end_ids=[end])
+    ids, asked = tokens(1, 12), [3, 4, 8, 9, 10]
+    targets = torch.full((1, 11), IGNORE_INDEX)
+    targets[0, asked] = ids[0, 1:][asked]
+    rows = predict_targets(model, tokenizer, make_batch(targets, tokens=ids[:, :-1]))
+    assert [row["target"] for row in rows] == [ids[0, 4:6].tolist(), ids[0, 9:12].tolist()]
+    assert [row["source"] for row in rows] == [ids[0, :4].tolist(), ids[0, :9].tolist()]
+    for row in rows:
+        text = torch.tensor([row["source"] + row["prediction"]])
+        predicted = model(text)[0, len(row["source"]) - 1 : -1].argmax(-1).tolist()
+        assert predicted == row["prediction"]
+
+
+BAD = [
+    ("--run runs/nine", "there is no folder runs/nine (did you mean runs/mine?)"),
+    ("data=text", "data.path is required"),
+    ("data=pairs data.path=pairs.jsonl model.n_layers=1", "model.n_layers has no effect on an"),
+    ("optimizer.lr=1", "optimizer.lr has no effect on an evaluation; its settings are: data, "),
+    ("data.fraction=0.1", "unknown setting data.fraction (did you mean data.val_fraction?)"),
+    ("data.val_fraction=0.1", "evaluate runs/mine on what? add data= and its settings"),
+    ("objective=masked data=python", "objective=masked needs text and a model whose kind is encod"),
+    ("model.context_length=99", "model.context_length is 99, and runs/mine has 32"),
+    ("--answers new.jsonl", "--beams and --answers are for answers"),
+    ("--beams 2 data=pairs data.path=pairs.jsonl", "--beams needs an encoder_decoder; this model"),
+    ("--limit 0", "--limit is 0; expected an integer at least 1"),
+    ("--checkpoint 9", "runs/mine has no checkpoint '9'; its steps are: 4"),
+    ("--run gpt2", "evaluate gpt2 on what? add data= and its settings, such as data=text data.pa"),
+    ("--run gpt2 --checkpoint best data=python", "gpt2 is a Hugging Face folder: it has no che"),
+]
+
+
+def test_bad_input(run, evaluate, gpt2):
+    run("name=mine", "model=gpt2")
+    for arguments, message in BAD:
+        assert message in evaluate(*arguments.split()), arguments
+    assert not Path("new.jsonl").exists()
+
+
+def test_a_text_that_has_changed(run, evaluate):
+    run("name=mine", "model=gpt2")
+    Path("book.txt").write_text(TEXT.replace("line", "verse"))
+    assert "text has changed since runs/mine was trained on it; data=" in evaluate()
+    assert evaluate(*BOOK).startswith("runs/mine, step 4: val loss ")
