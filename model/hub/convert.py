@@ -2,40 +2,29 @@
 back."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from configs.cli import expand_user
-from configs.parts import own_code
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import (
-    assign_weights,
-    check_code,
-    load_run,
-    model_tensors,
-    read_config,
-    write_tensors,
-)
 from model.hub import HubError, first_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
-from model.hub.files import is_hf_folder, naming, resolve_folder
+from model.hub.files import naming, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
 from model.hub.tokenizer import (
     CONFIG,
     GENERATION,
-    drop_template,
     read_file,
     read_tokenizer,
     write_tokenizer,
 )
 from model.transformer import build_model
+from model.weights import assign_weights, model_tensors, write_tensors
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -52,23 +41,6 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         table = family.tensors(spec, hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
         return assign_weights(model, tensors), tokenizer, config
-
-
-def init_config(place: str) -> dict[str, Any]:
-    """The settings, among them model and tokenizer, of a run or a Hugging Face folder."""
-    if is_hf_folder(place):
-        _, spec, _ = read_hf_config(resolve_folder(place))
-        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
-    run = expand_user(place)
-    config = read_config(run)
-    check_code(run, config, own_code())
-    return config
-
-
-def init_model(place: str) -> tuple[nn.Module, Tokenizer]:
-    """The (model, tokenizer) that init_from loads."""
-    model, tokenizer, *_ = load_hf(place) if is_hf_folder(place) else load_run(place)
-    return model.train(), drop_template(tokenizer)
 
 
 def export(
