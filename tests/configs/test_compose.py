@@ -32,6 +32,8 @@ def test_every_option_of_every_group_builds(group):
             models = {"masked": "bert", "span": "t5"}
             overrides += [f"model={models.get(option, 'gpt2')}"]
             overrides += ["data=synthetic"] if option == "pairs" else []
+        if group == "adapt":
+            overrides += ["optimizer=adamw"]
         check_parts(compose(overrides))
 
 
