@@ -167,6 +167,7 @@ def test_transformers_reads_merged_weights_and_peft_adapters(name, start):
         torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
 def test_peft_reads_adapters(start):
     library = pytest.importorskip("peft")
     model = build_hf("gpt2")
