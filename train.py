@@ -22,6 +22,7 @@ from configs.schema import Config
 from data.corpus import load_data
 from data.loader import prefetch
 from data.objectives import Batch
+from model.adapt import adapt
 from model.checkpoint import name_of, newest_undamaged, write_metadata
 from model.transformer import build_model
 from training import cost, distributed, run_folder
@@ -65,6 +66,8 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         vocab_size = data.tokenizer.vocab_size
         with distributed.build_device(world):
             model = model or build_model(config.model, vocab_size, config.seed)
+        # all of its weights are trained, or a part
+        adapt(model, config.adapt, config.seed)
         loss_module = LossModule(model, config.loss)
         if config.train.recompute == "block":
             recompute_blocks(model)

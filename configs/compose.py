@@ -21,6 +21,7 @@ from configs.schema import Config
 # taken as typed: names and paths may have characters that mean something to Hydra
 VERBATIM = {"name", "init_from", "parts"}
 VERBATIM |= {"data.path", "data.val_path", "data.id", "data.source", "data.target", "data.cache"}
+VERBATIM |= {"adapt.layers"}
 # what other projects call a setting
 SYNONYMS = {
     "lr": "learning_rate max_lr",
@@ -35,6 +36,10 @@ SYNONYMS = {
     "n_heads": "n_head heads num_heads",
     "precision": "dtype mixed_precision fp16 bf16",
     "name": "out_dir output_dir",
+    "adapt": "peft lora freeze adapter",
+    "rank": "r lora_r",
+    "alpha": "lora_alpha",
+    "adapt.layers": "target_modules",
     "eval.every": "eval_interval",
     "log.every": "log_interval",
     "wandb.mode": "wandb_log",

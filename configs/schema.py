@@ -126,6 +126,7 @@ class Config:
     data: dict[str, Any]
     tokenizer: dict[str, Any]
     objective: dict[str, Any]
+    adapt: dict[str, Any]
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
     train: TrainConfig

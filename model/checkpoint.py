@@ -14,24 +14,32 @@ from typing import Any, NamedTuple
 
 import torch
 import yaml
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from configs.cli import expand_user, warn
-from configs.errors import CheckpointError
+from configs.errors import CheckpointError, HubError
 from configs.parts import LOADED, own_code
 from configs.registry import from_dict
 from configs.schema import Config, ModelConfig
 from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
+from model.adapt import adapt, merge_adapters
 from model.transformer import build_model
+from model.weights import (
+    Tensors,
+    assign_weights,
+    model_tensors,
+    read_json,
+    rebuilt,
+    sha256,
+    trained_parameters,
+    write_tensors,
+)
 
 RUNS = Path("runs")
 STEP = "step-????????"  # a pattern for glob
 FORMAT = 3
-
-Tensors = dict[str, Tensor]
 
 
 def step_name(step: int) -> str:
@@ -63,15 +71,6 @@ def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any
         write_synced(draft / "manifest.json", json.dumps(manifest, indent=1))
         if final.exists():  # it was saved before, but the disk reported an error
             remove(final)
-
-
-def write_tensors(path: Path, tensors: Tensors) -> None:
-    """One safetensors file; the bytes depend on the tensors alone."""
-    try:
-        save_file(tensors, path, {"format": "pt"})
-        path.chmod(path.parent.stat().st_mode & 0o666)  # it would be its owner's alone
-    except SafetensorError as error:  # how it reports a full disk
-        raise OSError(f"{path}: {error}") from None
 
 
 def remove(checkpoint: Path) -> None:
@@ -246,13 +245,6 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return {**json.loads(path.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, TypeError) as error:  # TypeError: the JSON is a list, for example
-        raise CheckpointError(f"{path} cannot be read ({error})") from None
-
-
 def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) one by one, for all may be too large; names and shapes are the expected
     ones."""
@@ -265,12 +257,6 @@ def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name).clone()  # the file is mapped, and may be deleted
 
 
-def model_tensors(model: nn.Module) -> Tensors:
-    """Each tensor once: a tied head has none of its own."""
-    once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
-
-
 class LoadedRun(NamedTuple):
     model: nn.Module
     tokenizer: Tokenizer
@@ -278,35 +264,91 @@ class LoadedRun(NamedTuple):
     step: int  # at which it was saved
 
 
-def load_run(place: str | Path, which: str = "latest") -> LoadedRun:
-    """The model and tokenizer of a run, for sampling, fine-tuning and export."""
+def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> LoadedRun:
+    """The model and tokenizer of a run, for sampling, fine-tuning and export. merge: adapters are
+    added to the weights that they adapt."""
     run = expand_user(place)
     config = read_config(run)
     check_code(run, config, own_code())
     tokenizer = read_tokenizer(run)
     checkpoint = find(run, which)
-    with torch.device("meta"):  # no memory for its weights, which come from the file
-        model = build_model(model_config(config["model"]), tokenizer.vocab_size)
+    sizes = model_config(config["model"])
+    node = config.get("adapt", {})
+    if "base" in node:
+        model, _ = load_base(config["init_from"], sizes, node)
+        adapt(model, node)
+    else:
+        with torch.device("meta"):  # no memory for its weights, which come from the file
+            model = build_model(sizes, tokenizer.vocab_size)
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
     average = checkpoint / "ema.safetensors"
     if average.exists():  # it is what the run evaluated
-        tensors |= read_tensors(average, dict(model.named_parameters()))
-    return LoadedRun(assign_weights(model, tensors).eval(), tokenizer, config, step_of(checkpoint))
+        tensors |= read_tensors(average, trained_parameters(model))
+    assign_weights(model, tensors)
+    if merge:
+        merge_adapters(model)
+    return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
 
 
-def assign_weights(model: Any, tensors: Tensors) -> nn.Module:
-    model.load_state_dict(tensors, strict=False, assign=True)
-    model.head.tie(model.embedding)
-    return model.requires_grad_()
+# ---- what init_from loads, of a run or a Hugging Face folder
 
 
-def rebuilt(model: Any, config: ModelConfig) -> nn.Module:
-    """The same weights, with another dropout or a shorter context: learned positions are cut."""
-    with torch.device("meta"):
-        new = build_model(config, model.embedding.table.num_embeddings)
-    weights = model_tensors(model)
-    cut = {}
-    for name, tensor in model_tensors(new).items():
-        part = tuple(slice(size) for size in tensor.shape)
-        cut[name] = weights[name][part].detach().clone()
-    return assign_weights(new, cut)
+def init_config(place: str) -> dict[str, Any]:
+    """Its settings, among them model and tokenizer."""
+    from model.hub import read_hf_config
+    from model.hub.files import is_hf_folder, resolve_folder
+    from model.hub.spec import config_from_spec
+
+    if is_hf_folder(place):
+        _, spec, _ = read_hf_config(resolve_folder(place))
+        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
+    run = expand_user(place)
+    if not run.exists():
+        hint = "a model of the Hub has a name such as openai-community/gpt2"
+        raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
+    config = read_config(run)
+    check_code(run, config, own_code())
+    return config
+
+
+def init_tokenizer(place: str) -> Tokenizer:
+    from model.hub import read_hf_config
+    from model.hub.files import is_hf_folder, resolve_folder
+    from model.hub.tokenizer import drop_template
+    from model.hub.tokenizer import read_tokenizer as read_hf_tokenizer
+
+    if not is_hf_folder(place):
+        return drop_template(read_tokenizer(expand_user(place)))
+    folder = resolve_folder(place)
+    *_, hf_config = read_hf_config(folder)
+    return drop_template(read_hf_tokenizer(folder, hf_config))
+
+
+def init_run(place: str, which: str = "latest") -> LoadedRun:
+    """A Hugging Face folder has no checkpoints, and is at step 0."""
+    from model.hub.convert import load_hf
+    from model.hub.files import is_hf_folder
+    from model.hub.tokenizer import drop_template
+
+    if not is_hf_folder(place):
+        run = load_run(place, which)
+    elif which == "latest":
+        run = LoadedRun(*load_hf(place)[:2], init_config(place), step=0)
+    else:
+        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
+    return run._replace(model=run.model.train(), tokenizer=drop_template(run.tokenizer))
+
+
+def load_base(place: str, config: ModelConfig, node: dict[str, Any]) -> tuple[nn.Module, Tokenizer]:
+    """What adapt= trains a part of. Its settings note the sha256 of all weights: others are
+    refused from then on."""
+    try:
+        model, tokenizer, *_ = init_run(place)
+    except (CheckpointError, HubError) as error:
+        raise CheckpointError(f"the base of this run cannot be loaded: {error}") from None
+    found = sha256(model)
+    if node["base"] not in (None, found):
+        reason = "other weights than when a part of them was trained; restore them"
+        raise CheckpointError(f"{place} has {reason}")
+    node["base"] = found
+    return rebuilt(model, config), tokenizer

@@ -82,7 +82,8 @@ class ChunkedLoss(torch.autograd.Function):
 
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
-        gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in parameters]
+        is_trained = ctx.needs_input_grad[4]  # the head
+        gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
         for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
             # in bfloat16 the sum over a vocabulary would be off by a percent
             logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size].to(exact)
@@ -91,11 +92,12 @@ class ChunkedLoss(torch.autograd.Function):
             # not in place: compiled by torch 2.11, the result would have no gradient
             total = total + value
             row_gradients.append(grad @ weight)
-            gradients[0] += (grad.mT @ rows_NC)[:vocab_size]
-            if bias:
+            if is_trained:
+                gradients[0] += (grad.mT @ rows_NC)[:vocab_size]
+            if is_trained and bias:
                 gradients[1] += grad_NV.sum(0, dtype=exact)
 
-        gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=True)]
+        gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=False)]
         ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
         return total
 
@@ -103,7 +105,8 @@ class ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, *gradients = (gradient * scale for gradient in ctx.saved_tensors)
-        return None, None, hidden_gradient, None, *gradients
+        frozen = [None] * len(ctx.needs_input_grad[4:])
+        return None, None, hidden_gradient, None, *(gradients or frozen)
 
 
 def loss(

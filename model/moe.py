@@ -101,13 +101,16 @@ def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
 
 
 def count_parameters(model: nn.Module) -> str:
-    """In words; with those that are active for a token, if these are fewer."""
+    """In words; with those that are active for a token, and those that are trained, if these are
+    fewer."""
     total = sum(parameter.numel() for parameter in model.parameters())
     active = total
     for moe in mixtures_of(model):
         for stack in moe.experts.parameters():
             active -= stack.numel() // len(stack) * (len(stack) - moe.top_k)
-    return f"{total:,} parameters" + (f", {active:,} active" if active < total else "")
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    words = f"{total:,} parameters" + (f", {active:,} active" if active < total else "")
+    return words + (f", {trained:,} trained" if trained < total else "")
 
 
 MLPS = dict(FFNS)

@@ -11,6 +11,7 @@ from configs.registry import signature
 from data.objectives import OBJECTIVES
 from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
+from model.adapt import ADAPTS
 from model.position import SCALINGS
 from tests.parts import CONFIGS, PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
@@ -85,7 +86,7 @@ def test_imports_have_no_cycles():
 
 
 REGISTRIES = PARTS | {"data": SOURCES, "tokenizer": TOKENIZERS, "objective": OBJECTIVES}
-REGISTRIES |= {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+REGISTRIES |= {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "adapt": ADAPTS}
 # what the parent passes in, and so no config sets
 SHARED = {
     "attention": {"d_model", "n_heads", "memory", "norm", "dropout", "layer", "n_layers"},
@@ -96,6 +97,7 @@ SHARED = {
     "data": {"cache", "val_fraction", "document_mask"},  # settings of all, in train.yaml
     "objective": {"context_length", "architecture", "prefix_lm", "document_mask"},
     "optimizer": {"model"},
+    "adapt": {"model", "seed"},
     "schedule": {"steps"},
 }
 FILES_OF_KINDS = [

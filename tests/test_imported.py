@@ -10,10 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
 from configs.cli import run_command
-from model.checkpoint import load_run
+from model.checkpoint import init_run, load_run
 from model.hub import HubError
 from model.hub.__main__ import export_run, import_run
-from model.hub.convert import init_run
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]

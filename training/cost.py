@@ -13,11 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from configs.cli import warn
 from configs.schema import Config
 from data.disk import filesize
-from model.hub.convert import init_tokenizer
+from model.adapt import adapt
+from model.checkpoint import init_tokenizer
 from model.loss import GPU_CHUNK
 from model.moe import count_parameters
 from model.precision import PEAKS, Precision, choose_device, choose_precision
 from model.transformer import build_model
+from model.weights import trained_parameters
 from training.distributed import World
 from training.optimizer import build_optimizers, state_tensors
 from training.settings import host_memory
@@ -36,6 +38,7 @@ class Cost(NamedTuple):
     """Of the weights, and of one row of a batch; sizes in bytes."""
 
     parameters: Counter[str]  # their number, by part
+    trained: int  # of them
     size: str  # in words: parameters in all, and active ones
     optimizer: int
     ema: int
@@ -45,9 +48,14 @@ class Cost(NamedTuple):
     loss: int  # a chunk of logits, with its gradients
 
     @property
+    def weights(self) -> int:
+        """With the gradients of those that are trained."""
+        return 4 * (self.parameters.total() + self.trained)
+
+    @property
     def states(self) -> int:
-        """Weights, gradients, optimizer and EMA."""
-        return 8 * self.parameters.total() + self.optimizer + self.ema
+        """Optimizer and EMA, beside weights and gradients."""
+        return self.weights + self.optimizer + self.ema
 
     def memory(self, rows: int, shards: int) -> float:
         """Of a process that keeps one of `shards` parts of the weights."""
@@ -60,6 +68,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
     parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
     with FakeTensorMode(), precision.device:  # its kernels decide what is kept
         model = build_model(config.model, vocab_size)
+        adapt(model, config.adapt)
         flops = row_flops(model, config)
         activations: float = row_bytes(model, config, precision)
         if config.train.recompute == "block":  # kept: the inputs of all blocks, and one block
@@ -72,11 +81,13 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
         part = next((part for part in PARTS if part in name), "other")
         parameters[part] += parameter.numel()
 
+    trained = sum(parameter.numel() for parameter in trained_parameters(model).values())
     return Cost(
         parameters,
+        trained,
         size=count_parameters(model),
         optimizer=sum(tensor.nbytes for tensor in state.values()),
-        ema=4 * parameters.total() if config.ema.decay else 0,
+        ema=4 * trained if config.ema.decay else 0,
         casts=0 if precision.dtype == torch.float32 else 2 * parameters.total(),
         flops=flops,
         activations=activations,
@@ -158,9 +169,8 @@ def report(config: Config) -> str:
     except Exception as error:  # of a part that fake tensors do not support
         return f"model       {config.model.kind}; its cost is unknown ({error!s:.200})"
 
-    n = cost.parameters.total()
     parts = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
-    states = f"weights and gradients {filesize(8 * n)}, optimizer {filesize(cost.optimizer)}"
+    states = f"weights and gradients {filesize(cost.weights)}, optimizer {filesize(cost.optimizer)}"
     if cost.ema:
         states += f", EMA {filesize(cost.ema)}"
     length = config.model.context_length
@@ -170,7 +180,7 @@ def report(config: Config) -> str:
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(cost.activations)} per row",
         *ways_to_fit(config, cost, memory),
-        f"checkpoint  {filesize(4 * n + cost.optimizer + cost.ema)}",
+        f"checkpoint  {filesize(4 * cost.trained + cost.optimizer + cost.ema)}",
         *run_lines(config, cost, peak),
     ]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from model.weights import trained_parameters
 from training.distributed import local
 
 
@@ -14,7 +15,7 @@ class EMA:
 
     def __init__(self, model: nn.Module, decay: float | None) -> None:
         self.decay = decay
-        self.weights = dict(model.named_parameters()) if decay else {}
+        self.weights = trained_parameters(model) if decay else {}
         self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -29,11 +29,10 @@ from configs.schema import IGNORE_INDEX
 from data.corpus import load_data
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import newest_run, read_state, step_name
+from model.checkpoint import init_config, init_run, newest_run, read_state, step_name
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from model.generate.options import SETTINGS
-from model.hub.convert import init_config, init_run
 from model.precision import choose_device, choose_precision
 from training.checkpointer import TrainState
 from training.distributed import World

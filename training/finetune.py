@@ -10,8 +10,7 @@ from torch import nn
 from configs.compose import CONFIGS, read_yaml, to_config
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import read_tokenizer, rebuilt
-from model.hub.convert import init_config, init_run
+from model.checkpoint import init_config, init_run, load_base, read_tokenizer, rebuilt
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
 TUNABLE = ("model.context_length", "model.dropout")
@@ -45,8 +44,9 @@ def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Co
     config.yaml will have, are changed accordingly."""
     changed = with_model(node, keys)
     if "optimizer" not in keys and choices["optimizer"].startswith("muon"):
-        choices["optimizer"] = "finetune"
-        changed.optimizer = read_yaml(CONFIGS / "optimizer/finetune.yaml")
+        option = "lora" if choices["adapt"] == "lora" else "finetune"
+        choices["optimizer"] = option
+        changed.optimizer = read_yaml(CONFIGS / f"optimizer/{option}.yaml")
         for key in keys:
             if key.startswith("optimizer."):
                 OmegaConf.update(changed, key, OmegaConf.select(node, key))
@@ -59,9 +59,12 @@ def starting_point(
     config: Config, run: Path, is_resumed: bool
 ) -> tuple[nn.Module | None, Tokenizer | None]:
     """The (model, tokenizer) of init_from. A resumed run has its own tokenizer, and its checkpoint
-    the weights."""
+    the weights, or those that adapt= trains."""
     if config.init_from is None:
         return None, None
+    if "base" in config.adapt:
+        model, tokenizer = load_base(config.init_from, config.model, config.adapt)
+        return model, read_tokenizer(run) if is_resumed else tokenizer
     if is_resumed:
         return None, read_tokenizer(run)
     model, tokenizer, *_ = init_run(config.init_from)

@@ -66,10 +66,14 @@ def make_muon(
 ) -> list[Optimizer]:
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
     modules = [module for name, module in model.named_modules() if not name.startswith("head.")]
-    hidden = [module.weight for module in modules if isinstance(module, nn.Linear)]
-    embeddings = [p for m in modules if isinstance(m, Embedding) for p in m.parameters()]
-    taken = {*hidden, *embeddings}
-    rest = [p for p in model.parameters() if p not in taken]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = {module.weight for module in modules if isinstance(module, nn.Linear)}
+    tables = {p for m in modules if isinstance(m, Embedding) for p in m.parameters()}
+    hidden = [p for p in trained if p in matrices]
+    embeddings = [p for p in trained if p in tables]
+    rest = [p for p in trained if p not in matrices | tables]
+    if not hidden:
+        raise ValueError("it is for matrices of the model, and none is trained; choose adamw")
 
     # all of Muon's updates are of one size, too large for queries that are initialized smaller:
     # T5's, whose scores are not divided by sqrt(head_dim)

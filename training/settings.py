@@ -20,6 +20,7 @@ from configs.schema import Config
 from data.corpus import build_data
 from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
+from model.adapt import adapt
 from model.checkpoint import RUNS, check_code, did_you_mean_run, list_runs, read_config
 from model.transformer import build_model
 from training.finetune import fine_tuned
@@ -34,6 +35,7 @@ FIXED = (
     "tokenizer.",
     "data.",
     "objective.",
+    "adapt.",
     "ema.",
     "seed",
     "init_from",
@@ -63,6 +65,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         config = fine_tuned(node, keys, choices)
     else:
         config = to_config(node)
+        if "base" in config.adapt:
+            raise ValueError("adapt= trains a part of a trained model: add init_from=")
     check_parts(config)
     return config, command_line
 
@@ -151,6 +155,7 @@ def check_parts(config: Config) -> None:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
         hint = "choose a smaller size= or train.batch_size"
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
+    adapt(model, config.adapt)
     make_optimizers(config.optimizer, model)
     build_data(config)
     check_metrics(config.metrics.names)

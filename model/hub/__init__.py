@@ -7,7 +7,6 @@ from pathlib import Path
 
 from configs.errors import HubError
 from configs.registry import Count, check_value
-from model.checkpoint import read_json
 from model.hub.families import ALL, FAMILIES, LACKING
 from model.hub.family import (
     MASKED_LM,
@@ -20,6 +19,7 @@ from model.hub.family import (
 )
 from model.hub.files import naming, open_tensors
 from model.hub.spec import Spec
+from model.weights import read_json
 
 
 def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:

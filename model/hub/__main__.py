@@ -19,6 +19,7 @@ from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
 from model.hub import FAMILIES
+from model.hub.adapter import export_adapter
 from model.hub.convert import export, load_hf
 
 
@@ -64,7 +65,10 @@ def main(args: list[str] | None = None) -> None:
         "--checkpoint", default="latest", help="latest (default), best or a step"
     )
     exporting.add_argument("--parts", help="Python file of the parts that it was trained with")
-    exporting.add_argument("--family", choices=FAMILIES, help="default: the first that fits")
+    form = exporting.add_mutually_exclusive_group()
+    alone = "what adapt=lora has trained, in the format of peft; default: all weights, merged"
+    form.add_argument("--adapter", action="store_true", help=alone)
+    form.add_argument("--family", choices=FAMILIES, help="default: the first that fits")
     for command in (importing, exporting):
         command.add_argument("--to", required=True, help="new folder")
     options = parser.parse_args(args)
@@ -76,6 +80,8 @@ def main(args: list[str] | None = None) -> None:
         print(import_run(options.place, folder))
     else:
         load_parts(options.parts)
+        if options.adapter:
+            return print(export_adapter(options.run, options.checkpoint, folder))
         print(export_run(options.run, options.checkpoint, folder, options.family))
 
 

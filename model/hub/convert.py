@@ -2,45 +2,30 @@
 back."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from configs.cli import expand_user
-from configs.errors import CheckpointError
-from configs.parts import own_code
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer, load_hf_tokenizer
-from model.checkpoint import (
-    LoadedRun,
-    assign_weights,
-    check_code,
-    did_you_mean_run,
-    load_run,
-    model_tensors,
-    read_config,
-    write_tensors,
-)
-from model.checkpoint import read_tokenizer as read_run_tokenizer
 from model.hub import HubError, first_match, read_hf_config
 from model.hub.family import Family, FamilyMatch
-from model.hub.files import is_hf_folder, naming, resolve_folder
+from model.hub.files import naming, resolve_folder
 from model.hub.spec import config_from_spec, spec_from_config
 from model.hub.tensors import read_tensors, resolve
 from model.hub.tokenizer import (
     CONFIG,
     GENERATION,
     as_transformers,
-    drop_template,
     read_file,
     read_tokenizer,
     write_tokenizer,
 )
 from model.transformer import build_model
+from model.weights import assign_weights, model_tensors, write_tensors
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -57,40 +42,6 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         table = family.tensors(spec, hf_config)
         tensors = read_tensors(family, table, folder, model_tensors(model))
         return assign_weights(model, tensors), tokenizer, config
-
-
-def init_config(place: str) -> dict[str, Any]:
-    """The settings, among them model and tokenizer, of a run or a Hugging Face folder."""
-    if is_hf_folder(place):
-        _, spec, _ = read_hf_config(resolve_folder(place))
-        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
-    run = expand_user(place)
-    if not run.exists():
-        hint = "a model of the Hub has a name such as openai-community/gpt2"
-        raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
-    config = read_config(run)
-    check_code(run, config, own_code())
-    return config
-
-
-def init_tokenizer(place: str) -> Tokenizer:
-    """The tokenizer that init_from loads."""
-    if not is_hf_folder(place):
-        return drop_template(read_run_tokenizer(expand_user(place)))
-    folder = resolve_folder(place)
-    *_, hf_config = read_hf_config(folder)
-    return drop_template(read_tokenizer(folder, hf_config))
-
-
-def init_run(place: str, which: str = "latest") -> LoadedRun:
-    """What init_from loads; a Hugging Face folder has no checkpoints, and is at step 0."""
-    if not is_hf_folder(place):
-        run = load_run(place, which)
-    elif which == "latest":
-        run = LoadedRun(*load_hf(place)[:2], init_config(place), step=0)
-    else:
-        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
-    return run._replace(model=run.model.train(), tokenizer=drop_template(run.tokenizer))
 
 
 def export(

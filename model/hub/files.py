@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from configs.cli import expand_user
 from configs.errors import HubError
-from model.checkpoint import read_json
+from model.weights import read_json
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # a tokenizer, and what export writes back beside it

@@ -68,7 +68,7 @@ def row(i: int, name: str) -> TensorRule:
     return elementwise(name, lambda row: row[None], lambda rows: rows[i])
 
 
-def resolve(table: Table, tensors: Tensors) -> dict[str, tuple[TensorRule, list[str]]]:
+def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule, list[str]]]:
     """{name in the file: (rule, names in the model)}, for the tensors that a model has."""
     resolved = {}
     for hf_name, rule in table.items():

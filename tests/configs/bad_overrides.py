@@ -22,6 +22,10 @@ CONFIG = [
     ("dtype=bf16", r"unknown setting dtype \(did you mean precision\?\)"),
     ("model.context=64", r"unknown setting model.context \(did you mean model.context_length\?\)"),
     ("out_dir=x", r"unknown setting out_dir \(did you mean name\?\)"),
+    ("peft=lora", r"unknown setting peft \(did you mean adapt\?\)"),
+    ("freeze=2", r"unknown setting freeze \(did you mean adapt\?\)"),
+    ("lora.r=8", r"unknown setting lora.r \(did you mean adapt.rank\?\)"),
+    ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not chosen"),
     # options
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
     ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),

@@ -34,6 +34,8 @@ def test_every_option_of_every_group_builds(group):
             overrides += [f"model={models.get(option, 'gpt2')}"]
             data = {"pairs": ["data=synthetic"], "chat": ["data=chat", "data.path=x"]}
             overrides += data.get(option, [])
+        if group == "adapt":
+            overrides += ["optimizer=adamw"]
         check_parts(compose(overrides))
 
 

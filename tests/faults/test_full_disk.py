@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from model import checkpoint
+from model import weights
 from tests.faults.harness import (
     RUN,
     assert_equal,
@@ -70,7 +70,7 @@ def test_from_an_operation_on(at, tmp_path):
 def limit_files(*sizes):
     """The largest size of a file that may be written, from the first file of tensors on, from the
     second, and so on. It is what safetensors sees of a full disk."""
-    real = checkpoint.save_file
+    real = weights.save_file
     left = list(sizes)
 
     def save_file(*arguments):
@@ -78,7 +78,7 @@ def limit_files(*sizes):
             resource.setrlimit(resource.RLIMIT_FSIZE, (left.pop(0), resource.RLIM_INFINITY))
         real(*arguments)
 
-    checkpoint.save_file = save_file
+    weights.save_file = save_file
 
 
 @pytest.mark.parametrize("file", ["model", "optimizer"])

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import pytest
 
-from model import checkpoint
+from model import weights
 from model.checkpoint import read_best, step_name
 from tests.faults.harness import (
     RUN,
@@ -91,7 +91,7 @@ def set_timer(seconds):
 
 def kill_in_file(number, seconds):
     """So long after it begins to write the n-th file of tensors."""
-    real = checkpoint.save_file
+    real = weights.save_file
     count = 0
 
     def save_file(*arguments):
@@ -101,7 +101,7 @@ def kill_in_file(number, seconds):
             set_timer(seconds)
         real(*arguments)
 
-    checkpoint.save_file = save_file
+    weights.save_file = save_file
 
 
 @pytest.mark.faults

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from configs.compose import compose
+from model.adapt import adapt
 from model.feedforward import FFNS, MLP
 from model.precision import Precision
 from model.transformer import build_model
@@ -15,18 +16,24 @@ from training.cost import count
 from training.optimizer import build_optimizers, state_tensors
 
 FP32 = Precision(torch.device("cpu"), torch.float32, "")
+ADAPTED = [f"model=gpt2 optimizer=adamw adapt={kind}" for kind in ("lora", "freeze")]
 DRY = ["dry_run=true", "data.path=nowhere"]
 
 
-@pytest.mark.parametrize("overrides", ["model=gpt2", "model=t5", "model=bert optimizer=adamw"])
+@pytest.mark.parametrize(
+    "overrides", ["model=gpt2", "model=t5", "model=bert optimizer=adamw", *ADAPTED]
+)
 def test_counts_are_those_of_the_model(overrides):
     config = compose([*overrides.split(), "size=tiny"])
     cost = count(config, FP32, 256)
     model = build_model(config.model, 256)
+    adapt(model, config.adapt)
     optimizers = build_optimizers(config.optimizer, model)
     assert cost.parameters.total() == sum(parameter.numel() for parameter in model.parameters())
     state = state_tensors(model, optimizers).values()
     assert cost.optimizer == sum(tensor.nbytes for tensor in state)
+    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    assert cost.weights == 4 * (cost.parameters.total() + sum(trained))
     config.train.recompute = "block"
     recomputed = count(config, FP32, 256)
     assert 0 < recomputed.activations < cost.activations

@@ -16,9 +16,12 @@ RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1
 GPT2 = "model=gpt2 optimizer=adamw train.micro_batch_size=3"
 GPT2 += " data.document_mask=true data.split_on=line"
 MODERN = "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4"
+LORA = "init_from=runs/base adapt=lora ema.decay=0.9 train.micro_batch_size=3"
 CASES = [  # the last is a tolerance: Muon amplifies rounding
     ("ddp", GPT2, 1e-5),
     ("fsdp", MODERN, 1e-2),
+    ("fsdp", LORA, 1e-5),
+    pytest.param("ddp", LORA, 1e-5, marks=pytest.mark.faults),
     pytest.param("fsdp", GPT2, 1e-5, marks=pytest.mark.faults),
     pytest.param("ddp", MODERN, 1e-2, marks=pytest.mark.faults),
 ]
@@ -54,7 +57,11 @@ def weights(folder, step):
 @pytest.mark.parametrize(("parallel", "overrides", "tolerance"), CASES)
 def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     usual = with_usual([*overrides.split(), *RUN, "checkpoint.every=2", "checkpoint.keep=9"])
-    alone = run(*usual, "name=alone")
+    if "init_from" in overrides:
+        run("name=base", "model=gpt2", "seed=1")
+        usual = [one for one in usual if not one.startswith(("size", "model", "tokenizer"))]
+    assert start.plainly(*usual, "name=alone")[0] == 0
+    alone = Path("runs/alone")
     code, errors = torchrun(*usual, "name=two", f"parallel={parallel}")
     assert code == 0, errors
     two = Path("runs/two")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from configs.compose import compose
 from data.corpus import load_data
-from model.hub.convert import init_run
+from model.checkpoint import init_run
 from tests.model.hub.hub_models import build_hf, save
 from tests.training.runs import TEXT, train
 from training.log import read_rows

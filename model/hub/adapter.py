@@ -1,0 +1,59 @@
+"""Adapter: what LoRA has trained, in the format of PEFT."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from configs.errors import HubError
+from data.disk import atomic_folder
+from model.adapt import adapters_of
+from model.checkpoint import load_run
+from model.hub import read_hf_config
+from model.hub.files import is_hf_folder, resolve_folder
+from model.hub.tensors import Tensors, resolve
+from model.weights import write_tensors
+
+
+def export_adapter(run: str | Path, which: str, folder: Path) -> str:
+    """Write the folder, and return how to load it. Adapters of maps that are one in transformers
+    become one, of their summed rank."""
+    model, _, config, _ = load_run(run, which, merge=False)
+    base = config["init_from"]
+    adapters = {f"{name}.weight": adapter for name, adapter in adapters_of(model).items()}
+    if not adapters or not is_hf_folder(base):
+        raise HubError("--adapter is for adapt=lora of a Hugging Face folder; leave it out")
+    family, spec, hf_config = read_hf_config(resolve_folder(base))
+    found = resolve(family.tensors(spec, hf_config), adapters)
+    written = {name for _, names in found.values() for name in names}
+    if other := written ^ adapters.keys():
+        reason = f"is one with others in {family.architecture}: adapt all of them, or none"
+        raise HubError(f"{min(other)} {reason}; or leave out --adapter")
+
+    tensors: Tensors = {}
+    ranks = {}
+    for hf_name, (rule, names) in found.items():
+        parts = [adapters[name] for name in names]
+        rows = torch.block_diag(*[part.scale * part.up for part in parts])
+        up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
+        is_transposed = len(up) != len(rows)  # as matrices of GPT-2 are, but no adapter
+        module = hf_name.removesuffix(".weight")
+        prefix = f"base_model.model.{module}.lora_"
+        down = torch.cat([part.down for part in parts])
+        tensors[f"{prefix}A.weight"] = down
+        tensors[f"{prefix}B.weight"] = (up.T if is_transposed else up).contiguous()
+        ranks[module] = len(down)
+    peft = {
+        "peft_type": "LORA",
+        "r": min(ranks.values()),
+        "lora_alpha": min(ranks.values()),
+        "base_model_name_or_path": base,
+        "fan_in_fan_out": is_transposed,
+        "target_modules": list(ranks),
+        "rank_pattern": ranks,
+        "alpha_pattern": ranks,  # the scale is in the weights
+    }
+    with atomic_folder(folder) as draft:
+        write_tensors(draft / "adapter_model.safetensors", tensors)
+        (draft / "adapter_config.json").write_text(json.dumps(peft, indent=2), encoding="utf-8")
+    return f"{folder}: for peft.PeftModel.from_pretrained(model, {str(folder)!r})"

@@ -1,0 +1,1 @@
+"""LoRA goes out to peft, and as merged weights to transformers."""

@@ -1,0 +1,193 @@
+"""adapt= trains a part of a model: thin matrices beside its linear maps, or its last blocks."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file
+
+from configs.cli import run_command
+from model.adapt import adapt, adapters_of, merge_adapters
+from model.checkpoint import load_run
+from model.hub.__main__ import main as hub
+from tests.model.helpers import randn
+from tests.model.hub.hub_models import build_hf, save
+from tests.parts import alive, part, tiny, tokens
+from tests.training.runs import USUAL, newest
+
+SET = ("size", "model", "tokenizer")  # by init_from
+LORA = part("adapt", "lora")
+KINDS = ["adapt=lora adapt.dropout=0.1", "adapt=freeze adapt.last=1"]
+
+
+def filled(net):
+    """With adapters that change it."""
+    for i, adapter in enumerate(adapters_of(net).values()):
+        adapter.up.data = randn(*adapter.up.shape, seed=i).to(adapter.up) / 9
+    return net
+
+
+@pytest.mark.parametrize("attention", ["mha", "mla"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_adapters_start_from_the_base_and_merge_into_it(attention, dtype, bound):
+    net = alive(tiny(attention=part("attention", attention))).to(dtype)
+    inputs = tokens(2, 9)
+    base = net(inputs)
+    adapt(net, LORA, seed=3)
+    assert (net(inputs) - base).abs().max() <= bound
+    adapted = filled(net)(inputs)
+    assert (adapted - base).abs().max() > 0.1
+    caches = net.new_caches(9)  # a token at a time, MLA takes another form
+    pieces = [net(piece, caches=caches) for piece in inputs.split([8, 1], 1)]
+    assert (torch.cat(pieces, 1) - adapted).abs().max() <= bound
+    merge_adapters(net)
+    assert not adapters_of(net)
+    assert (net(inputs) - adapted).abs().max() <= bound
+
+
+def test_the_seed_alone_draws_them():
+    nets = [alive(tiny()) for _ in range(3)]
+    for net, seed in zip(nets, (1, 1, 2), strict=True):
+        torch.rand(1)
+        adapt(net, LORA, seed)
+    first, again, other = ([a.down for a in adapters_of(net).values()] for net in nets)
+    assert all(map(torch.equal, first, again)) and not any(map(torch.equal, first, other))
+
+
+@pytest.fixture
+def tune(run, start):
+    """tune(name, *overrides) -> (exit code, stdout, stderr) of a run that starts from runs/base"""
+    run("name=base", "model=gpt2", "sample.every=null")
+    usual = [override for override in USUAL if not override.startswith(SET)]
+    usual += ["schedule=constant", "schedule.warmup=1", "ema.decay=0.9", "init_from=runs/base"]
+
+    def tune(name, *overrides):
+        return start.plainly(*usual, f"name={name}", *overrides)
+
+    return tune
+
+
+def files(run):
+    return {path.name: path.read_bytes() for path in newest(Path(run)).glob("*.safetensors")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind):
+    code, output, errors = tune("full", *kind.split())
+    assert code == 0 and " trained\n" in output, errors
+    tune("part", *kind.split(), "train.steps=2")
+    code, _, errors = start.plainly("name=part", "resume=true", "train.steps=4")
+    assert code == 0 and files("runs/part") == files("runs/full"), errors
+
+    names = load_file(newest(Path("runs/full")) / "model.safetensors").keys()
+    ends = ("down", "up") if "lora" in kind else ("weight", "bias")
+    starts = "stack.blocks." if "lora" in kind else ("stack.blocks.1.", "stack.final_norm.")
+    assert names and all(name.startswith(starts) and name.endswith(ends) for name in names)
+    for file in files("runs/full"):
+        tensors = load_file(newest(Path("runs/full")) / file)
+        assert {name for key in tensors for name in names if key.startswith(name)} == names
+        assert all(key.startswith(tuple(names)) for key in tensors)
+
+    before = load_run("runs/base").model.state_dict()
+    after = load_run("runs/full", merge=False).model.state_dict()
+    after = {name.replace(".linear.", "."): tensor for name, tensor in after.items()}
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == before.keys() - names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_base_is_needed_as_it_was(tune, start, kind):
+    """It may be a run of adapters itself."""
+    assert tune("one", *kind.split())[0] == 0
+    assert tune("two", *kind.split(), "init_from=runs/one")[0] == 0
+    assert load_run("runs/two").model.kind == "decoder"
+    other = load_file(newest(Path("runs/base")) / "model.safetensors")
+    shutil.rmtree("runs/base")
+    for name in ("one", "two"):
+        code, _, errors = start.plainly(f"name={name}", "resume=true", "train.steps=6")
+        gone = "the base of this run cannot be loaded: "
+        assert code == 4 and gone in errors and "runs/base is not the folder of a run" in errors
+    start("name=base", "model=gpt2", "seed=1")
+    assert other.keys() == load_run("runs/base").model.state_dict().keys() - {"head.map.weight"}
+    code, _, errors = start.plainly("name=one", "resume=true", "train.steps=6")
+    assert code == 4 and "runs/base has other weights than when a part of them was" in errors
+    assert errors.count("\n") == 1
+
+
+WRONG = [
+    ("adapt=lora adapt.layers=querry", "adapt (lora): layers is 'querry', which is in no name; so"),
+    ("adapt=lora adapt.layers=(", "adapt (lora): layers is '(', which is no pattern (missing )"),
+    ("adapt=lora optimizer=muon", "matrices of the model, and none is trained; choose adamw"),
+    ("adapt=freeze adapt.last=3", "adapt (freeze): last is 3, and the model has 2 blocks"),
+    ("adapt=lora init_from=null", "adapt= trains a part of a trained model: add init_from="),
+]
+
+
+def test_wrong_settings(tune, start):
+    for overrides, reason in WRONG:
+        code, _, errors = tune("wrong", *overrides.split())
+        assert code == 2 and reason in errors, errors
+    assert not Path("runs/wrong").exists()
+    assert tune("mine", "adapt=lora", "train.steps=1")[0] == 0
+    code, _, errors = start.plainly("name=mine", "resume=true", "adapt=lora", "adapt.rank=4")
+    assert code == 2 and "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
+
+
+def exported(folder, *flags):
+    command = ["export", "--run", "runs/tuned", "--to", folder, *flags]
+    assert run_command(lambda: hub(command)) == 0
+    return Path(folder)
+
+
+@pytest.mark.parametrize("name", ["gpt2, scores scaled by layer", "llama, one key for all, tied"])
+def test_transformers_reads_merged_weights_and_peft_adapters(name, start):
+    """Of GPT-2, matrices are transposed, and three adapters are one."""
+    base = save(build_hf(name), Path("hf"))
+    usual = [override for override in USUAL if not override.startswith(SET)]
+    tune = ["adapt=lora", "optimizer.lr=0.1", "init_from=hf", "name=tuned", "train.steps=2"]
+    code, _, errors = start.plainly(*usual, *tune)
+    assert code == 0, errors
+    net = load_run("runs/tuned").model
+    exported("merged")  # which compares the logits with those of transformers
+    exported("adapter", "--adapter")
+
+    inputs = torch.arange(40)[None]
+    peft = json.loads(Path("adapter/adapter_config.json").read_text())
+    adapters = load_file("adapter/adapter_model.safetensors")
+    model = hf.AutoModelForCausalLM.from_pretrained(base)
+    for module in peft["target_modules"]:
+        down, up = (adapters[f"base_model.model.{module}.lora_{end}.weight"] for end in "AB")
+        assert len(down) == peft["rank_pattern"][module] == peft["alpha_pattern"][module]
+        added = (up @ down).T if peft["fan_in_fan_out"] else up @ down
+        model.get_submodule(module).weight.data += added
+    with torch.no_grad():
+        torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
+def test_peft_reads_adapters(start):
+    library = pytest.importorskip("peft")
+    model = build_hf("gpt2")
+    save(model, Path("hf"))
+    usual = [override for override in USUAL if not override.startswith(SET)]
+    tune = ["adapt=lora", "optimizer.lr=0.1", "init_from=hf", "name=tuned", "train.steps=2"]
+    assert start.plainly(*usual, *tune)[0] == 0
+    exported("adapter", "--adapter")
+    adapted = library.PeftModel.from_pretrained(model, "adapter").eval()
+    net, inputs = load_run("runs/tuned").model, torch.arange(40)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
+
+
+def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):
+    save(build_hf("gpt2"), Path("hf"))
+    usual = [override for override in USUAL if not override.startswith(SET)]
+    tune = ["adapt=lora", "adapt.layers=value", "init_from=hf", "name=tuned", "train.steps=1"]
+    assert start.plainly(*usual, *tune)[0] == 0
+    command = ["export", "--run", "runs/tuned", "--to", "adapter", "--adapter"]
+    assert run_command(lambda: hub(command)) == 4
+    assert "value.weight is one with others in GPT2LMHeadModel" in capsys.readouterr().err
+    assert not Path("adapter").exists()
