@@ -1,6 +1,7 @@
 """The README and its pages are true: commands run, tables list every option, examples pass the tests."""
 
 import io
+import json
 import os
 import re
 import runpy
@@ -22,6 +23,7 @@ PAGES = [
     ROOT / "README.md",
     *(ROOT / folder / "README.md" for folder in FOLDERS),
     ROOT / "model/hub/README.md",
+    ROOT / "training/finetuning.md",
 ]
 README = "\n".join(page.read_text() for page in PAGES)
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -33,6 +35,7 @@ SMALL = {"size": "tiny", "tokenizer": "byte", "train.steps": 2, "train.batch_siz
 SMALL |= {"eval.every": "null", "eval.max_examples": 2, "log.every": 1}
 TEXT = {"data": "text", "data.path": "README.md"}
 PAIRS = {"data": "synthetic", "data.size": 200}
+CHAT = {"data": "chat", "data.path": "chats.jsonl"}
 
 
 def arguments(command):
@@ -48,9 +51,8 @@ def small(command):
     """The command for a tiny model and a text of a few kilobytes."""
     args, overrides = arguments(command)
     if args[0] == "train.py" or args[:2] == ["-m", "data"]:
-        overrides |= SMALL | (
-            PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT
-        )
+        data = PAIRS if re.search("docstrings|reverse|=pairs|parallel", command) else TEXT
+        overrides |= SMALL | (CHAT if "data=chat" in command else data)
         if "plan.world" in overrides:
             overrides["plan.world"] = SMALL["train.batch_size"]
         if "init_from" in overrides:  # which brings model and tokenizer
@@ -83,7 +85,7 @@ def execute(args):
 def write_parts(folder):
     """The attention of configs/README.md, in files of the user's."""
     [code] = [block for block in PYTHON_BLOCKS if "ATTENTIONS[" in block]
-    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    [yaml] = re.findall(r"```yaml\n(# @package.*?)```", README, re.DOTALL)
     (folder / "my_parts.py").write_text(code)
     options = folder / "configs/attention"
     options.mkdir(parents=True)
@@ -95,6 +97,8 @@ def home(tmp_path_factory):
     """A folder in which every training command has run; the newest run is that of `python train.py`."""
     folder = tmp_path_factory.mktemp("home")
     shutil.copy(ROOT / "README.md", folder)
+    rows = [{"prompt": f"{i} + {i}?", "completion": str(2 * i)} for i in range(50)]
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
     write_parts(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -187,7 +191,7 @@ def test_the_tables_list_every_option(group):
 
 def test_the_files_named_exist():
     paths = [f"/{path.relative_to(ROOT)}" for path in [*FILES, *(ROOT / "tests").rglob("*.py")]]
-    named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README)) - {"my_parts.py"}
+    named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README)) - {"my_parts.py", "dates.py"}
     assert named and not [
         name for name in named if not any(path.endswith(f"/{name}") for path in paths)
     ]
