@@ -47,6 +47,10 @@ MARKED = """{% for m in messages %}
 {% endfor %}
 {% if add_generation_prompt %}<|im_start|>assistant{% endif %}
 """
+LLAMA3 = """{{- bos_token }}{% for m in messages %}
+{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 TEXTS = ["system", "Be brief é.", "user", "the cat?", "assistant", "the hat"]
 TEXTS += ["user", " <|im_end|> 'x'", "assistant", "that cat's \U0001f642\n hat"]
 MESSAGES = to_messages(TEXTS)
@@ -316,6 +320,24 @@ def test_from_a_folder_and_back(folder, start, say):
     assert list(map(name, ends)) == ["<|endoftext|>", "<|im_end|>"]
     import_run("back", Path("again"))
     assert load_run("again").tokenizer.end_ids == ends
+
+
+def test_a_journey(tmp_path, start, say):
+    """A folder of transformers, LoRA on conversations, a chat, an export, and the same in its
+    pipeline."""
+    write(ROWS)
+    folder = hf_folder("llama3", tmp_path / "hf", max_position_embeddings=256)
+    (folder / "chat_template.jinja").write_text(LLAMA3)
+    usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
+    lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
+    code, _, errors = start.plainly(*CHAT, *usual, *lora)
+    assert code == 0, errors
+    export_run("runs/tuned", "latest", Path("back"), None)
+    model = hf.pipeline("text-generation", model="back", device="cpu")
+    [answer] = model(QUESTION, max_new_tokens=12, do_sample=False)
+    said = answer["generated_text"][-1]["content"]
+    assert said and say("runs/tuned", "--system", "x", stdin="the cat 3") == f"{said}\n"
+    assert said != hf_answer("hf", QUESTION)[0]
 
 
 def test_of_our_own(run, say):
