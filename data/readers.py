@@ -227,7 +227,8 @@ def text_of(place: str, row: Any, field: str) -> str:
     value = look_up(row, field)
     if not isinstance(value, str):
         found = f"{value!r:.40} as {field!r}, not text"
-        raise DataError(f"{place} has {found}; its fields are: {', '.join(row)}")
+        hint = "conversations are read by data=chat; " if isinstance(value, list) else ""
+        raise DataError(f"{place} has {found}; {hint}its fields are: {', '.join(row)}")
     return value
 
 
