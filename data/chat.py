@@ -44,6 +44,7 @@ PLAIN = r"""{% for message in messages %}
 """
 # around what {% generation %} marks; no text has them
 START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
+SAID = "\ufdd0said\ufdd0"  # in the place of what is said
 
 
 def read_turns(place: str, row: Any) -> list[str]:
@@ -107,10 +108,9 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        end = "<|end|>"
-        if tokenizer.text:
-            end = with_specials(tokenizer.text).id_to_token(tokenizer.specials["end"])
-        self.names: dict[str, Any] = {"eos_token": end}
+        specials = special_texts(tokenizer)
+        self.special = re.compile("|".join(map(re.escape, specials.values())))
+        self.names: dict[str, Any] = {"eos_token": specials.get(tokenizer.specials["end"], "")}
         for file in SETTINGS:
             for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
                 if value:  # a token may be an object
@@ -132,18 +132,23 @@ class ChatTemplate:
         return "".join(pieces), list(zip(ends[::2], ends[1::2], strict=False))
 
     def find_answers(self, messages: Messages, text: str) -> Spans:
-        """Each begins behind its prompt and ends behind its end token, without white space."""
+        """Each begins behind its prompt and ends with the first special token behind what is said.
+        Templates may write a turn in another way once others follow."""
         spans = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            prompt, _ = self.render(messages[:i], prompt=True)
-            until, _ = self.render(messages[: i + 1])
-            if not (until.startswith(prompt) and text.startswith(until)):
-                reason = "the chat template changes a turn once others follow"
-                hint = "split the conversation, or mark its {% generation %}"
-                raise ValueError(f"{reason}; {hint}")
-            spans.append((len(prompt), len(until.rstrip())))
+            until = [*messages[:i], {"role": "assistant", "content": SAID}]
+            before, found, after = self.render([*until, *messages[i + 1 :]])[0].partition(SAID)
+            prompt = self.render(messages[:i], prompt=True)[0] if i else before
+            is_whole = text.startswith(prompt) and text.endswith(after)
+            last = self.render(until)[0].partition(SAID)[2]
+            special = self.special.search(last)
+            closing = last[: special.end()] if special else last.rstrip()
+            if not (found and is_whole and after.startswith(closing)):
+                reason = "the chat template does not tell where an answer begins or ends"
+                raise ValueError(f"{reason}; mark it with {{% generation %}}")
+            spans.append((len(prompt), len(text) - len(after) + len(closing)))
         return spans
 
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:
@@ -163,12 +168,19 @@ class ChatTemplate:
         return encode_specials(text, self.tokenizer)[0]
 
 
+def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
+    """{id: how it is written}"""
+    if tokenizer.text:
+        added = with_specials(tokenizer.text).get_added_tokens_decoder()
+        return {i: token.content for i, token in added.items()}
+    return {i: f"<|{name}|>" for i, name in tokenizer.names.items()}
+
+
 def add_turn_end(tokenizer: Tokenizer) -> None:
     """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
     ids, mask = ChatTemplate(tokenizer).encode(to_messages(["user", "a", "assistant", "b"]))
-    added = with_specials(str(tokenizer.text)).get_added_tokens_decoder()
-    ends = [i for i in ids[mask][-2:].tolist() if i in added]  # white space may follow
-    for i in {*ends} - {*tokenizer.end_ids}:
+    ends = {*ids[mask][-2:].tolist()} & special_texts(tokenizer).keys()  # white space may follow
+    for i in ends - {*tokenizer.end_ids}:
         tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
         for name in GENERATION & tokenizer.files.keys():
             settings = json.loads(tokenizer.files[name]) | {"eos_token_id": tokenizer.end_ids}

@@ -17,7 +17,7 @@ from configs.compose import compose
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.__main__ import main as preview
-from data.chat import ChatTemplate, read_turns, to_messages
+from data.chat import ChatTemplate, add_turn_end, read_turns, to_messages
 from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
@@ -111,6 +111,33 @@ def test_chatml_by_hand():
     ]
 
 
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}:{{ THINKS }}{{ m.content }}<|im_end|>{% endfor %}"
+PROMPT = "<|im_start|>assistant:"
+ALWAYS = TURNS + PROMPT
+ENDS = TURNS + "{% if add_generation_prompt %}" + PROMPT + "{% else %}{{ eos_token }}{% endif %}"
+FIRST = "{% if messages[0].role == 'system' %}{% endif %}"
+THINKS = "'(hm)' if loop.last and m.role == 'assistant'"
+
+
+@pytest.mark.parametrize("template", [ALWAYS, ENDS, FIRST + ENDS.replace("THINKS", THINKS)])
+def test_templates_that_write_the_last_turn_in_another_way(template):
+    """Llama 3's first, Phi 3's and Qwen3's"""
+    text = letters("<|end|>", "<|im_start|>", "<|im_end|>").to_str()
+    tokenizer = HubTokenizer(text, {"end": 256}, 300, {"chat_template.jinja": template})
+    start, end = 257, 258
+    last = [start, *b"assistant:"] if template == ALWAYS else [256]
+    thought = b"(hm)" if "hm" in template else b""
+    assert parts(tokenizer, "assistant", "a", "user", "b", "assistant", "c") == [
+        [start, *b"assistant:"],
+        [*b"a", end],
+        [start, *b"user:b", end, start, *b"assistant:"],
+        [*thought, *b"c", end],
+        last,
+    ]
+    add_turn_end(tokenizer)
+    assert tokenizer.end_ids == [256, end]
+
+
 def test_the_plain_template_by_hand():
     tokenizer = ByteTokenizer({"end": 256})
     texts = ["system", "x", "user", "<|end|>\u00e9", "assistant", "\nh\u00e9"]
@@ -191,9 +218,10 @@ REFUSES = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
 CHANGES = CHATML.replace("(m.content", "((m.content if loop.last or m.role == 'user' else 'x')")
 FAILS = [
     (REFUSES + CHATML, "c.jsonl:41: the chat template refuses this conversation: no"),
-    (CHANGES, "c.jsonl:41: the chat template changes a turn once others follow; split the conv"),
+    (CHANGES, "c.jsonl:41: the chat template does not tell where an answer begins or ends; mark"),
+    (ENDS.replace(PROMPT, PROMPT + "<think>"), "does not tell where an answer begins"),
     ("{% if %}", "the chat template has a mistake: Expected an expression"),
-    ("{{ '' }}x", "the assistant says nothing in this conversation"),
+    ("{% generation %}{% endgeneration %}x", "the assistant says nothing in this conversation"),
 ]
 
 
