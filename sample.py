@@ -103,13 +103,15 @@ class Sampler:
         is_full = len(row.ids) + n_new > context
 
         if is_full and self.messages != self.system:
-            print("the context is full: earlier turns are forgotten", file=sys.stderr)
             row = self.encode([*self.system, turn], 0)
+            if len(row.ids) < context:
+                print("the context is full: earlier turns are forgotten", file=sys.stderr)
 
         try:
             self.write([row])
-        finally:
-            self.messages = row.conversation()
+        except KeyboardInterrupt:
+            print()
+        self.messages = row.conversation()
 
     def answer(self, texts: list[Any]) -> None:
         options = self.options
@@ -256,8 +258,8 @@ def interact(sampler: Sampler) -> None:
         import readline  # noqa: F401  line editing and history
     with suppress(EOFError):
         while True:
-            prompt = input("> " if sys.stdin.isatty() else "")
             try:
+                prompt = input("> " if sys.stdin.isatty() else "")
                 if not sampler.chat:
                     sampler.answer([prompt])
                 elif prompt.strip():

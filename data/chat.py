@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from configs.cli import warn
 from configs.errors import DataError
 from data.readers import text_of
 from data.tokenizers.tokenizer import (
@@ -180,8 +181,10 @@ def add_turn_end(tokenizer: Tokenizer) -> None:
     """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
     ids, mask = ChatTemplate(tokenizer).encode(to_messages(["user", "a", "assistant", "b"]))
     ends = {*ids[mask][-2:].tolist()} & special_texts(tokenizer).keys()  # white space may follow
+    if not ends:
+        warn("the chat template ends no answer with a special token: the model may not stop")
     for i in ends - {*tokenizer.end_ids}:
         tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
         for name in GENERATION & tokenizer.files.keys():
             settings = json.loads(tokenizer.files[name]) | {"eos_token_id": tokenizer.end_ids}
-            tokenizer.files[name] = json.dumps(settings)
+            tokenizer.files[name] = json.dumps(settings, indent=2)  # as drop_template does

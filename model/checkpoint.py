@@ -207,7 +207,9 @@ def read_config(run: Path) -> dict[str, Any]:
         hint = did_you_mean_run(run)
         if (run / "config.json").exists():
             hint = "; model.hub makes one from a Hugging Face folder"
-        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml{hint}")
+        is_there = run.exists()
+        what = f"{run} is not the folder of a run: it has no config.yaml"
+        raise CheckpointError((what if is_there else f"there is no folder {run}") + hint)
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
@@ -341,14 +343,17 @@ def init_run(place: str, which: str = "latest") -> LoadedRun:
 
 def load_base(place: str, config: ModelConfig, node: dict[str, Any]) -> tuple[nn.Module, Tokenizer]:
     """What adapt= trains a part of. Its settings note the sha256 of all weights: others are
-    refused from then on."""
-    try:
-        model, tokenizer, *_ = init_run(place)
-    except (CheckpointError, HubError) as error:
-        raise CheckpointError(f"the base of this run cannot be loaded: {error}") from None
-    found = sha256(model)
-    if node["base"] not in (None, found):
-        reason = "other weights than when a part of them was trained; restore them"
-        raise CheckpointError(f"{place} has {reason}")
-    node["base"] = found
-    return rebuilt(model, config), tokenizer
+    refused from then on. A run may have gone on since; its checkpoints are tried in turn."""
+    older = [str(step_of(checkpoint)) for checkpoint in list_checkpoints(expand_user(place))[1:]]
+    for which in ("latest", *older):
+        try:
+            model, tokenizer, *_ = init_run(place, which)
+        except (CheckpointError, HubError) as error:
+            hint = "if it was moved, resume this run with init_from= and its new place"
+            raise CheckpointError(f"the base of this run: {error}; {hint}") from None
+        found = sha256(model)
+        if node["base"] in (None, found):
+            node["base"] = found
+            return rebuilt(model, config), tokenizer
+    reason = "other weights than when a part of them was trained; restore them"
+    raise CheckpointError(f"{place} has {reason}")

@@ -213,6 +213,13 @@ def test_an_interrupt_ends_one_prompt(run, monkeypatch):
     monkeypatch.setattr(sample.Sampler, "generate", interrupt)
     assert run("--interactive", stdin=b"line\nof\n") == "\n\n"
     assert run("--prompt", "line") == ""
+    typed = iter([KeyboardInterrupt, EOFError])
+
+    def wait(prompt):
+        raise next(typed)
+
+    monkeypatch.setattr("builtins.input", wait)
+    assert run("--interactive") == "\n", "one without a prompt ends nothing"
 
 
 def test_a_terminal_shows_each_token(terminal):
@@ -329,10 +336,10 @@ def test_the_newest_run_is_the_default(run):
 
 MISSING = [
     ("--run runs/gpt2 --checkpoint 7", "has no checkpoint '7'; its steps are: 0"),
-    ("--run nowhere", "nowhere is not the folder of a run: it has no config.yaml"),
+    ("--run nowhere", "there is no folder nowhere"),
     (
         "--run runs/gtp2",
-        "runs/gtp2 is not the folder of a run: it has no config.yaml (did you mean runs/gpt2?)",
+        "there is no folder runs/gtp2 (did you mean runs/gpt2?)",
     ),
     ("--run hf", "; model.hub makes one from a Hugging Face"),
 ]

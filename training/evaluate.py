@@ -204,7 +204,8 @@ def predict_targets(
         for first, end in edges.reshape(-1, 2):
             prompt = tokens[number][: first + 1]  # up to what predicts the first target
             source = sources[number] if sources else prompt
-            rows.append({"source": source, "target": batch.targets[number, first:end].tolist()})
+            target = batch.targets[number, first:end].tolist()
+            rows.append({"source": source, "target": until_end(target, tokenizer)})
             prompts.append(prompt)
 
     longest = max(len(row["target"]) for row in rows)
@@ -213,6 +214,12 @@ def predict_targets(
     for row, prediction in zip(rows, predictions, strict=True):
         row["prediction"] = prediction
     return rows
+
+
+def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """What generation stops at; a chat template may mark white space behind it."""
+    ends = [number for number, i in enumerate(ids, 1) if i in tokenizer.end_ids]
+    return ids[: ends[0]] if ends else ids
 
 
 def visible_sources(batch: Batch) -> Rows:
@@ -254,8 +261,8 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     keys = list(map(key_of, overrides))
     for key in keys:
         if not key.startswith(("parts", *OVERRIDES)):
-            known = ", ".join(OVERRIDES)
-            raise ValueError(f"{key} has no effect on an evaluation; its settings are: {known}")
+            known = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
+            raise ValueError(f"{key} has no effect on an evaluation: {known}")
     config = to_config(with_model(compose_node([f"init_from={place}", *overrides]), keys))
     stored = init_config(place)
     is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
@@ -300,6 +307,8 @@ def main(args: list[str] | None = None) -> None:
     load_parts(options.parts)
     if options.parts:
         options.overrides.append(f"parts={options.parts}")
+    if options.answers and options.answers.exists():
+        raise ValueError(f"{options.answers} already exists; choose another file")
     place = str(options.run or newest_run())
     run = load(place, options.checkpoint or "latest", options.overrides)
 
@@ -312,13 +321,15 @@ def main(args: list[str] | None = None) -> None:
     with options.answers.open("x") if options.answers else nullcontext() as file:
         how = {"beams": options.beams, "file": file} if generates else {}
         accuracy = "val_exact_match" if generates else None
-        metrics = evaluate(run, options.limit, watch, accuracy, **how)
+        found = evaluate(run, options.limit, watch, accuracy, **how)
+    metrics = {name: found[name] for name in found if not name.startswith("tokens_")}  # of training
     step, n = run.state.step, min(validation.n, options.limit or validation.n)
     if options.json:
         print(json.dumps({"run": place, "step": step, "examples": n, **metrics}))
     else:
-        words = EVALUATION | {"val_ppl": "perplexity {:,.2f}"}
-        parts = [text.format(metrics[key]) for key, text in words.items() if key in metrics]
+        texts = {name: f"{name} {{:,.5g}}" for name in metrics} | EVALUATION  # of sources, by name
+        texts["val_ppl"] = "perplexity {:,.2f}"
+        parts = [texts[name].format(value) for name, value in metrics.items()]
         print(f"{place}, step {step:,}: {', '.join(parts)} ({n:,} examples)")
 
 

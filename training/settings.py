@@ -118,7 +118,9 @@ def resumed(
         old = before.get(key)
         if old == new or key in UNTOLD:
             continue
-        if key.startswith(FIXED):
+        # the base of adapt= may be moved: its weights are compared
+        is_moved = key == "init_from" and "base" in config.adapt
+        if key.startswith(FIXED) and not is_moved:
             refuse(key, old, new)
         print(f"{key} was {show(old)} and is now {show(new)}")
     new_overrides = [o for o in command_line["overrides"] if o not in old_overrides]

@@ -103,16 +103,25 @@ def test_the_base_is_needed_as_it_was(tune, start, kind):
     """It may be a run of adapters itself."""
     assert tune("one", *kind.split())[0] == 0
     assert tune("two", *kind.split(), "init_from=runs/one")[0] == 0
-    assert load_run("runs/two").model.kind == "decoder"
+    before = load_run("runs/two").model.state_dict()
+    start("name=base", "resume=true", "train.steps=6", "checkpoint.keep=9")
+    Path("runs/base").rename("moved")
+    code, output, errors = start.plainly("name=one", "resume=true", "init_from=moved")
+    assert code == 0 and "init_from was runs/base and is now moved" in output, errors
+    after = load_run("runs/two").model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before), "of an older step"
+    Path("moved").rename("runs/base")
+
     other = load_file(newest(Path("runs/base")) / "model.safetensors")
     shutil.rmtree("runs/base")
     for name in ("one", "two"):
         code, _, errors = start.plainly(f"name={name}", "resume=true", "train.steps=6")
-        gone = "the base of this run cannot be loaded: "
-        assert code == 4 and gone in errors and "runs/base is not the folder of a run" in errors
+        assert code == 4 and "the base of this run: there is no folder moved" in errors
     start("name=base", "model=gpt2", "seed=1")
     assert other.keys() == load_run("runs/base").model.state_dict().keys() - {"head.map.weight"}
-    code, _, errors = start.plainly("name=one", "resume=true", "train.steps=6")
+    code, _, errors = start.plainly(
+        "name=one", "resume=true", "train.steps=6", "init_from=runs/base"
+    )
     assert code == 4 and "runs/base has other weights than when a part of them was" in errors
     assert errors.count("\n") == 1
 

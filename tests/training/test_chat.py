@@ -28,8 +28,9 @@ from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import source
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
-from tests.training.runs import content
+from tests.training.runs import content, read_lines
 from tests.training.test_resume import FULL, stop_after
+from training.evaluate import main as evaluate
 
 CHATML = """{%- for m in messages %}
     {{- '<|im_start|>' + m.role + '\\n' + (m.content | trim) }}{{ '<|im_end|>' + '\\n' }}
@@ -331,7 +332,7 @@ def both_say(say, run, folder):
     return ends
 
 
-def test_from_a_folder_and_back(folder, start, say):
+def test_from_a_folder_and_back(folder, start, say, capsys):
     """Its end of a turn, which did not end a text, does so afterwards."""
     write(ROWS)
     folder(CHATML, "<|endoftext|>")
@@ -340,6 +341,10 @@ def test_from_a_folder_and_back(folder, start, say):
         *CHAT, *usual, "init_from=hf", "optimizer.lr=0.01", "name=tuned"
     )
     assert code == 0, errors
+    run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
+    found = json.loads(capsys.readouterr().out)
+    logged = [row for row in read_lines(Path("runs/tuned/metrics.jsonl")) if "val_loss" in row]
+    assert found["val_loss"] == logged[-1]["val_loss"]
     export_run("runs/tuned", "latest", Path("back"), None)
     ends = both_say(say, "runs/tuned", "back")
     tokenizer = load_run("runs/tuned").tokenizer
@@ -407,6 +412,9 @@ def test_a_conversation_goes_on(run, say, monkeypatch):
     seen.clear()
     say("runs/own", "--system", "s", stdin="a\n" + "b" * 15 + "\n")
     assert seen == [["s", "a"], ["s", "a", seen[1][2], "b" * 15], ["s", "b" * 15]]
+    seen.clear()
+    say("runs/own", "--system", "s", stdin="a\n" + "b" * 99 + "\n" + "c" * 15)
+    assert [contents[:3] for contents in seen[1::2]] == [["s", "a", seen[1][2]]] * 2, "b is refused"
 
 
 def test_a_run_without_a_template(run, say):

@@ -135,7 +135,7 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
     rows = [(p + t, len(p)) for p, t in zip(prompts, targets, strict=True)]
     with torch.no_grad():
         assert found["val_loss"] == pytest.approx(loss_of(model, *rows), rel=1e-5)
-    assert "answers.jsonl: file exists" in evaluate(*arguments)
+    assert "answers.jsonl already exists" in evaluate(*arguments)
 
     for row, prompt in zip(answers[:3], prompts, strict=False):
         options = ["--run", "runs/tuned", "--precision", "fp32", *GREEDY]
@@ -163,10 +163,11 @@ def test_a_row_may_have_several_answers():
     model, end = alive(tiny()), 1
     tokenizer = SimpleNamespace(end_ids=[end])
     ids, asked = tokens(1, 12), [3, 4, 8, 9, 10]
+    ids[0, 10] = end  # what follows is no part of the answer
     targets = torch.full((1, 11), IGNORE_INDEX)
     targets[0, asked] = ids[0, 1:][asked]
     rows = predict_targets(model, tokenizer, make_batch(targets, tokens=ids[:, :-1]))
-    assert [row["target"] for row in rows] == [ids[0, 4:6].tolist(), ids[0, 9:12].tolist()]
+    assert [row["target"] for row in rows] == [ids[0, 4:6].tolist(), ids[0, 9:11].tolist()]
     assert [row["source"] for row in rows] == [ids[0, :4].tolist(), ids[0, :9].tolist()]
     for row in rows:
         text = torch.tensor([row["source"] + row["prediction"]])
@@ -178,7 +179,7 @@ BAD = [
     ("--run runs/nine", "there is no folder runs/nine (did you mean runs/mine?)"),
     ("data=text", "data.path is required"),
     ("data=pairs data.path=pairs.jsonl model.n_layers=1", "model.n_layers has no effect on an"),
-    ("optimizer.lr=1", "optimizer.lr has no effect on an evaluation; its settings are: data, "),
+    ("optimizer.lr=1", "optimizer.lr has no effect on an evaluation: its settings are data, "),
     ("data.fraction=0.1", "unknown setting data.fraction (did you mean data.val_fraction?)"),
     ("data.val_fraction=0.1", "evaluate runs/mine on what? add data= and its settings"),
     ("objective=masked data=python", "objective=masked needs text and a model whose kind is encod"),
