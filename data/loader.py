@@ -82,45 +82,59 @@ class Loader:
 
 @dataclass
 class TokenLoader(Loader):
-    """Text as consecutive sequences of equal length, each once per epoch."""
+    """Text as consecutive sequences of equal length, each once per epoch. Each source of a mix
+    begins with a new one."""
 
     n_too_long = 0
 
     def __post_init__(self) -> None:
-        self.width = self.objective.seq_len + self.objective.lookahead
-        self.n = (self.part.n_tokens - self.objective.lookahead) // self.objective.seq_len
+        seq_len = self.objective.seq_len
+        self.width = seq_len + self.objective.lookahead
+        ends = np.array(self.part.ends_of_sources)
+        sizes = np.diff(ends, prepend=0)
+        counts = (sizes - self.objective.lookahead) // seq_len
 
-        if self.n < 1:
-            sizes = f"{self.part.n_tokens} tokens, and a window needs {self.width}"
+        if counts.min() < 1:
+            name = f" of data.sources.{[*self.weights][counts.argmin()]}" if self.weights else ""
+            size = f"{sizes[counts.argmin()]} tokens{name}, and a window needs {self.width}"
             hint = "give more text, lower model.context_length, or change data.val_fraction"
-            raise DataError(f"{self.part.split} has {sizes}; {hint}")
-        # a sequence is of the source that it begins in
-        ends = -(-np.array(self.part.ends_of_sources) // self.objective.seq_len)
-        self.divide(ends.clip(max=self.n), np.broadcast_to(self.objective.seq_len, self.n))
+            raise DataError(f"{self.part.split} has {size}; {hint}")
+        self.divide(counts.cumsum(), np.broadcast_to(seq_len, counts.sum()))
+        self.rests = sizes - counts * seq_len  # tokens of each source
+        self.shifts = (ends - self.rests) - counts.cumsum() * seq_len
+
+    def starts(self, ids: ndarray) -> ndarray:
+        """The first token of each sequence."""
+        sources = np.searchsorted(self.ends, ids, "right")
+        return ids * self.objective.seq_len + self.shifts[sources]
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        return self.make(self.ids(positions), self.width, row_draw(self.seed, positions))
+        starts = self.starts(self.ids(positions))
+        return self.make(starts, self.width, row_draw(self.seed, positions))
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
         return self.objective.seq_len
 
-    def make(self, ids: ndarray, width: int, draw: Draw) -> Batch:
-        rows = self.part.windows(ids * self.objective.seq_len, width)
+    def make(self, starts: ndarray, width: int, draw: Draw) -> Batch:
+        rows = self.part.windows(starts, width)
         return self.objective.batch(rows, draw, self.tokenizer)
 
     def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
-        """Batches of each sequence once, always with the same draws; the rest of the text is a
+        """Batches of each sequence once, always with the same draws; the rest of a text is a
         shorter one."""
         subset = self.eval_ids(limit, source)
         for batch_ids in self.eval_batches(subset):
-            yield self.make(batch_ids, self.width, row_draw("evaluation", batch_ids))
+            draw = row_draw("evaluation", batch_ids)
+            yield self.make(self.starts(batch_ids), self.width, draw)
 
-        rest = self.part.n_tokens - self.n * self.objective.seq_len
-        if rest > 1 and len(subset) == self.n:
-            ids = np.array([self.n])
-            yield self.make(ids, rest, row_draw("evaluation", ids))
+        if len(subset) == len(self.eval_ids(None, source)):
+            ends = self.part.ends_of_sources
+            for name, end, rest in zip(self.ranges, ends, self.rests, strict=True):
+                if rest > 1 and source in ("", name):
+                    draw = row_draw("evaluation", np.array([self.n]))
+                    yield self.make(np.array([end - rest]), rest, draw)
 
 
 @dataclass

@@ -121,7 +121,7 @@ def test_a_limited_evaluation_repeats_its_sequences(text):
 def test_evaluation_ends_with_the_last_token(text):
     part = copy(text.validation)
     for n in range(33, 50):
-        part.n_tokens, part.tokens = n, text.validation.tokens[:n]
+        part.ends_of_sources, part.tokens = [n], text.validation.tokens[:n]
         found = [b.targets.flatten() for b in loader(part, text.tokenizer).evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
