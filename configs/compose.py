@@ -40,6 +40,7 @@ SYNONYMS = {
     "rank": "r lora_r",
     "alpha": "lora_alpha",
     "adapt.layers": "target_modules",
+    "data.val_path": "val_file validation_file test_file eval_file",
     "eval.every": "eval_interval",
     "log.every": "log_interval",
     "wandb.mode": "wandb_log",

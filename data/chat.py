@@ -30,7 +30,9 @@ Spans = list[tuple[int, int]]  # of characters
 FIELDS = ["role", "content"]
 ROLES = ("system", "user", "assistant")
 PAIRS = {"prompt": "completion", "instruction": "output"}
-EXPECTED = "expected messages, prompt and completion, or instruction and output (and input)"
+EXPECTED = (
+    "expected a list of messages, prompt and completion, or instruction and output (and input)"
+)
 MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
 # files of an imported tokenizer
 TEMPLATE = "chat_template.jinja"

@@ -161,7 +161,7 @@ class PairLoader(Loader):
             count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
             truncated = f"objective={kind} objective.too_long=truncate"
-            hint = f"raise model.context_length or choose {truncated}"
+            hint = f"choose {truncated}, or raise the model.context_length of a new model"
             raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
 
         self.starts = starts[used]

@@ -194,6 +194,8 @@ def tokenize(
 
     def texts(include_val: bool) -> Iterator[str]:
         """Of the sources of a mix in turn."""
+        if sources[0].input_kind == "chat":
+            yield ":\n"  # of the plain template, beside the roles
         turns = zip_longest(*(split_chunks(source, []) for source in sources))
         for chunk in filter(None, chain.from_iterable(turns)):
             if include_val or chunk.split == TRAIN:

@@ -28,6 +28,7 @@ HINT = (
     "'folder/**/*.txt'"
 )
 HIDDEN = r"\..*"
+CHAT = {"messages", "prompt", "instruction"}  # fields of conversations
 # parts of the standard library that teach little: tests, tools, other packages, character tables
 NOT_LIBRARY = (
     rf"{HIDDEN}|(idle_)?tests?|idlelib|turtledemo|ensurepip|lib2to3|encodings|__pycache__|"
@@ -167,7 +168,14 @@ def csv_rows(path: Path, fields: list[str], encoding: str) -> Rows:
 
     with reader_errors(path), open_text(path, encoding, "surrogateescape", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, **style)
-        for row in rows:
+        while True:
+            row: Any
+            try:
+                row = next(rows, None)
+            except csv.Error as error:  # others may follow
+                row = DataError(f"{path}:{rows.reader.line_num}: {error}")
+            if row is None:
+                return
             yield f"{path}:{rows.line_num}", row
 
 
@@ -200,10 +208,10 @@ def table_format(path: Path) -> str:
 def table_rows(path: Path, fields: list[str], encoding: str, texts_of: TextsOf) -> TextRows:
     """The texts of each row. If there are all of the fields, only they are read."""
     kind = table_format(path)
-    if kind not in TABLES:
-        known = ", ".join(TABLES)
-        raise DataError(f"{path} is not a table; expected a name that ends in {known}")
     try:
+        if kind not in TABLES:
+            known = ", ".join(TABLES)
+            raise DataError(f"{path} is not a table; expected a name that ends in {known}")
         yield from row_texts(TABLES[kind](path, fields, encoding), texts_of)
     except DataError as error:
         yield str(path), error
@@ -213,6 +221,8 @@ def row_texts(rows: Rows, texts_of: TextsOf) -> TextRows:
     """An error is yielded in place of what cannot be used: others may follow."""
     for place, row in rows:
         try:
+            if isinstance(row, DataError):
+                raise row
             row = parse_json(place, row) if isinstance(row, str) else row
             if isinstance(row, dict) and None in row:
                 raise DataError(f"{place}: there are more values than the header has names")
@@ -226,9 +236,12 @@ def text_of(place: str, row: Any, field: str) -> str:
         raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
     value = look_up(row, field)
     if not isinstance(value, str):
+        hint = "conversations are read by data=chat; " if CHAT & row.keys() else ""
+        names = ", ".join(row)
+        if not names.isprintable():
+            hint = "it may be in another data.encoding; "
         found = f"{value!r:.40} as {field!r}, not text"
-        hint = "conversations are read by data=chat; " if isinstance(value, list) else ""
-        raise DataError(f"{place} has {found}; {hint}its fields are: {', '.join(row)}")
+        raise DataError(f"{place} has {found}; {hint}its fields are: {names}")
     return value
 
 

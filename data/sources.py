@@ -98,9 +98,10 @@ class Files(Source):
             raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
 
     def files(self) -> list[Path]:
-        held_out = {path.absolute() for part in self.held_out() for path in part.files()}
+        held_out = {path.resolve() for part in self.held_out() for path in part.files()}
         found = find_files(self.path, self.cache)
-        return [path for path in found if path.absolute() not in held_out]
+        # all may be, to evaluate on them
+        return [path for path in found if path.resolve() not in held_out] or found
 
     def held_out(self) -> list[Source]:
         return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
@@ -114,6 +115,12 @@ class Text(Files):
     """Plain text."""
 
     split_on: Literal["file", "line"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if str(self.path).endswith(".jsonl"):
+            hint = "data=table reads one of its fields, data=chat conversations"
+            raise ValueError(f"{self.path} is a table: {hint}")
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():
@@ -342,12 +349,17 @@ class Mix(Source):
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
             options = shared | with_defaults(check_value(path, node, dict))
+            for setting in ("cache", "document_mask"):
+                if options[setting] != shared[setting]:
+                    raise ValueError(f"{path} sets {setting} alone; set data.{setting} for all")
             weight = options.pop("weight", 1)
             self.weights[name] = check_value(f"{path}.weight", weight, Positive)
             self.members.append(build(path, SOURCES, options, {}))
+            if isinstance(self.members[-1], Mix):
+                raise ValueError(f"{path} is a mix itself; list its sources here")
         kinds = {member.input_kind for member in self.members}
         if len(kinds) != 1:
-            raise ValueError("sources have to be all text, all pairs or all conversations")
+            raise ValueError("sources are needed that are all text, all pairs or all conversations")
         [self.input_kind] = kinds
 
 

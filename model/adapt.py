@@ -65,7 +65,7 @@ def add_lora(
         if ".blocks." in name and isinstance(module, nn.Linear) and module.weight.ndim == 2
     }
     try:
-        chosen = [name for name in maps if re.search(layers, name)]
+        chosen = [name for name in maps if layers and re.search(layers, name)]
     except re.error as error:
         raise ValueError(f"layers is {layers!r}, which is no pattern ({error})") from None
     if not chosen:

@@ -73,7 +73,9 @@ def make_muon(
     embeddings = [p for p in trained if p in tables]
     rest = [p for p in trained if p not in matrices | tables]
     if not hidden:
-        raise ValueError("it is for matrices of the model, and none is trained; choose adamw")
+        raise ValueError(
+            "it is for matrices of the model, and none is trained; choose optimizer=lora"
+        )
 
     # all of Muon's updates are of one size, too large for queries that are initialized smaller:
     # T5's, whose scores are not divided by sqrt(head_dim)

@@ -55,7 +55,7 @@ def export_run(run: str | Path, which: str, folder: Path, family_name: str | Non
 
 def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m model.hub", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="import|export", required=True)
     importing = commands.add_parser("import", help="Hugging Face folder to run")
     place = "folder, or owner/name of a hub model"
     importing.add_argument("--from", dest="place", required=True, help=place)

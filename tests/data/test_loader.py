@@ -155,7 +155,7 @@ def test_pairs_that_are_too_long(pairs):
     )
     assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
     assert cut.lengths.max() == 10 >= dropped.lengths.max()
-    with pytest.raises(DataError, match="too long for a context of 10; raise model.context"):
+    with pytest.raises(DataError, match="too long for a context of 10; choose objective=pairs obj"):
         pair_loader(pairs, context_length=10, too_long="error")
     with pytest.raises(
         DataError, match="618 of 618 pairs of train are too long for a context of 3"

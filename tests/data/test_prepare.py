@@ -270,7 +270,7 @@ BAD_ROWS = b"""{"text": "first"}
 
 def test_rows_that_cannot_be_used_are_skipped_and_named(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_bytes(BAD_ROWS)
-    (tmp_path / "cut.csv").write_text('text\nhalf of\n"it\n')
+    (tmp_path / "cut.csv").write_text('text\nhalf of\n"a" b\nagain\n"it\n')
 
     def build(**changes):
         return corpus(tmp_path, source("table", path=str(tmp_path), **changes), val_fraction=0.4)
@@ -278,10 +278,10 @@ def test_rows_that_cannot_be_used_are_skipped_and_named(tmp_path, capsys):
     for _ in range(2):  # also from the cache
         made = build(on_error="skip")
         shown = capsys.readouterr().err
-        assert made.train.n_items + made.validation.n_items == 3
-        assert "warning: 7 rows or files were skipped, the first of them:" in shown
+        assert made.train.n_items + made.validation.n_items == 4
+        assert "warning: 8 rows or files were skipped, the first of them:" in shown
         places = re.findall(r"  .*/(\S+?):? ", shown)
-        assert places == ["cut.csv", *(f"rows.jsonl:{n}" for n in (2, 3, 4, 5))]
+        assert places == ["cut.csv:3", "cut.csv:5", *(f"rows.jsonl:{n}" for n in (2, 3, 4))]
     (tmp_path / "cut.csv").unlink()
     with pytest.raises(DataError, match="rows.jsonl:2 has None as 'text'"):
         build()

@@ -129,7 +129,10 @@ def test_the_base_is_needed_as_it_was(tune, start, kind):
 WRONG = [
     ("adapt=lora adapt.layers=querry", "adapt (lora): layers is 'querry', which is in no name; so"),
     ("adapt=lora adapt.layers=(", "adapt (lora): layers is '(', which is no pattern (missing )"),
-    ("adapt=lora optimizer=muon", "matrices of the model, and none is trained; choose adamw"),
+    (
+        "adapt=lora optimizer=muon",
+        "matrices of the model, and none is trained; choose optimizer=lora",
+    ),
     ("adapt=freeze adapt.last=3", "adapt (freeze): last is 3, and the model has 2 blocks"),
     ("adapt=lora init_from=null", "adapt= trains a part of a trained model: add init_from="),
 ]

@@ -166,6 +166,12 @@ def test_ids_and_masks_are_those_of_transformers(folder, template):
     assert ChatTemplate(tokenizer).encode_prompt(MESSAGES[:-1]) == prompt
 
 
+def test_characters_know_the_plain_template(room):
+    write(ROWS)
+    data = load_data(compose([*CHAT, "objective=chat", "tokenizer=char", "size=tiny"]))
+    assert len(data.tokenizer.encode("user:\nassistant:\n")) == 17
+
+
 def test_rows_of_other_forms():
     pair = ["user", "a", "assistant", "b"]
     assert read_turns("", {"prompt": "a", "completion": "b", "input": ""}) == pair
@@ -179,8 +185,11 @@ def row_of(*texts):
 
 
 BAD = [
-    ({"text": "a"}, "c.jsonl:3 has {'text': 'a'}; expected messages, prompt and completion"),
-    ({"messages": []}, "expected messages"),
+    (
+        {"text": "a"},
+        "c.jsonl:3 has {'text': 'a'}; expected a list of messages, prompt and completion",
+    ),
+    ({"messages": []}, "expected a list of messages"),
     (
         row_of("tool", "a"),
         "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a role",
