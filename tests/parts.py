@@ -21,6 +21,7 @@ from model.transformer import build_model
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 VOCABULARY = 23
+TYPICAL = ["gpt2", "llama", "modern", "deepseek", "gemma3", "bert", "t5", "bart"]  # presets
 ARCHITECTURES = ["decoder", "encoder", "encoder_decoder"]
 PARTS = {
     "attention": ATTENTIONS,
@@ -33,6 +34,15 @@ PARTS = {
 
 def names(group, folder=CONFIGS):
     return sorted(path.stem for path in (folder / group).glob("*.yaml"))
+
+
+def thin(cases, usual):
+    """The cases; those that are not usual are run by -m faults alone."""
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=() if case in usual else pytest.mark.faults))
+    return marked
 
 
 def kinds(group, registry=None):

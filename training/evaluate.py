@@ -38,7 +38,7 @@ from training.checkpointer import TrainState
 from training.distributed import World
 from training.ema import EMA
 from training.finetune import with_model
-from training.log import EVALUATION
+from training.log import in_words
 from training.run import Run
 from training.step import CPU_TOKENS, LossModule, fit_micro_batch, micro_batches
 
@@ -327,10 +327,7 @@ def main(args: list[str] | None = None) -> None:
     if options.json:
         print(json.dumps({"run": place, "step": step, "examples": n, **metrics}))
     else:
-        texts = {name: f"{name} {{:,.5g}}" for name in metrics} | EVALUATION  # of sources, by name
-        texts["val_ppl"] = "perplexity {:,.2f}"
-        parts = [texts[name].format(value) for name, value in metrics.items()]
-        print(f"{place}, step {step:,}: {', '.join(parts)} ({n:,} examples)")
+        print(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
 
 
 if __name__ == "__main__":  # as the module in which parts of yours register

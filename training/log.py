@@ -26,11 +26,17 @@ MANY_BATCHES = 200  # are announced where no bar can be shown
 MAX_PRINTED = 4  # of losses and metrics by name; metrics.jsonl has all
 EVALUATION = {
     "val_loss": "val loss {:.3f}",
+    "val_ppl": "perplexity {:,.2f}",
     "val_bpb": "{:.3f} bits/byte",
     "val_accuracy": "masked accuracy {:.1%}",
     "val_exact_match": "exact match {:.1%}",
     "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
 }
+
+
+def in_words(metrics: dict[str, float]) -> str:
+    texts = {name: f"{name} {{:,.5g}}" for name in metrics} | EVALUATION  # of sources, by name
+    return ", ".join(texts[name].format(value) for name, value in metrics.items())
 
 
 class Log:
@@ -111,9 +117,8 @@ class Log:
         if not self.is_main:
             return
         self.add_row(state, metrics | {"full": full})
-        texts = {name: f"{name} {{:,.5g}}" for name in metrics} | EVALUATION  # of sources, by name
-        parts = [texts[name].format(metrics[name]) for name in metrics if name != "val_ppl"]
-        self.print(f"step {state.step:>6}  {', '.join(parts)}{' (full)' if full else ''}")
+        text = in_words({name: metrics[name] for name in metrics if name != "val_ppl"})
+        self.print(f"step {state.step:>6}  {text}{' (full)' if full else ''}")
         if state.step or full:  # the first step should not wait for matplotlib
             with suppress(OSError):
                 draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")

@@ -194,7 +194,8 @@ def check(run, folder, *draws):
     assert newest == STEPS
 
 
-@pytest.mark.parametrize("kind", ["new", pytest.param("resumed", marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["new", "resumed"])
 def test_checkpoints_are_whole_after_every_operation(kind, tmp_path):
     check(recorded(kind), tmp_path / "state", random.Random(0))
 

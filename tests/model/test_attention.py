@@ -7,7 +7,6 @@ import torch
 from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
 from model.attention import ATTENTIONS, MultiHeadAttention
 from model.block import blocks_of
-from model.hub.multihead import from_torch
 from tests.model.helpers import assert_same, randn
 from tests.parts import alive, part, tiny, tokens
 
@@ -23,7 +22,12 @@ def torch_and_ours():
     reference.in_proj_bias.data.normal_()
     reference.out_proj.bias.data.normal_()
     attention = MultiHeadAttention(24, 4, bias=True, o_bias=True).double()
-    attention.load_state_dict(from_torch(reference.state_dict()))
+    state = {f"out.{name}": tensor for name, tensor in reference.out_proj.state_dict().items()}
+    for end in ("weight", "bias"):
+        names = (f"{part}.{end}" for part in ("query", "key", "value"))
+        packed = reference.state_dict()[f"in_proj_{end}"]  # one matrix there
+        state |= zip(names, packed.chunk(3), strict=True)
+    attention.load_state_dict(state)
     return reference, attention
 
 

@@ -11,7 +11,7 @@ from configs.schema import IGNORE_INDEX, LossConfig
 from model.generate.decode import generate
 from model.loss import loss
 from model.transformer import build_model
-from tests.parts import names, tokens
+from tests.parts import TYPICAL, names, thin, tokens
 from training import step
 from training.step import LossModule, compile_module
 
@@ -34,7 +34,7 @@ def built(preset):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@every_preset
+@pytest.mark.parametrize("preset", thin(names("model"), TYPICAL))
 def test_autocast(preset, dtype):
     """Weights and gradients are float32, and close to those without autocast."""
     net, inputs = built(preset)
@@ -73,7 +73,9 @@ def keep_graphs():
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
-@pytest.mark.parametrize("preset", ["gpt2", "llama", "deepseek", "bert", "t5"])
+@pytest.mark.parametrize(
+    "preset", thin(["gpt2", "llama", "deepseek", "bert", "t5"], ["gpt2", "t5"])
+)
 def test_a_step_compiles_to_one_graph(preset):
     """Forward pass and loss, without a break, and once more where the number of targets or the
     length of the sources varies."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from configs.compose import compose
 from model.transformer import build_model
-from tests.parts import CONFIGS, PARTS, loaded, names, part, tokens
+from tests.parts import CONFIGS, PARTS, TYPICAL, loaded, names, part, thin, tokens
 
 every_preset = pytest.mark.parametrize("preset", names("model"))
 every_part = pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def run(net):
 
 
 @every_part
-@every_preset
+@pytest.mark.parametrize("preset", thin(names("model"), TYPICAL))
 def test_any_part_in_any_preset(preset, group, name):
     """And every parameter is used."""
     config = replace(composed(preset), **{group: part(group, name)})

@@ -15,7 +15,7 @@ from model.checkpoint import load_run
 from model.hub.__main__ import main as hub
 from tests.model.helpers import randn
 from tests.model.hub.hub_models import build_hf, save
-from tests.parts import alive, part, tiny, tokens
+from tests.parts import alive, part, thin, tiny, tokens
 from tests.training.runs import USUAL, newest
 
 SET = ("size", "model", "tokenizer")  # by init_from
@@ -98,7 +98,7 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
     assert same == before.keys() - names
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
 def test_the_base_is_needed_as_it_was(tune, start, kind):
     """It may be a run of adapters itself."""
     assert tune("one", *kind.split())[0] == 0

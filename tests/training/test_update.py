@@ -14,7 +14,7 @@ from configs.schema import IGNORE_INDEX, LossConfig
 from data.objectives import Batch
 from model.precision import Precision
 from model.transformer import build_model
-from tests.parts import ARCHITECTURES, VOCABULARY, names, part, tiny, tokens
+from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
 from training import step
 from training.checkpointer import TrainState
 from training.distributed import World
@@ -176,7 +176,7 @@ def test_dropout_follows_from_seed_step_and_rank():
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("preset", names("model"))
+@pytest.mark.parametrize("preset", thin(names("model"), TYPICAL))
 def test_a_step_stays_on_its_device(preset, optimizer):
     """It reads nothing back, which would wait for a GPU, and on `meta` raises."""
     config = compose([f"model={preset}", f"optimizer={optimizer}", "size=tiny"])

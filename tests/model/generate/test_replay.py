@@ -15,7 +15,7 @@ from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
 from tests.model.generate.test_decode import HOT, SAMPLINGS, lively
-from tests.parts import alive, names, part, tokens
+from tests.parts import TYPICAL, alive, names, part, thin, tokens
 
 aten = torch.ops.aten
 
@@ -106,7 +106,7 @@ def preset(name, *overrides):
 
 @SAMPLINGS
 @pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
-@pytest.mark.parametrize("name", names("model"))
+@pytest.mark.parametrize("name", thin(names("model"), TYPICAL))
 def test_presets(name, prompts, sampling, graphs, monkeypatch):
     """Also past the context."""
     model = preset(name)

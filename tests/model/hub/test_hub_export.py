@@ -25,7 +25,7 @@ from model.hub.spec import config_from_spec, spec_from_config
 from model.moe import MixtureOfExperts
 from model.transformer import build_model
 from tests.model.hub.hub_models import AUTO, logits, randomize
-from tests.parts import part
+from tests.parts import part, thin
 
 TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
@@ -101,7 +101,7 @@ EXPORTS = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "kind", "name"), EXPORTS)
+@pytest.mark.parametrize(("overrides", "kind", "name"), thin(EXPORTS, EXPORTS[::2]))
 def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
     specials = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
     model, tokenizer, config = build(overrides, kind, specials)
