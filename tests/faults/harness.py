@@ -39,18 +39,24 @@ OVERRIDES = f"""
 # ---- runs
 
 
+def draw_nothing(rows, path):
+    """Matplotlib is slow."""
+
+
 @cache
 def home():
     """A folder with a text, its tokens, and a run that was never interrupted."""
-    training.log.draw_run = lambda rows, path: None  # matplotlib is slow
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "book.txt").write_text(TEXT)
     before, argv = Path.cwd(), sys.argv
     handlers = {number: signal.getsignal(number) for number in train.distributed.STOP_SIGNALS}
     os.chdir(folder)
+    draw_run = training.log.draw_run
+    training.log.draw_run = draw_nothing
     for more in ([], ["resume=true"]):
         assert command([*data_at(folder), *OVERRIDES, *more]) == 0
+    training.log.draw_run = draw_run  # other tests follow
     os.chdir(before)
     sys.argv = argv
     for number, handler in handlers.items():
@@ -87,6 +93,7 @@ def start(cwd, arguments, act=None, output="output"):
         return pid
     gc.freeze()  # what the parent has left is not this process's to clean up
     code = 99
+    training.log.draw_run = draw_nothing
     try:
         os.chdir(cwd)
         handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
