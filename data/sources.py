@@ -98,8 +98,10 @@ class Files(Source):
             raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
 
     def files(self) -> list[Path]:
-        held_out = {path.resolve() for part in self.held_out() for path in part.files()}
         found = find_files(self.path, self.cache)
+        held_out = {path.resolve() for part in self.held_out() for path in part.files()}
+        if not held_out:
+            return found
         # all may be, to evaluate on them
         return [path for path in found if path.resolve() not in held_out] or found
 

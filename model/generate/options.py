@@ -20,7 +20,7 @@ OPTIONS = """
 --interactive               read one prompt after another
 --chat                      hold a conversation; with --json, each line of stdin has its messages
 --system TEXT               system message of --chat
---special                   special tokens such as <|im_start|> are no text; none are added
+--special                   special tokens in the prompt, such as <|im_start|>, are parsed; none are added
 --slide                     truncate a prompt longer than the context on the left
 --run PATH                  run folder (default: the newest with a checkpoint)
 --checkpoint NAME           latest (default), best, or a step

@@ -68,7 +68,8 @@ def main(args: list[str] | None = None) -> None:
     form = exporting.add_mutually_exclusive_group()
     alone = "what adapt=lora has trained, in the format of peft; default: all weights, merged"
     form.add_argument("--adapter", action="store_true", help=alone)
-    form.add_argument("--family", choices=FAMILIES, help="default: the first that fits")
+    names = "class of transformers, such as llama (default: the first that fits)"
+    form.add_argument("--family", choices=FAMILIES, metavar="NAME", help=names)
     for command in (importing, exporting):
         command.add_argument("--to", required=True, help="new folder")
     options = parser.parse_args(args)
