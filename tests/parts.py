@@ -21,7 +21,7 @@ from model.transformer import build_model
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 VOCABULARY = 23
-TYPICAL = ["gpt2", "llama", "modern", "deepseek", "gemma3", "bert", "t5", "bart"]  # presets
+TYPICAL = ["gpt2", "llama", "deepseek", "modern", "bert", "gemma3", "t5", "bart"]  # presets
 ARCHITECTURES = ["decoder", "encoder", "encoder_decoder"]
 PARTS = {
     "attention": ATTENTIONS,

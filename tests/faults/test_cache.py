@@ -43,7 +43,7 @@ def corpora(cwd):
 
 
 @pytest.mark.parametrize("act", [kill, full])
-@pytest.mark.parametrize("trial", range(0, TRIALS, 20))
+@pytest.mark.parametrize("trial", range(0, TRIALS, 40))
 def test_smoke(trial, act, tmp_path):
     check(trial, act, tmp_path)
 

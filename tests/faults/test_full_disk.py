@@ -41,7 +41,7 @@ def check_once(number, cwd):
         assert_equal(cwd / RUN)
 
 
-@pytest.mark.parametrize("number", range(0, TRIALS, 15))
+@pytest.mark.parametrize("number", range(0, TRIALS, 30))
 def test_smoke(number, tmp_path):
     check_once(number, tmp_path)
 

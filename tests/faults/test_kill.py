@@ -64,7 +64,7 @@ def check_new(number, cwd):
     assert_resumes(cwd)
 
 
-@pytest.mark.parametrize("number", range(0, KILLS, 30))
+@pytest.mark.parametrize("number", range(0, KILLS, 50))
 def test_smoke(number, tmp_path):
     check_new(number, tmp_path)
 

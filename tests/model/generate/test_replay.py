@@ -106,7 +106,7 @@ def preset(name, *overrides):
 
 @SAMPLINGS
 @pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
-@pytest.mark.parametrize("name", thin(names("model"), TYPICAL))
+@pytest.mark.parametrize("name", thin(names("model"), TYPICAL[::2]))
 def test_presets(name, prompts, sampling, graphs, monkeypatch):
     """Also past the context."""
     model = preset(name)
