@@ -22,7 +22,7 @@ from data.tokenizers.tokenizer import (
     Tokenizer,
     as_tokenizer_error,
     encode_specials,
-    with_specials,
+    special_texts,
 )
 
 Messages = list[dict[str, str]]
@@ -111,9 +111,9 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        specials = special_texts(tokenizer)
-        self.special = re.compile("|".join(map(re.escape, specials.values())))
-        self.names: dict[str, Any] = {"eos_token": specials.get(tokenizer.specials["end"], "")}
+        self.specials = special_texts(tokenizer)
+        self.special = re.compile("|".join(map(re.escape, self.specials.values())))
+        self.names: dict[str, Any] = {"eos_token": self.specials.get(tokenizer.specials["end"], "")}
         for file in SETTINGS:
             for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
                 if value:  # a token may be an object
@@ -171,18 +171,11 @@ class ChatTemplate:
         return encode_specials(text, self.tokenizer)[0]
 
 
-def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
-    """{id: how it is written}"""
-    if tokenizer.text:
-        added = with_specials(tokenizer.text).get_added_tokens_decoder()
-        return {i: token.content for i, token in added.items()}
-    return {i: f"<|{name}|>" for i, name in tokenizer.names.items()}
-
-
 def add_turn_end(tokenizer: Tokenizer) -> None:
     """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
-    ids, mask = ChatTemplate(tokenizer).encode(to_messages(["user", "a", "assistant", "b"]))
-    ends = {*ids[mask][-2:].tolist()} & special_texts(tokenizer).keys()  # white space may follow
+    template = ChatTemplate(tokenizer)
+    ids, mask = template.encode(to_messages(["user", "a", "assistant", "b"]))
+    ends = {*ids[mask][-2:].tolist()} & template.specials.keys()  # white space may follow
     if not ends:
         warn("the chat template ends no answer with a special token: the model may not stop")
     for i in ends - {*tokenizer.end_ids}:

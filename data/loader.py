@@ -68,8 +68,11 @@ class Loader:
 
     def eval_ids(self, limit: int | None, source: str) -> ndarray:
         """Of all examples, or of a source of a mix."""
-        first, end = self.ranges.get(source, (0, self.n))
+        first, end = self.range_of(source)
         return first + eval_subset(end - first, limit)
+
+    def range_of(self, source: str) -> tuple[int, int]:
+        return self.ranges.get(source, (0, self.n))
 
     @property
     def n_tokens(self) -> int:
@@ -101,7 +104,7 @@ class TokenLoader(Loader):
             raise DataError(f"{self.part.split} has {size}; {hint}")
         self.divide(counts.cumsum(), np.broadcast_to(seq_len, counts.sum()))
         self.rests = sizes - counts * seq_len  # tokens of each source
-        self.shifts = (ends - self.rests) - counts.cumsum() * seq_len
+        self.shifts = ends - self.rests - counts.cumsum() * seq_len
 
     def starts(self, ids: ndarray) -> ndarray:
         """The first token of each sequence."""
@@ -129,12 +132,13 @@ class TokenLoader(Loader):
             draw = row_draw("evaluation", batch_ids)
             yield self.make(self.starts(batch_ids), self.width, draw)
 
-        if len(subset) == len(self.eval_ids(None, source)):
+        first, end = self.range_of(source)
+        if len(subset) == end - first:
             ends = self.part.ends_of_sources
-            for name, end, rest in zip(self.ranges, ends, self.rests, strict=True):
+            for name, stop, rest in zip(self.ranges, ends, self.rests, strict=True):
                 if rest > 1 and source in ("", name):
                     draw = row_draw("evaluation", np.array([self.n]))
-                    yield self.make(np.array([end - rest]), rest, draw)
+                    yield self.make(np.array([stop - rest]), rest, draw)
 
 
 @dataclass

@@ -207,9 +207,10 @@ def read_config(run: Path) -> dict[str, Any]:
         hint = did_you_mean_run(run)
         if (run / "config.json").exists():
             hint = "; model.hub makes one from a Hugging Face folder"
-        is_there = run.exists()
-        what = f"{run} is not the folder of a run: it has no config.yaml"
-        raise CheckpointError((what if is_there else f"there is no folder {run}") + hint)
+        reason = f"{run} is not the folder of a run: it has no config.yaml"
+        if not run.exists():
+            reason = f"there is no folder {run}"
+        raise CheckpointError(reason + hint)
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():

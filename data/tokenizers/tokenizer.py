@@ -300,6 +300,14 @@ def encode_specials(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[in
     return ids, (is_first.cumsum() - 1)[np.cumsum(sizes)[:-1]].tolist()
 
 
+def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
+    """{id of a special token: how it is written}"""
+    if tokenizer.text:
+        added = with_specials(tokenizer.text).get_added_tokens_decoder()
+        return {i: token.content for i, token in added.items()}
+    return {i: f"<|{name}|>" for i, name in tokenizer.names.items()}
+
+
 def decode_specials(ids: list[int], tokenizer: Tokenizer) -> str:
     """The text, with special tokens as they are written, for printing only."""
     if tokenizer.text:
