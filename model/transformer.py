@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from configs.registry import Registry, build, construct
 from configs.schema import EncoderSizes, ModelConfig
-from model.attend import Mask, make_cross_mask, make_mask
+from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
 from model.cache import KVCache, LayerCache
@@ -117,53 +117,34 @@ class Stack(nn.Module):
         own_caches = [KVCache()] * len(self.views)
         if caches:
             own_caches = [cache.self_attn for cache in caches]
-        placed = {
-            view: self.positions(x, visible, documents, cache)
-            for view, cache in dict(zip(self.views, own_caches, strict=True)).items()
-        }
+        placed = {}
+        for view, cache in zip(self.views, own_caches, strict=True):
+            if view not in placed:
+                placed[view] = self.positions(x, visible, documents, cache)
+
         q_pos, *_ = placed[self.views[0]]  # those of the new tokens are the same for all
-        rotations = [position.rotary(x, q_pos) for position in self.all_positions()]
+        positions: list[Position] = [self.position, *self.layer_positions]
+        rotations = [position.rotary(x, q_pos) for position in positions]
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
-        contexts = {
-            view: AttentionContext(
-                mask=self.make_mask(view, x, prefix, documents, *places),
-                rotate=rotations[view.position],
-                memory=memory,
-                memory_mask=memory_mask,
-            )
-            for view, places in placed.items()
-        }
+        contexts = {}
+        for view, (_, k_pos, shown) in placed.items():
+            mask = make_mask(
+                q_pos,
+                k_pos,
+                causal=self.causal,
+                sliding_window=view.sliding_window,
+                sinks=view.sinks,
+                prefix=prefix,
+                visible=shown,
+                documents=documents,
+                bias=positions[view.position].bias(q_pos, k_pos),
+            ).cast_for(x)
+            contexts[view] = AttentionContext(mask, rotations[view.position], memory, memory_mask)
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
             x = block(x, contexts[self.views[i]], caches and caches[i])
         return self.final_norm(x)
-
-    def all_positions(self) -> list[Position]:
-        return [self.position, *self.layer_positions]
-
-    def make_mask(
-        self,
-        view: View,
-        x: Tensor,
-        prefix: Tensor | None,
-        documents: Tensor | None,
-        q_pos: Tensor,
-        k_pos: Tensor,
-        visible: Tensor | None,
-    ) -> Mask:
-        mask = make_mask(
-            q_pos,
-            k_pos,
-            causal=self.causal,
-            sliding_window=view.sliding_window,
-            sinks=view.sinks,
-            prefix=prefix,
-            visible=visible,
-            documents=documents,
-            bias=self.all_positions()[view.position].bias(q_pos, k_pos),
-        )
-        return mask.cast_for(x)
 
     def positions(
         self, x: Tensor, visible: Tensor | None, documents: Tensor | None, cache: KVCache
@@ -242,8 +223,13 @@ class Decoder(Transformer):
         is_first = not (caches and caches[0].self_attn.length)
         if self.prefix_lm and prefix is None and is_first:
             prefix = torch.full_like(tokens[:, 0], tokens.shape[1])
-        options = {"visible": visible, "prefix": prefix, "documents": documents}
-        return self.stack(self.embedding(tokens), caches=caches, **options)
+        return self.stack(
+            self.embedding(tokens),
+            visible=visible,
+            prefix=prefix,
+            documents=documents,
+            caches=caches,
+        )
 
 
 class Encoder(Transformer):

@@ -109,8 +109,8 @@ def test_a_kind_may_change_one_option_of_a_scaling():
     kinds = {"own": {"position": {"scaling": {"factor": 2.0}}}, "full": {}}
     position = part("position", "rope_linear")
     net = net_of(["full", "own"], position=position, layer_kinds=kinds)
-    factors = [position.scaling.factor for position in net.stack.all_positions()]
-    assert factors == [position["scaling"]["factor"], 2.0]
+    assert net.stack.position.scaling.factor == position["scaling"]["factor"]
+    assert net.stack.layer_positions[0].scaling.factor == 2.0
 
 
 def test_a_part_may_ask_for_its_layer(monkeypatch):
