@@ -2,7 +2,6 @@
 everything works, only more slowly."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,23 +43,16 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-class HostCopy(NamedTuple):
-    """Values on their way to the host."""
+class HostCopy:
+    """Values on their way to the host, which need not wait for a GPU until it reads them."""
 
-    values: Tensor
-    arrived: torch.cuda.Event | None
+    def __init__(self, values: Tensor):
+        self.values = values.to("cpu", non_blocking=values.is_cuda, copy=True)
+        self.arrived = torch.cuda.Event() if values.is_cuda else None
+        if self.arrived is not None:
+            self.arrived.record()
 
     def read(self) -> list[list[float]]:
         if self.arrived is not None:
             self.arrived.synchronize()
         return self.values.tolist()
-
-
-def to_host(values: Tensor) -> HostCopy:
-    """On CUDA the host need not wait until it reads them."""
-    copied = values.to("cpu", non_blocking=values.is_cuda, copy=True)
-    if not values.is_cuda:
-        return HostCopy(copied, None)
-    arrived = torch.cuda.Event()
-    arrived.record()
-    return HostCopy(copied, arrived)

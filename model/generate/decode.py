@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, check_value
-from model.cuda import HostCopy, can_replay, record, to_host
+from model.cuda import HostCopy, can_replay, record
 from model.generate.sampling import GREEDY, Sampling, at_least_float32, sample_next, uniform
 
 NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
@@ -238,7 +238,7 @@ def decode(
         if is_replayed and step == 2:
             run = record(choose)
         choose.draw(step)
-        copies.append(to_host(run()))
+        copies.append(HostCopy(run()))
 
         is_last = step + 1 == max_new_tokens
         must_wait = not is_replayed or is_last or state.is_full(len(copies))
