@@ -26,12 +26,6 @@ def merge(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(-2)
 
 
-def default_head_dim(d_model: int, n_heads: int) -> int:
-    if d_model % n_heads:
-        raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
-    return d_model // n_heads
-
-
 class FullNorm(nn.Module):
     """One norm over the width of all heads, as in OLMo 2 (arxiv.org/abs/2501.00656)."""
 
@@ -97,6 +91,8 @@ class MultiHeadAttention(Attention):
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         if sinks is not None and sliding_window is None:
             raise ValueError("sinks are tokens behind a window: set sliding_window, too")
+        if head_dim is None and d_model % n_heads:
+            raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(
@@ -105,7 +101,7 @@ class MultiHeadAttention(Attention):
 
         self.n_heads = n_heads
         self.n_groups = n_heads // queries_per_kv
-        self.head_dim = head_dim or default_head_dim(d_model, n_heads)
+        self.head_dim = head_dim or d_model // n_heads
         self.v_head_dim = v_head_dim or self.head_dim
         self.rotary_dim = self.head_dim
         self.scale = scale or self.head_dim**-0.5

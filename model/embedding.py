@@ -1,11 +1,11 @@
 """Embedding and head: token ids become vectors, and vectors become logits over the vocabulary."""
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
-from configs.registry import Bounds, Positive
+from configs.registry import Natural, Positive
 from model.attend import soft_cap
 from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm, MakeNorm
@@ -20,7 +20,7 @@ class Embedding(nn.Module):
         vocab_size: int,
         d_model: int,
         scale_by_sqrt_d: bool = False,
-        type_vocab_size: Annotated[int, Bounds(least=0)] = 0,
+        type_vocab_size: Natural = 0,
     ):
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model)

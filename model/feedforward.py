@@ -57,11 +57,10 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
-PLAIN = ("relu", "relu2", "gelu", "gelu_tanh", "silu")
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 FFNS: Registry[Any] = Registry()  # moe.py has one more
-FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in PLAIN}
+FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in ACTIVATIONS}
 FFNS |= {
     kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()
 }

@@ -9,12 +9,12 @@ from model.feedforward import MLP
 from model.linear import Merged, Part
 
 
-def merge(owner: nn.Module, names: str) -> None:
+def merge(owner: nn.Module, *names: str) -> None:
     """These maps of the same input become parts of one."""
-    maps = [getattr(owner, name) for name in names.split()]
+    maps = [getattr(owner, name) for name in names]
     if all(type(linear) is nn.Linear for linear in maps):
         whole = Merged(maps)
-        for index, name in enumerate(names.split()):
+        for index, name in enumerate(names):
             setattr(owner, name, Part(whole, index))
 
 
@@ -22,8 +22,8 @@ def prepare(model: nn.Module) -> None:
     """For inference alone: the weights can no longer be trained or saved."""
     for block in blocks_of(model):
         if isinstance(block.attention, MultiHeadAttention):
-            merge(block.attention, "query key value")
+            merge(block.attention, "query", "key", "value")
         if isinstance(block.ffn, MLP):
-            merge(block.ffn, "gate up")
+            merge(block.ffn, "gate", "up")
     pack_linears(model)
     model.requires_grad_(False)

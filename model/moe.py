@@ -20,8 +20,8 @@ def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
         return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
 
     # fake tensors, of a dry run, have no values
-    has_values = type(counts) is Tensor and not counts.is_meta
-    groups = rows.split(counts.tolist()) if has_values else rows.tensor_split(len(counts))
+    is_fake = type(counts) is not Tensor
+    groups = rows.tensor_split(len(counts)) if is_fake else rows.split(counts.tolist())
     return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
 
 
