@@ -78,6 +78,7 @@ class Stack(nn.Module):
                 settings.append(own)
             index = settings.index(own)
             self.views.append(View(index, attention.sliding_window, attention.sinks))
+        self.first_layers = {view: self.views.index(view) for view in self.views}
 
         positions = []
         for node, rotary_dim in settings:
@@ -114,13 +115,10 @@ class Stack(nn.Module):
         must be given at every later step. prefix: (B,), see make_mask. documents: (B, T), the
         number of the document of each token, in order: each is as if alone. memory_visible: as
         visible, for the memory."""
-        own_caches = [KVCache()] * len(self.views)
-        if caches:
-            own_caches = [cache.self_attn for cache in caches]
         placed = {}
-        for view, cache in zip(self.views, own_caches, strict=True):
-            if view not in placed:
-                placed[view] = self.positions(x, visible, documents, cache)
+        for view, layer in self.first_layers.items():
+            cache = caches[layer].self_attn if caches else KVCache()
+            placed[view] = self.positions(x, visible, documents, cache)
 
         q_pos, *_ = placed[self.views[0]]  # those of the new tokens are the same for all
         positions: list[Position] = [self.position, *self.layer_positions]

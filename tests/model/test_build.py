@@ -15,14 +15,6 @@ def attention(name="gqa", **changes):
     return swap("attention", name, **changes)
 
 
-def ffn(**changes):
-    return swap("ffn", "swiglu", **changes)
-
-
-def relative(**changes):
-    return swap("position", "relative", **changes)
-
-
 def rope(**changes):
     return swap("position", "rope", **changes)
 
@@ -66,7 +58,7 @@ PARTS = [
     ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
     (swap("norm", "rmsnorm", eps=0.0), r"model.norm \(rmsnorm\): eps is 0.0"),
-    (ffn(d_ff=64), r"set expansion \(2.6667\) or d_ff \(64\), the other to null"),
+    (swap("ffn", "swiglu", d_ff=64), r"set expansion \(2.6667\) or d_ff \(64\), the other to null"),
     (swap("ffn", "moe", top_k=9), r"model.ffn .moe.: top_k \(9\) must be at most n_experts \(8\)"),
     (swap("ffn", "moe", expert={"kind": "moe"}), "expert.kind is 'moe'; choose one of: relu, rel"),
     ({"head": {"shared": True}}, "unknown setting model.head: shared; the known ones are: tie"),
@@ -79,7 +71,10 @@ PARTS = [
     (scaled_rope("yarn", beta_slow=32.0), "beta_slow must be below beta_fast"),
     (scaled_rope("llama3", low_freq_factor=4.0), "low_freq_factor must be below high_freq_factor"),
     (swap("position", "sinusoidal") | {"d_model": 7, "n_heads": 1}, "an even d_model, not 7"),
-    (relative(num_buckets=5), r"num_buckets \(5\) must be even and < 2 max_distance"),
+    (
+        swap("position", "relative", num_buckets=5),
+        r"num_buckets \(5\) must be even and < 2 max_distance",
+    ),
 ]
 
 
@@ -133,6 +128,8 @@ def test_cross_attention_projects_its_memory_once():
     assert sorted(calls) == ["key", "key", "value", "value"]  # one of each per layer
 
 
-def test_tokens_must_be_two_dimensional():
+def test_errors_of_inputs():
     with pytest.raises(ValueError, match=r"tokens must be a tensor of \(B, T\), not \(7,\)"):
         alive(tiny())(tokens(7))
+    with pytest.raises(ValueError, match="types need model.embedding.type_vocab_size above 0"):
+        alive(tiny("encoder"))(tokens(1, 7), types=tokens(1, 7))

@@ -131,16 +131,11 @@ ERRORS = [
     (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
     (["own"], {"attention": {"sinks": 1}}, "sinks are tokens behind a window: set sliding_w"),
+    (["own"], {"cross_attention": {"sliding_window": 3}}, "not apply to cross-attention"),
 ]
 
 
 @pytest.mark.parametrize(("pattern", "own", "message"), ERRORS)
 def test_errors(pattern, own, message):
     with pytest.raises(ValueError, match=message):
-        net_of(pattern, layer_kinds=KINDS | {"own": own})
-
-
-def test_no_window_for_a_cross_attention():
-    kinds = {"own": {"cross_attention": {"sliding_window": 3}}}
-    with pytest.raises(ValueError, match="sliding_window does not apply to cross-attention"):
-        net_of(["own"], "encoder_decoder", layer_kinds=kinds)
+        net_of(pattern, "encoder_decoder", layer_kinds=KINDS | {"own": own})

@@ -10,7 +10,6 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from model.position import Alibi, Relative, Rope, Sinusoidal, inv_frequencies
-from tests.model.helpers import randn
 from tests.parts import alive, names, part, tiny, tokens
 
 POS = torch.arange(12)[None]
@@ -21,25 +20,6 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
-@pytest.mark.parametrize("name", [n for n in names("position") if n.startswith("rope")])
-def test_rope_scores_depend_only_on_the_distance(name, fraction):
-    options = part("position", name, rotary_fraction=fraction)
-    options.pop("kind")
-    rope = Rope(8, **options)
-    q = randn(1, 1, 1, 8)
-    k = randn(1, 1, 1, 8, seed=1)
-
-    def score(q_pos, k_pos):
-        rotated = rope.rotary(q, torch.tensor([[q_pos]]))(q)
-        return (rotated @ rope.rotary(k, torch.tensor([[k_pos]]))(k).mT).item()
-
-    assert score(1007, 1003) == pytest.approx(score(7, 3), rel=1e-9)
-    assert score(8, 3) != pytest.approx(score(7, 3), rel=1e-3)
-    width = int(8 * fraction)
-    assert torch.equal(rope.rotary(q, POS[:, 5:6])(q)[..., width:], q[..., width:])
 
 
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
