@@ -80,16 +80,16 @@ class Stack(nn.Module):
             self.views.append(View(index, attention.sliding_window, attention.sinks))
         self.first_layers = {view: self.views.index(view) for view in self.views}
 
-        positions = []
+        positions: list[Position] = []
         for node, rotary_dim in settings:
             sizes = shared | {"rotary_dim": rotary_dim}
-            positions.append(build("model.position", POSITIONS, node, sizes))
-        self.position: Position = positions[0]
-        self.layer_positions = nn.ModuleList(positions[1:])
-        for position in positions[1:]:
-            if type(position).embed is not Position.embed:
+            position = build("model.position", POSITIONS, node, sizes)
+            if positions and type(position).embed is not Position.embed:
                 name = type(position).__name__
                 raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
+            positions.append(position)
+        self.position = positions[0]
+        self.layer_positions = nn.ModuleList(positions[1:])
 
     def new_caches(self, size: int) -> Caches:
         """For decoding up to `size` tokens. Sinks lie at other slots in each row of a padded batch,

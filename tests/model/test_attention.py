@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
-from model.attention import ATTENTIONS, MultiHeadAttention
-from model.block import blocks_of
+from model.attention import ATTENTIONS, Attention, MultiHeadAttention
 from tests.model.helpers import assert_same, randn
 from tests.parts import alive, part, tiny, tokens
 
@@ -15,24 +14,18 @@ POS = torch.arange(T)[None]
 CAUSAL = Mask(causal=True)
 
 
-def torch_and_ours():
-    """A torch.nn.MultiheadAttention, and our attention with its weights."""
+def test_self_attention_equals_torch():
+    """With its weights, of which it keeps queries, keys and values in one matrix."""
     torch.manual_seed(0)
     reference = torch.nn.MultiheadAttention(24, 4, batch_first=True).double()
     reference.in_proj_bias.data.normal_()
     reference.out_proj.bias.data.normal_()
     attention = MultiHeadAttention(24, 4, bias=True, o_bias=True).double()
-    state = {f"out.{name}": tensor for name, tensor in reference.out_proj.state_dict().items()}
-    for end in ("weight", "bias"):
-        names = (f"{part}.{end}" for part in ("query", "key", "value"))
-        packed = reference.state_dict()[f"in_proj_{end}"]  # one matrix there
-        state |= zip(names, packed.chunk(3), strict=True)
-    attention.load_state_dict(state)
-    return reference, attention
-
-
-def test_self_attention_equals_torch():
-    reference, attention = torch_and_ours()
+    attention.out.load_state_dict(reference.out_proj.state_dict())
+    maps = (attention.query, attention.key, attention.value)
+    packed = (reference.in_proj_weight.chunk(3), reference.in_proj_bias.chunk(3))
+    for linear, weight, bias in zip(maps, *packed, strict=True):
+        linear.load_state_dict({"weight": weight, "bias": bias})
     x = randn(B, T, 24)
     assert_same(attention(x, mask=Mask()), reference(x, x, x)[0])
     lookahead = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -97,20 +90,15 @@ def test_dropout_only_in_training(kind, math, monkeypatch):
     assert torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
-def test_all_layers_share_one_mask_in_the_dtype_of_the_scores(kind):
-    net = alive(tiny(kind, position=part("position", "alibi")))
+def test_all_layers_share_a_mask_in_the_dtype_of_the_scores(monkeypatch):
+    """The three of an encoder-decoder."""
+    net = alive(tiny("encoder_decoder", position=part("position", "alibi")))
     biases = []
-    for block in blocks_of(net):
-        for attention in (block.attention, block.cross):
-            if attention is not None:
-                attention.attend = lambda q, k, v, mask: biases.append(mask.bias) or q
-    inputs = [tokens(2, 5), tokens(2, 5)][: 1 if kind == "decoder" else 2]
-    options = {} if kind == "decoder" else {"source_visible": torch.arange(5)[None] < 4}
+    monkeypatch.setattr(Attention, "attend", lambda _, q, k, v, mask: biases.append(mask.bias) or q)
     for dtype, is_autocast in ((torch.bfloat16, False), (torch.float32, True)):
         net.to(dtype)
         biases.clear()
         with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
-            net(*inputs, **options)
+            net(tokens(2, 5), tokens(2, 5), source_visible=torch.arange(5)[None] < 4)
         assert all(bias.dtype == torch.bfloat16 for bias in biases)
-        assert len({id(bias) for bias in biases}) == (1 if kind == "decoder" else 3)
+        assert len({id(bias) for bias in biases}) == 3

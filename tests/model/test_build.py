@@ -55,7 +55,6 @@ PARTS = [
     ),
     (attention(queries_per_kv=3), r"model.attention \(gqa\): n_heads \(4\) must be a multiple of"),
     (attention(qk_norm="heads"), "qk_norm is 'heads'; expected none or head"),
-    ({"d_model": 30}, r"d_model \(30\) must be a multiple of n_heads \(4\)"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
     (swap("norm", "rmsnorm", eps=0.0), r"model.norm \(rmsnorm\): eps is 0.0"),
     (swap("ffn", "swiglu", d_ff=64), r"set expansion \(2.6667\) or d_ff \(64\), the other to null"),
@@ -82,10 +81,6 @@ PARTS = [
 def test_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         build_model(tiny(**changes), 23)
-
-
-def test_an_integer_is_a_number():
-    build_model(tiny(**attention(logit_softcap=30)), 23)
 
 
 def test_the_encoder_can_have_other_sizes():

@@ -1,9 +1,9 @@
-"""Layers that differ: each has its own settings, in training and in decoding."""
+"""Layers that differ, in training and in decoding. (That each has its own settings is compared with
+transformers in hub/.)"""
 
 from collections import Counter
 
 import pytest
-import torch
 
 from model import transformer
 from model.attention import ATTENTIONS, MultiHeadAttention
@@ -64,24 +64,6 @@ def test_a_window_bounds_the_cache():
     net.hidden(tokens(1, 9), caches=caches)
     sizes = [layer.self_attn.buffers[0].shape[-2] for layer in caches]
     assert sizes == [3, 16, 3]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", ["decoder", "encoder"])
-def test_each_layer_has_its_settings(kind):
-    """As in models that have them in all layers."""
-    plain = settings(None)
-    window = plain | {"attention": part("attention", "gqa", sliding_window=3)}
-    far = plain | {"position": part("position", "rope", rope_theta=1e6)}
-    text = tokens(2, 9)
-    outputs = []  # of layer i of model i, from which the next model continues
-    for i, changes in enumerate([window, far, window]):
-        net = alive(tiny(kind, **changes))
-        if i:
-            net.stack.blocks[i - 1].register_forward_hook(lambda *_: outputs[-1])
-        net.stack.blocks[i].register_forward_hook(lambda block, inputs, x: outputs.append(x))
-        expected = net.hidden(text)
-    assert torch.equal(net_of(["window", "far"], kind).hidden(text), expected)
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):

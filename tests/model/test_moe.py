@@ -16,9 +16,7 @@ from training.optimizer import start_state
 
 MOE = part("ffn", "moe")
 GATED = MOE["expert"] | {"kind": "swiglu", "expansion": None, "d_ff": 7}
-every_variant = pytest.mark.parametrize(
-    "options", [{}, {"top_k": 1}, {"n_shared": 2, "expert": GATED}]
-)
+every_variant = pytest.mark.parametrize("options", [{"top_k": 1}, {"n_shared": 2, "expert": GATED}])
 
 
 def make_moe(**options):
