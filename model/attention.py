@@ -29,13 +29,12 @@ def merge(heads: Tensor) -> Tensor:
 class FullNorm(nn.Module):
     """One norm over the width of all heads, as in OLMo 2 (arxiv.org/abs/2501.00656)."""
 
-    def __init__(self, norm: MakeNorm, n_heads: int, head_dim: int):
+    def __init__(self, norm: nn.Module):
         super().__init__()
-        self.n_heads = n_heads
-        self.norm = norm(n_heads * head_dim)
+        self.norm = norm
 
     def forward(self, heads: Tensor) -> Tensor:
-        return split(self.norm(merge(heads)), self.n_heads)
+        return split(self.norm(merge(heads)), heads.shape[1])
 
 
 class Attention(nn.Module):
@@ -120,8 +119,8 @@ class MultiHeadAttention(Attention):
         self.query_norm = head_norm(self.head_dim)
         self.key_norm = head_norm(self.head_dim)
         if qk_norm == "full":
-            self.query_norm = FullNorm(norm, n_heads, self.head_dim)
-            self.key_norm = FullNorm(norm, self.n_groups, self.head_dim)
+            self.query_norm = FullNorm(norm(n_heads * self.head_dim))
+            self.key_norm = FullNorm(norm(self.n_groups * self.head_dim))
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=o_bias)
 
     def forward(

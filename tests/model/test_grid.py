@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 
-import model.attend
 from configs.parts import LOADED
 from tests.parts import ARCHITECTURES, PARTS, alive, kind_options, kinds, names, part, tiny, tokens
 
@@ -32,7 +31,6 @@ LENGTH, SOURCE = 7, 9
 
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 every_attention = pytest.mark.parametrize("attention", kinds("attention"))
-rope_and_alibi = pytest.mark.parametrize("position", ["rope", "alibi"])
 
 
 def config_of(architecture, **kinds):
@@ -71,7 +69,7 @@ def test_norm(kind, architecture):
 
 
 @every_architecture
-@rope_and_alibi
+@pytest.mark.parametrize("position", ["rope", "alibi"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: next(iter(variant)))
 def test_options_of_attention(variant, position, architecture):
     attention = part("attention", "gqa", **variant)
@@ -81,14 +79,6 @@ def test_options_of_attention(variant, position, architecture):
 @pytest.mark.parametrize(("group", "name"), OTHER_FILES)
 def test_other_yaml_files(group, name):
     check(tiny("encoder_decoder", **{group: part(group, name)}))
-
-
-@every_architecture
-@rope_and_alibi
-@every_attention
-def test_the_fused_kernel(attention, position, architecture, monkeypatch):
-    monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
-    check(config_of(architecture, attention=attention, position=position))
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])
