@@ -116,8 +116,10 @@ def pack_linears(model: nn.Module) -> None:
     weight = next(model.parameters())
     if not weight.is_cpu or not torch.backends.mkldnn.is_available():
         return
-    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if weight.dtype != torch.float32 and not (weight.dtype == torch.bfloat16 and has_bf16):
+    dtypes = [torch.float32]
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        dtypes.append(torch.bfloat16)
+    if weight.dtype not in dtypes:
         return
 
     for parent in list(model.modules()):

@@ -60,7 +60,7 @@ ACTIVATIONS: dict[str, Activation] = {
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 FFNS: Registry[Any] = Registry()  # moe.py has one more
-FFNS |= {kind: partial(MLP, activation=ACTIVATIONS[kind], gated=False) for kind in ACTIVATIONS}
-FFNS |= {
-    kind: partial(MLP, activation=ACTIVATIONS[gate], gated=True) for kind, gate in GATES.items()
-}
+for kind, activation in ACTIVATIONS.items():
+    FFNS[kind] = partial(MLP, activation=activation, gated=False)
+for kind, gate in GATES.items():
+    FFNS[kind] = partial(MLP, activation=ACTIVATIONS[gate], gated=True)

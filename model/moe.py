@@ -109,8 +109,12 @@ def count_parameters(model: nn.Module) -> str:
         for stack in moe.experts.parameters():
             active -= stack.numel() // len(stack) * (len(stack) - moe.top_k)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    words = f"{total:,} parameters" + (f", {active:,} active" if active < total else "")
-    return words + (f", {trained:,} trained" if trained < total else "")
+    words = f"{total:,} parameters"
+    if active < total:
+        words += f", {active:,} active"
+    if trained < total:
+        words += f", {trained:,} trained"
+    return words
 
 
 MLPS = dict(FFNS)

@@ -76,8 +76,8 @@ class Stack(nn.Module):
             own = (layer.position, attention.rotary_dim)
             if own not in settings:
                 settings.append(own)
-            index = settings.index(own)
-            self.views.append(View(index, attention.sliding_window, attention.sinks))
+            view = View(settings.index(own), attention.sliding_window, attention.sinks)
+            self.views.append(view)
         self.first_layers = {view: self.views.index(view) for view in self.views}
 
         positions: list[Position] = []
@@ -137,7 +137,12 @@ class Stack(nn.Module):
                 documents=documents,
                 bias=positions[view.position].bias(q_pos, k_pos),
             ).cast_for(x)
-            contexts[view] = AttentionContext(mask, rotations[view.position], memory, memory_mask)
+            contexts[view] = AttentionContext(
+                mask=mask,
+                rotate=rotations[view.position],
+                memory=memory,
+                memory_mask=memory_mask,
+            )
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
