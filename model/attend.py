@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cpu import float32_wins, prefer_math_kernel
+from model.cuda import takes_groups
 
 
 class Mask(NamedTuple):
@@ -168,16 +169,26 @@ def attend(
             padded = F.pad(v_BGSE, (0, missing))
             y_BHTD = attend(q_BHTD, k_BGSD, padded, mask, dropout=dropout, **options)
             return y_BHTD[..., :-missing]
-        return F.scaled_dot_product_attention(
-            q_BHTD,
+        bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
+        q = q_BHTD
+        if q_BHTD.shape[-2] == 1:  # the query heads of a group become its queries
+            q = group_queries(q_BHTD, k_BGSD)
+            if bias is not None and bias.shape[1] != 1:
+                bias = group_queries(bias, k_BGSD)
+        elif not takes_groups(q_BHTD, mask.bias):
+            repeats = q_BHTD.shape[1] // k_BGSD.shape[1]
+            k_BGSD, v_BGSE = (x.repeat_interleave(repeats, 1) for x in (k_BGSD, v_BGSE))
+        y = F.scaled_dot_product_attention(
+            q,
             k_BGSD,
             v_BGSE,
-            attn_mask=None if mask.bias is None else mask.bias.to(q_BHTD.dtype),
+            attn_mask=bias,
             dropout_p=dropout,
             is_causal=mask.causal,
             scale=scale,
-            enable_gqa=q_BHTD.shape[1] != k_BGSD.shape[1],
+            enable_gqa=q.shape[1] != k_BGSD.shape[1],
         )
+        return ungroup_queries(y, q_BHTD)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values

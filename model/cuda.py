@@ -29,6 +29,14 @@ def has_grouped_mm(weight: Tensor) -> bool:
     return is_hopper and all(width % 8 == 0 for width in weight.shape[1:])
 
 
+def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
+    """Whether a fused kernel takes fewer heads of keys than of queries. In torch 2.11 to 2.13 only
+    flash attention does, without a mask and from Ampere on."""
+    if not q_BHTD.is_cuda:
+        return True
+    return bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)
+
+
 def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """A step whose tensors keep their shapes and places, as one launch instead of hundreds. It must
     have run once, for libraries allocate at first. Its output is overwritten by the next call."""

@@ -66,9 +66,12 @@ def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
         weights = attention_weights(q, k, mask, scale=0.3)
         assert_same(weights.sum(-1), torch.ones(B, 4, T, dtype=torch.float64))
         expected = weights @ v.repeat_interleave(4 // groups, 1)
-        for math in (True, False):
+        newest = Mask(None if mask.bias is None else mask.bias[:, :, -1:])
+        for math, groups_fit in ((True, True), (False, True), (False, False)):
             monkeypatch.setattr("model.attend.prefer_math_kernel", lambda *_, math=math: math)
+            monkeypatch.setattr("model.attend.takes_groups", lambda *_, fit=groups_fit: fit)
             assert_same(attend(q, k, v, mask, scale=0.3), expected)
+            assert_same(attend(q[:, :, -1:], k, v, newest, scale=0.3), expected[:, :, -1:])
 
 
 def test_masks_use_their_cheapest_form():
