@@ -169,24 +169,25 @@ def attend(
             padded = F.pad(v_BGSE, (0, missing))
             y_BHTD = attend(q_BHTD, k_BGSD, padded, mask, dropout=dropout, **options)
             return y_BHTD[..., :-missing]
-        bias = None if mask.bias is None else mask.bias.to(q_BHTD.dtype)
-        q = q_BHTD
-        if q_BHTD.shape[-2] == 1:  # the query heads of a group become its queries
-            q = group_queries(q_BHTD, k_BGSD)
-            if bias is not None and bias.shape[1] != 1:
-                bias = group_queries(bias, k_BGSD)
-        elif not takes_groups(q_BHTD, mask.bias):
-            repeats = q_BHTD.shape[1] // k_BGSD.shape[1]
-            k_BGSD, v_BGSE = (x.repeat_interleave(repeats, 1) for x in (k_BGSD, v_BGSE))
+        q, k, v = q_BHTD, k_BGSD, v_BGSE
+        bias = None if mask.bias is None else mask.bias.to(q.dtype)
+        n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
+        if q.shape[-2] == 1:  # they become its queries
+            q = group_queries(q, k)
+            if bias is not None and bias.shape[1] > 1:
+                bias = group_queries(bias, k)
+        elif n_sharing > 1 and not takes_groups(q, bias):
+            k = k.repeat_interleave(n_sharing, 1)
+            v = v.repeat_interleave(n_sharing, 1)
         y = F.scaled_dot_product_attention(
             q,
-            k_BGSD,
-            v_BGSE,
+            k,
+            v,
             attn_mask=bias,
             dropout_p=dropout,
             is_causal=mask.causal,
             scale=scale,
-            enable_gqa=q.shape[1] != k_BGSD.shape[1],
+            enable_gqa=q.shape[1] != k.shape[1],
         )
         return ungroup_queries(y, q_BHTD)
 
