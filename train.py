@@ -120,11 +120,12 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
     config, data, world, _, optimizers, ema, state = run
     run_length = RunLength(config.train, data.train)
     schedule = build_schedule(config.schedule, run_length.steps)
-    batches = prefetch(
-        lambda step: data.train.batch(step).share(*world.share),
-        itertools.count(state.step),
-        pin=world.device.type == "cuda",
-    )
+
+    def batch(step: int) -> Batch:
+        share = data.train.batch(step).share(*world.share)
+        return share.pinned() if world.device.type == "cuda" else share
+
+    batches = prefetch(batch, itertools.count(state.step))
     start = time.perf_counter() - state.seconds
 
     def is_due(every: int | None) -> bool:

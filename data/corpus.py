@@ -88,7 +88,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     corpus = prepare(source, trainer, objective.specials)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
     shared = (objective, corpus.tokenizer, config.train.batch_size, config.seed)
-    weights = getattr(source, "weights", {})
+    weights = getattr(source, "weights", {"": 1.0})
     train, validation = (
         loader(part, *shared, weights) for part in (corpus.train, corpus.validation)
     )

@@ -4,33 +4,22 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice, pairwise, starmap
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from configs.errors import DataError
-from data.objectives import Batch, Draw
+from data.objectives import Batch
 from data.shuffle import drawn, hash_seed, mixed_ids, permutation, random_words
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
 SORT_GROUP = 128  # batches of pairs that are sorted by length together
 SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
-
-
-def row_draw(seed: int | str, row_ids: ndarray) -> Draw:
-    """Draws for each row that do not depend on the rows beside it."""
-    return lambda purpose, width: random_words(hash_seed("draw", seed, purpose), row_ids, width)
-
-
-def eval_subset(n: int, limit: int | None) -> ndarray:
-    """The ids to evaluate, of n examples: all, or `limit` of them, always the same."""
-    count = min(n, limit or n)
-    return np.sort(permutation(np.arange(count), n, hash_seed("evaluation")))
 
 
 @dataclass
@@ -42,45 +31,50 @@ class Loader:
     tokenizer: Tokenizer
     batch_size: int
     seed: int
-    weights: dict[str, float] = field(default_factory=dict)  # of the sources of a mix
+    weights: dict[str, float]  # of the sources of a mix; other data is one source without a name
 
     def divide(self, ends: ndarray, lengths: ndarray) -> None:
         """The examples among sources: where those of each end, and how many tokens each has."""
         self.n = len(lengths)
-        self.ends = ends.tolist()
-        self.shares = [*self.weights.values()] or [1.0]
-        self.ranges = dict(zip(self.weights or [""], pairwise([0, *self.ends]), strict=True))
-        for name, (first, end) in self.ranges.items():
-            if first == end:
-                hint = "give it more text, or lower model.context_length"
-                raise DataError(f"{self.part.split} has nothing of data.sources.{name}; {hint}")
-        self.mean_lengths = [lengths[first:end].mean() for first, end in self.ranges.values()]
+        self.shares = [*self.weights.values()]
+        self.ranges = list(starmap(range, pairwise([0, *ends.tolist()])))  # of ids
+        sizes = np.diff(self.part.ends_of_sources, prepend=0)
+        for name, ids, size in zip(self.weights, self.ranges, sizes, strict=True):
+            if not ids:
+                found = f"{size} tokens" + (f" of data.sources.{name}" if name else "")
+                hint = "give more text, or change model.context_length or data.val_fraction"
+                raise DataError(f"{self.part.split} has {found}, too few for an example; {hint}")
+        self.mean_lengths = [lengths[ids.start : ids.stop].mean() for ids in self.ranges]
         self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
 
     def ids(self, positions: ndarray) -> ndarray:
-        return mixed_ids(positions, self.ends, self.shares, self.seed)
+        return mixed_ids(positions, self.ranges, self.shares, self.seed)
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """Of each source of a mix, before a step."""
         counts = drawn(step * self.batch_size, self.shares)
-        tokens = [round(n * mean) for n, mean in zip(counts, self.mean_lengths, strict=True)]
-        return dict(zip(self.weights, tokens, strict=False))
+        seen = zip(self.weights, counts, self.mean_lengths, strict=True)
+        return {name: round(count * mean) for name, count, mean in seen if name}
 
-    def eval_ids(self, limit: int | None, source: str) -> ndarray:
-        """Of all examples, or of a source of a mix."""
-        first, end = self.range_of(source)
-        return first + eval_subset(end - first, limit)
+    def ids_of(self, source: str) -> range:
+        """Of a source of a mix, or of all."""
+        return dict(zip(self.weights, self.ranges, strict=True)).get(source, range(self.n))
 
-    def range_of(self, source: str) -> tuple[int, int]:
-        return self.ranges.get(source, (0, self.n))
+    def eval_batches(self, limit: int | None, source: str) -> list[ndarray]:
+        """The ids of all examples, or of `limit` of them, always the same."""
+        ids = self.ids_of(source)
+        positions = np.arange(min(len(ids), limit or len(ids)))
+        chosen = np.sort(permutation(positions, len(ids), hash_seed("evaluation")))
+        ordered = self.sort(ids.start + chosen)
+        return np.split(ordered, range(self.batch_size, len(ordered), self.batch_size))
+
+    def sort(self, ids: ndarray) -> ndarray:
+        return ids
 
     @property
     def n_tokens(self) -> int:
         """Beside each id of a conversation is one of its mask."""
         return self.part.n_tokens // (2 if self.objective.input_kind == "chat" else 1)
-
-    def eval_batches(self, ids: ndarray) -> list[ndarray]:
-        return np.split(ids, range(self.batch_size, len(ids), self.batch_size))
 
 
 @dataclass
@@ -92,53 +86,45 @@ class TokenLoader(Loader):
 
     def __post_init__(self) -> None:
         seq_len = self.objective.seq_len
-        self.width = seq_len + self.objective.lookahead
-        ends = np.array(self.part.ends_of_sources)
-        sizes = np.diff(ends, prepend=0)
-        counts = (sizes - self.objective.lookahead) // seq_len
-
-        if counts.min() < 1:
-            name = f" of data.sources.{[*self.weights][counts.argmin()]}" if self.weights else ""
-            size = f"{sizes[counts.argmin()]} tokens{name}, and a window needs {self.width}"
-            hint = "give more text, lower model.context_length, or change data.val_fraction"
-            raise DataError(f"{self.part.split} has {size}; {hint}")
+        firsts = [0, *self.part.ends_of_sources[:-1]]
+        sizes = np.diff(self.part.ends_of_sources, prepend=0)
+        counts = np.maximum(sizes - self.objective.lookahead, 0) // seq_len
         self.divide(counts.cumsum(), np.broadcast_to(seq_len, counts.sum()))
         self.rests = sizes - counts * seq_len  # tokens of each source
-        self.shifts = ends - self.rests - counts.cumsum() * seq_len
-
-    def starts(self, ids: ndarray) -> ndarray:
-        """The first token of each sequence."""
-        sources = np.searchsorted(self.ends, ids, "right")
-        return ids * self.objective.seq_len + self.shifts[sources]
+        parts = [first + seq_len * np.arange(n) for first, n in zip(firsts, counts, strict=True)]
+        self.starts = np.concatenate(parts)
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        starts = self.starts(self.ids(positions))
-        return self.make(starts, self.width, row_draw(self.seed, positions))
+        return self.make(self.starts[self.ids(positions)], self.seed, positions)
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
         return self.objective.seq_len
 
-    def make(self, starts: ndarray, width: int, draw: Draw) -> Batch:
-        rows = self.part.windows(starts, width)
-        return self.objective.batch(rows, draw, self.tokenizer)
+    def make(
+        self, starts: ndarray, seed: int | str, numbers: ndarray, width: int | None = None
+    ) -> Batch:
+        """Draws for a row depend on its number, not on the rows beside it."""
+
+        def draw(purpose: str, width: int) -> ndarray:
+            return random_words(hash_seed("draw", seed, purpose), numbers, width)
+
+        width = width or self.objective.seq_len + self.objective.lookahead
+        return self.objective.batch(self.part.windows(starts, width), draw, self.tokenizer)
 
     def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
         """Batches of each sequence once, always with the same draws; the rest of a text is a
         shorter one."""
-        subset = self.eval_ids(limit, source)
-        for batch_ids in self.eval_batches(subset):
-            draw = row_draw("evaluation", batch_ids)
-            yield self.make(self.starts(batch_ids), self.width, draw)
+        for ids in self.eval_batches(limit, source):
+            yield self.make(self.starts[ids], "evaluation", ids)
 
-        first, end = self.range_of(source)
-        if len(subset) == end - first:
+        if not limit or limit >= len(self.ids_of(source)):
             ends = self.part.ends_of_sources
-            for name, stop, rest in zip(self.ranges, ends, self.rests, strict=True):
+            for name, stop, rest in zip(self.weights, ends, self.rests, strict=True):
                 if rest > 1 and source in ("", name):
-                    draw = row_draw("evaluation", np.array([self.n]))
-                    yield self.make(np.array([stop - rest]), rest, draw)
+                    number = np.array([self.n])
+                    yield self.make(np.array([stop - rest]), "evaluation", number, rest)
 
 
 @dataclass
@@ -159,13 +145,11 @@ class PairLoader(Loader):
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
-        self.n = int(used.sum())
-        if not self.n or (self.n_too_long and too_long == "error"):
-            kind = self.objective.input_kind
+        if not used.any() or (self.n_too_long and too_long == "error"):
             count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
-            truncated = f"objective={kind} objective.too_long=truncate"
-            hint = f"choose {truncated}, or raise the model.context_length of a new model"
+            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
+            hint = f"choose {truncate}, or raise the model.context_length of a new model"
             raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
 
         self.starts = starts[used]
@@ -210,11 +194,12 @@ class PairLoader(Loader):
 
     def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
         """Batches of each pair once."""
-        ids = self.sort(self.eval_ids(limit, source))
-        return map(self.make, self.eval_batches(ids))
+        return map(self.make, self.eval_batches(limit, source))
 
 
-def map_ahead(function: Callable, items: Iterable, workers: int, ahead: int) -> Iterator:
+def prefetch(
+    function: Callable[[Any], Any], items: Iterable, workers: int = 1, ahead: int = 1
+) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
         futures = (threads.submit(function, item) for item in items)
@@ -222,14 +207,3 @@ def map_ahead(function: Callable, items: Iterable, workers: int, ahead: int) -> 
         while running:
             running.extend(islice(futures, 1))
             yield running.popleft().result()
-
-
-def prefetch(
-    batch: Callable[[int], Batch], steps: Iterable[int], pin: bool = False
-) -> Iterator[Batch]:
-    """batch(step) for each step, one step ahead in a thread; `pin` for fast copies to a GPU."""
-
-    def make(step: int) -> Batch:
-        return batch(step).pinned() if pin else batch(step)
-
-    return map_ahead(make, steps, workers=1, ahead=1)

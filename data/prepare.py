@@ -28,7 +28,7 @@ from configs.errors import DataError
 from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
-from data.loader import map_ahead
+from data.loader import prefetch
 from data.readers import reader_errors, rechunk, slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
@@ -213,7 +213,7 @@ def tokenize(
         for source in sources:
             limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
             jobs = batch_chunks(split_chunks(source, skipped))
-            for encoded in map_ahead(to_ids, jobs, workers, 2 * workers):
+            for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
                 for chunk, texts_ids in encoded:
                     if train.n_tokens >= limit:
                         break

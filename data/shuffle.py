@@ -71,13 +71,13 @@ def drawn(positions: Any, weights: Sequence[float]) -> Iterator[Any]:
         positions = positions - before
 
 
-def mixed_ids(positions: ndarray, ends: list[int], weights: Sequence[float], seed: int) -> ndarray:
-    """shuffled_ids of several sources, where the ids of each end; each has epochs of its own."""
+def mixed_ids(
+    positions: ndarray, ranges: Sequence[range], weights: Sequence[float], seed: int
+) -> ndarray:
+    """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
     ids = np.empty(len(positions), np.int64)
-    first = 0
-    numbers = zip(ends, drawn(positions, weights), drawn(positions + 1, weights), strict=True)
-    for end, before, after in numbers:
+    counts = zip(ranges, drawn(positions, weights), drawn(positions + 1, weights), strict=True)
+    for part, before, after in counts:
         is_next = after > before
-        ids[is_next] = first + shuffled_ids(before[is_next].astype(int), end - first, seed)
-        first = end
+        ids[is_next] = part.start + shuffled_ids(before[is_next].astype(int), len(part), seed)
     return ids

@@ -127,7 +127,7 @@ def test_evaluation_ends_with_the_last_token(text):
 
 
 def test_too_little_text(text):
-    with pytest.raises(DataError, match="train has 901 tokens, and a window needs 1001"):
+    with pytest.raises(DataError, match="train has 901 tokens, too few for an example; give"):
         loader(text.train, text.tokenizer, context_length=1000)
 
 
