@@ -1,5 +1,8 @@
 """The errors that have an exit code of their own. Any other ValueError ends a command with 2."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DataError(ValueError):
     exit_code = 3  # the text or table cannot be used as it is
@@ -30,3 +33,18 @@ class StopRequested(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(75)  # EX_TEMPFAIL: try again later
+
+
+@contextmanager
+def errors_as(kind: type[Exception], reason: str) -> Iterator[None]:
+    """What libraries raise, of many types, becomes ours."""
+    try:
+        yield
+    except kind:
+        raise
+    except Exception as error:
+        raise kind(f"{reason}: {first_line(error.__cause__ or error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -16,11 +16,10 @@ import numpy as np
 from numpy import ndarray
 
 from configs.cli import warn
-from configs.errors import DataError
+from configs.errors import DataError, TokenizerError, errors_as
 from data.readers import text_of
 from data.tokenizers.tokenizer import (
     Tokenizer,
-    as_tokenizer_error,
     encode_specials,
     special_texts,
 )
@@ -122,13 +121,13 @@ class ChatTemplate:
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
         self.is_own = own is not None
-        with as_tokenizer_error("the chat template has a mistake"):
+        with errors_as(TokenizerError, "the chat template has a mistake"):
             self.template = compiled(own or PLAIN)
 
     def render(self, messages: Messages, prompt: bool = False) -> tuple[str, Spans]:
         """(text, the spans that the template marks); with `prompt`, an answer is next."""
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
-        with as_tokenizer_error("the chat template refuses this conversation"):
+        with errors_as(TokenizerError, "the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
         pieces = re.split(f"{START}|{STOP}", marked)
         ends = list(accumulate(map(len, pieces)))

@@ -24,12 +24,12 @@ from rich.filesize import decimal
 from rich.progress import DownloadColumn, Progress
 
 from configs.cli import expand_user, print, warn
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
 from data.loader import prefetch
-from data.readers import reader_errors, rechunk, slice_chunks
+from data.readers import rechunk, slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
@@ -261,7 +261,7 @@ def encode(
 
     for chunk in job:
         if template:
-            with reader_errors(chunk.name):
+            with errors_as(DataError, f"cannot read {chunk.name}"):
                 ids = [*template.encode(to_messages(chunk.texts))]
         else:
             ids = [tokenizer.encode(text) for text in chunk.texts]

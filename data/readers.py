@@ -9,13 +9,14 @@ import re
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 from configs.cli import expand_user
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from configs.registry import Registry
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
@@ -28,16 +29,13 @@ HINT = (
     "'folder/**/*.txt'"
 )
 HIDDEN = r"\..*"
-CHAT = {"messages", "prompt", "instruction"}  # fields of conversations
 # parts of the standard library that teach little: tests, tools, other packages, character tables
 NOT_LIBRARY = (
     rf"{HIDDEN}|(idle_)?tests?|idlelib|turtledemo|ensurepip|lib2to3|encodings|__pycache__|"
     "(site|dist)-packages"
 )
 
-Rows = Iterable[tuple[str, Any]]  # (place, row)
-TextRows = Iterator[tuple[str, list[str] | DataError]]  # (place, the texts of a row)
-TextsOf = Callable[[str, Any], list[str]]  # of (place, row)
+Rows = Iterator[tuple[str, Any]]  # (place, row, or a DataError)
 
 
 def walk_files(folder: str, skipped: str = HIDDEN) -> Iterator[str]:
@@ -142,16 +140,19 @@ def numbered(name: object, rows: Iterable) -> Rows:
 
 
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
-    """Of JSON Lines, which are not parsed yet, or of a JSON list. The datasets library would parse
-    dates in texts."""
+    """Of JSON Lines or of a JSON list. The datasets library would parse dates in texts."""
     first = next(filter(str.strip, read_lines(path, encoding)), "")
     if first.lstrip().startswith("["):
         yield from numbered(path, parse_json(path, "".join(read_chunks(path, encoding))))
         return
 
     for number, line in enumerate(read_lines(path, encoding), 1):
+        place = f"{path}:{number}"
         if line.strip():
-            yield f"{path}:{number}", line
+            try:
+                yield place, parse_json(place, line)
+            except DataError as error:
+                yield place, error
 
 
 def parse_json(place: object, text: str) -> Any:
@@ -161,18 +162,17 @@ def parse_json(place: object, text: str) -> Any:
         raise DataError(f"{place}: not JSON: {error}") from None
 
 
-def csv_rows(path: Path, fields: list[str], encoding: str) -> Rows:
+def csv_rows(path: Path, fields: list[str], encoding: str, **style: Any) -> Rows:
     csv.field_size_limit(2**31 - 1)
-    is_tsv = table_format(path) == ".tsv"
-    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {}
-
-    with reader_errors(path), open_text(path, encoding, "surrogateescape", newline="") as file:
+    with open_text(path, encoding, "surrogateescape", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, **style)
         while True:
             row: Any
             try:
                 row = next(rows, None)
-            except csv.Error as error:  # others may follow
+                if row and None in row:
+                    raise csv.Error("there are more values than the header has names")
+            except csv.Error as error:
                 row = DataError(f"{path}:{rows.reader.line_num}: {error}")
             if row is None:
                 return
@@ -182,53 +182,36 @@ def csv_rows(path: Path, fields: list[str], encoding: str) -> Rows:
 def parquet_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     from pyarrow.parquet import ParquetFile
 
-    with reader_errors(path), ParquetFile(path) as file:
+    with ParquetFile(path) as file:
         columns = fields if set(fields) <= set(file.schema_arrow.names) else None
         batches = file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
         yield from numbered(path, chain.from_iterable(batch.to_pylist() for batch in batches))
 
 
-TABLES = Registry(
+TABLES: Registry[Callable[..., Rows]] = Registry(
     {
         ".jsonl": json_rows,
         ".json": json_rows,
         ".csv": csv_rows,
-        ".tsv": csv_rows,
+        ".tsv": partial(csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE),
         ".parquet": parquet_rows,
     }
 )
 
 
-def table_format(path: Path) -> str:
-    """.csv, of x.csv or x.csv.gz."""
+def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
+    """If there are all of the fields, only they are read. An error is yielded in place of what
+    cannot be read: others may follow."""
     name = path.stem if path.suffix in COMPRESSED else path.name
-    return Path(name).suffix.lower()
-
-
-def table_rows(path: Path, fields: list[str], encoding: str, texts_of: TextsOf) -> TextRows:
-    """The texts of each row. If there are all of the fields, only they are read."""
-    kind = table_format(path)
+    kind = Path(name).suffix.lower()
     try:
         if kind not in TABLES:
             known = ", ".join(TABLES)
             raise DataError(f"{path} is not a table; expected a name that ends in {known}")
-        yield from row_texts(TABLES[kind](path, fields, encoding), texts_of)
+        with errors_as(DataError, f"cannot read {path}"):
+            yield from TABLES[kind](path, fields, encoding)
     except DataError as error:
         yield str(path), error
-
-
-def row_texts(rows: Rows, texts_of: TextsOf) -> TextRows:
-    """An error is yielded in place of what cannot be used: others may follow."""
-    for place, row in rows:
-        try:
-            if isinstance(row, DataError):
-                raise row
-            row = parse_json(place, row) if isinstance(row, str) else row
-            if isinstance(row, dict) and None in row:
-                raise DataError(f"{place}: there are more values than the header has names")
-            yield place, texts_of(place, row)
-        except DataError as error:
-            yield place, error
 
 
 def text_of(place: str, row: Any, field: str) -> str:
@@ -236,7 +219,7 @@ def text_of(place: str, row: Any, field: str) -> str:
         raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
     value = look_up(row, field)
     if not isinstance(value, str):
-        hint = "conversations are read by data=chat; " if CHAT & row.keys() else ""
+        hint = "conversations are read by data=chat; " if "messages" in row else ""
         names = ", ".join(row)
         if not names.isprintable():
             hint = "it may be in another data.encoding; "
@@ -252,18 +235,3 @@ def look_up(row: dict[str, Any], field: str) -> Any:
     if field in row or not isinstance(nested, dict):
         return row.get(field)
     return look_up(nested, inner)
-
-
-@contextmanager
-def reader_errors(name: object) -> Iterator[None]:
-    """Turn whatever the libraries raise into a DataError."""
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"cannot read {name}: {first_line(error.__cause__ or error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

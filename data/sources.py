@@ -6,23 +6,23 @@ import os
 import random
 import textwrap
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from itertools import starmap, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Annotated, Any, Literal, NamedTuple
 
 from configs.cli import expand_user
 from configs.compose import with_defaults
-from configs.errors import DataError
+from configs.errors import DataError, errors_as, first_line
 from configs.registry import Bounds, Count, Positive, Ratio, Registry, build, check_value
 from data import readers
 from data.chat import read_conversation
 from data.disk import atomic_write
-from data.readers import TextsOf, find_files, read_chunks, read_lines, stdlib_files, text_of
+from data.readers import find_files, read_chunks, read_lines, stdlib_files, text_of
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -133,49 +133,62 @@ class Text(Files):
                     yield Document(f"{path}:{number}", [line])
 
 
-@dataclass
 class Table(Files):
-    """One field of a table (jsonl, json, csv, tsv, parquet); each row is a document."""
+    """Fields of a table (jsonl, json, csv, tsv, parquet); each row is a document."""
 
-    field: str
+    def fields(self) -> list[str]:
+        raise NotImplementedError
+
+    def texts(self, place: str, row: Any) -> list[str]:
+        return [text_of(place, row, field) for field in self.fields()]
 
     def documents(self) -> Iterator[Document]:
-        return table_documents(self, [self.field])
+        for path in self.files():
+            rows = readers.table_rows(path, self.fields(), self.encoding)
+            yield from row_documents(rows, self.texts)
+
+
+def row_documents(
+    rows: readers.Rows, texts_of: Callable[[str, Any], list[str]]
+) -> Iterator[Document]:
+    for place, row in rows:
+        try:
+            if isinstance(row, DataError):
+                raise row
+            yield Document(place, texts_of(place, row))
+        except DataError as error:
+            yield Document(place, error)
 
 
 @dataclass
-class PairTable(Files):
-    """Two fields of a table."""
+class TextTable(Table):
+    field: str
 
+    def fields(self) -> list[str]:
+        return [self.field]
+
+
+@dataclass
+class PairTable(Table):
     input_kind = "pairs"
     source: str
     target: str
 
-    def documents(self) -> Iterator[Document]:
-        return table_documents(self, [self.source, self.target])
+    def fields(self) -> list[str]:
+        return [self.source, self.target]
 
 
-@dataclass
-class Chat(Files):
+class Chat(Table):
     """Conversations, as roles and contents in turn: the messages of a row, or an instruction and
     its answer."""
 
     input_kind = "chat"
 
-    def documents(self) -> Iterator[Document]:
-        return table_documents(self, ["messages"], read_conversation)
+    def fields(self) -> list[str]:
+        return ["messages"]
 
-
-def table_documents(
-    source: Files, fields: list[str], texts_of: TextsOf | None = None
-) -> Iterator[Document]:
-    for path in source.files():
-        rows = readers.table_rows(path, fields, source.encoding, texts_of or read_fields(fields))
-        yield from starmap(Document, rows)
-
-
-def read_fields(fields: list[str]) -> TextsOf:
-    return lambda place, row: [text_of(place, row, field) for field in fields]
+    def texts(self, place: str, row: Any) -> list[str]:
+        return read_conversation(place, row)
 
 
 @dataclass
@@ -214,7 +227,7 @@ class Hub(Source):
         except Exception as error:  # of the network, of many libraries
             if known.exists():
                 return known.read_text()
-            place = f"{self.id} from the Hugging Face Hub ({readers.first_line(error)})"
+            place = f"{self.id} from the Hugging Face Hub ({first_line(error)})"
             hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
             raise DataError(f"cannot get {place}; {hint}") from None
 
@@ -228,7 +241,7 @@ class Hub(Source):
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)
         is_local = self.folder.is_dir()
 
-        with readers.reader_errors(self.id):
+        with errors_as(DataError, f"cannot read {self.id}"):
             table = datasets.load_dataset(
                 self.folder.as_posix(),
                 self.name,
@@ -239,8 +252,10 @@ class Hub(Source):
             column = self.field.partition(".")[0]
             if column in (table.column_names or ()):
                 table = table.select_columns([column])  # do not decode images and the like
-            rows = readers.numbered(self.id, table)
-            yield from starmap(Document, readers.row_texts(rows, read_fields([self.field])))
+            yield from row_documents(
+                readers.numbered(self.id, table),
+                lambda place, row: [text_of(place, row, self.field)],
+            )
 
 
 @dataclass
@@ -368,7 +383,7 @@ class Mix(Source):
 SOURCES: Registry[type[Source]] = Registry(
     python=Python,
     text=Text,
-    table=Table,
+    table=TextTable,
     hub=Hub,
     shakespeare=Shakespeare,
     pairs=PairTable,

@@ -8,8 +8,7 @@ import base64
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import groupby
 from threading import get_ident
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from configs.errors import TokenizerError
+from configs.errors import TokenizerError, errors_as
 from configs.registry import Count, Registry, build
 
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
@@ -30,15 +29,6 @@ NO_TEMPLATE: Template = [[], []]
 UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 MAYBE_UNCLEAN = re.compile(" (|'|n|n'|'v|'r)$")
 Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
-
-
-@contextmanager
-def as_tokenizer_error(reason: str) -> Iterator[None]:
-    """Errors of the tokenizers library, of many types, become ours."""
-    try:
-        yield
-    except Exception as error:
-        raise TokenizerError(f"{reason}: {error}") from None
 
 
 def assign_ids(names: Iterable[str], first: int) -> Ids:
@@ -206,7 +196,7 @@ class HubTokenizer(Tokenizer):
         self.text = text
         self.files = files or {}
         self.backend = load_hf_tokenizer(text)
-        with as_tokenizer_error("tokenizer.json cannot encode 'a'"):
+        with errors_as(TokenizerError, "tokenizer.json cannot encode 'a'"):
             self.template = template_of(self.backend)
         settings = json.loads(self.files.get("tokenizer_config.json", "{}"))
         is_bpe = type(self.backend.model).__name__ == "BPE"
@@ -217,7 +207,7 @@ class HubTokenizer(Tokenizer):
             raise ValueError(f"{reason}; the model's vocab_size is {vocab_size}")
 
     def encode(self, text: str) -> ndarray:
-        with as_tokenizer_error(f"tokenizer.json cannot encode {text[:60]!r}"):
+        with errors_as(TokenizerError, f"tokenizer.json cannot encode {text[:60]!r}"):
             # unlike encode(), it lets other threads work meanwhile
             [encoding] = self.backend.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, np.int32)
@@ -262,7 +252,7 @@ def load_hf_tokenizer(text: str) -> Any:
     """A tokenizer of the library that never parses special tokens out of text."""
     import tokenizers
 
-    with as_tokenizer_error("not a valid tokenizer.json"):
+    with errors_as(TokenizerError, "not a valid tokenizer.json"):
         tokenizer = tokenizers.Tokenizer.from_str(text)
     tokenizer.encode_special_tokens = True
     tokenizer.no_padding()
