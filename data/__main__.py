@@ -11,7 +11,7 @@ from typing import Any
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose_node, key_of, to_config
 from configs.schema import IGNORE_INDEX
-from data.tokenizers.tokenizer import Tokenizer, decode_specials
+from data.tokenizers.tokenizer import Tokenizer
 
 MAX_ROWS = 4  # of the first batch
 
@@ -72,7 +72,7 @@ def marked(ids: list[int], mask: list[int], tokenizer: Tokenizer) -> str:
     """The text, with brackets around what is trained on."""
     text = ""
     for is_target, run in groupby(zip(mask, ids, strict=True), itemgetter(0)):
-        part = decode_specials([i for _, i in run], tokenizer)
+        part = tokenizer.decode_with_specials([i for _, i in run])
         text += f"[[{part}]]" if is_target else part
     return text
 

@@ -20,8 +20,6 @@ from configs.errors import DataError, TokenizerError, errors_as
 from data.readers import text_of
 from data.tokenizers.tokenizer import (
     Tokenizer,
-    encode_specials,
-    special_texts,
 )
 
 Messages = list[dict[str, str]]
@@ -110,7 +108,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.specials = special_texts(tokenizer)
+        self.specials = tokenizer.special_texts()
         self.special = re.compile("|".join(map(re.escape, self.specials.values())))
         self.names: dict[str, Any] = {"eos_token": self.specials.get(tokenizer.specials["end"], "")}
         for file in SETTINGS:
@@ -156,7 +154,7 @@ class ChatTemplate:
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:
         """(ids, a mask of those that begin in an answer)"""
         text, spans = self.render(messages)
-        ids, places = map(np.array, encode_specials(text, self.tokenizer))
+        ids, places = map(np.array, self.tokenizer.encode_specials(text))
         mask = np.zeros(len(ids), bool)
         for start, stop in spans or self.find_answers(messages, text):
             mask |= (places >= start) & (places < stop)
@@ -167,7 +165,7 @@ class ChatTemplate:
     def encode_prompt(self, messages: Messages) -> list[int]:
         """The ids that an answer follows."""
         text, _ = self.render(messages, prompt=True)
-        return encode_specials(text, self.tokenizer)[0]
+        return self.tokenizer.encode_specials(text)[0]
 
 
 def add_turn_end(tokenizer: Tokenizer) -> None:

@@ -35,7 +35,7 @@ from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
-FORMAT = 4  # of a corpus in the cache
+FORMAT = 5  # of a corpus in the cache
 LOOKAHEAD = 256  # documents; of fewer, at least one goes to validation
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
 MAX_NAMED = 5  # of the documents that are skipped
@@ -145,8 +145,7 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     members = getattr(source, "members", [source])  # of a mix
     version = [file for member in members for file in member.version()]
     kinds = [type(part).__name__ for part in (*members, trainer)]
-    settings = map(settings_of, members)
-    options = json.dumps([kinds, *settings, vars(trainer), specials])
+    options = json.dumps([kinds, *map(settings_of, members), vars(trainer), specials])
     code = "".join(map(code_of, (*members, trainer)))
     key = hashlib.sha256(json.dumps([FORMAT, version, options + code]).encode()).hexdigest()
     folder = root / f"{type(source).__name__.lower()}-{key[:16]}"
@@ -155,10 +154,9 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
         # other processes wait; the lock is released even by a kill
         with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
-                total = sum(size for _, size, _ in version) or None
-                with atomic_folder(folder) as draft, progress_bar(total) as report:
-                    made = tokenize(draft, members, trainer, specials, report)
-                    write_index(draft, options, *made)
+                n_bytes = sum(size for _, size, _ in version)
+                with atomic_folder(folder) as draft, progress_bar(n_bytes) as report:
+                    tokenize(draft, members, trainer, specials, options, report)
 
     corpus = Corpus(folder)
     if n := len(corpus.skipped):
@@ -168,18 +166,19 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
 
 
 @contextmanager
-def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
+def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
     """A function of the bytes done so far. It moves a bar on a terminal; a large text, or one of
     unknown size, is announced by a line, too."""
-    if total is None or total >= LARGE:
-        print(f"tokenizing {decimal(total) if total else 'a text'} ...", file=sys.stderr)
+    if not n_bytes or n_bytes >= LARGE:
+        text = decimal(n_bytes) if n_bytes else "a text"
+        print(f"tokenizing {text} ...", file=sys.stderr)
 
     columns = *Progress.get_default_columns(), DownloadColumn()
     console = Console(stderr=True)
-    is_hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=is_hidden) as progress:
-        task = progress.add_task("tokenizing", total=total)
-        yield lambda n_bytes: progress.update(task, completed=n_bytes)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("tokenizing", total=n_bytes or None)
+        yield lambda done: progress.update(task, completed=done)
 
 
 def tokenize(
@@ -187,14 +186,16 @@ def tokenize(
     sources: list[Source],
     trainer: Trainer,
     specials: Sequence[str],
+    options: str,
     report: Callable[[int], object],
-) -> tuple[Tokenizer, list[TokenWriter], list[str]]:
-    """Train the tokenizer, and write the tokens of both splits; also what was skipped."""
+) -> None:
+    """Train the tokenizer, and write the corpus."""
     skipped: list[str] = []
+    is_chat = sources[0].input_kind == "chat"
 
     def texts(include_val: bool) -> Iterator[str]:
         """Of the sources of a mix in turn."""
-        if sources[0].input_kind == "chat":
+        if is_chat:
             yield ":\n"  # of the plain template, beside the roles
         turns = zip_longest(*(split_chunks(source, []) for source in sources))
         for chunk in filter(None, chain.from_iterable(turns)):
@@ -202,9 +203,9 @@ def tokenize(
                 yield from chunk.texts
 
     tokenizer = trainer.train(texts, specials)
-    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
-    template = ChatTemplate(tokenizer) if sources[0].input_kind == "chat" else None
+    template = ChatTemplate(tokenizer) if is_chat else None
     to_ids = partial(encode, tokenizer, template)
+    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
     with (
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
@@ -214,26 +215,22 @@ def tokenize(
             limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
             jobs = batch_chunks(split_chunks(source, skipped))
             for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
-                for chunk, texts_ids in encoded:
-                    if train.n_tokens >= limit:
-                        break
-                    part = train if chunk.split == TRAIN else validation
-                    part.write(texts_ids)
-                    part.n_bytes += chunk.n_bytes()
-                    part.n_items += chunk.is_last
+                for chunk, ids in encoded:
+                    if train.n_tokens < limit:
+                        part = train if chunk.split == TRAIN else validation
+                        part.write(ids)
+                        part.n_bytes += chunk.n_bytes()
+                        part.n_items += chunk.is_last
                 report(train.n_bytes + validation.n_bytes)
                 if train.n_tokens >= limit:
                     break
             for part in (train, validation):
                 part.ends_of_sources.append(part.n_tokens)
                 if not part.n_tokens:
-                    name = "val_path" if source.held_out() else "val_fraction"
-                    reason = (
-                        f"the {part.split} split is empty with data.{name}={vars(source)[name]}"
-                    )
-                    raise DataError(f"{reason}; change it, or give more texts that differ")
+                    hint = "change data.val_fraction or data.val_path, or give more texts"
+                    raise DataError(f"the {part.split} split is empty; {hint}")
 
-    return tokenizer, [train, validation], skipped
+    write_index(folder, options, tokenizer, [train, validation], skipped)
 
 
 def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +56,9 @@ def write_index(
 
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped}
     for part in parts:
-        counts = {"n_bytes": part.n_bytes, "n_items": part.n_items}
-        index[part.split] = counts | {"ends_of_sources": part.ends_of_sources}
+        index[part.split] = {
+            name: vars(part)[name] for name in ("n_bytes", "n_items", "ends_of_sources")
+        }
     write_synced(folder / "index.json", json.dumps(index))
 
 
@@ -71,14 +71,13 @@ class TokenFile:
     vocab_size: int
     n_bytes: int
     n_items: int
-    ends_of_sources: Sequence[int] = ()  # of a mix, in tokens
+    ends_of_sources: list[int]  # in tokens
 
     def __post_init__(self) -> None:
         path = self.folder / f"{self.split}.tokens"
         self.tokens = np.memmap(path, token_dtype(self.vocab_size), "r")
         self.ends = np.memmap(path.with_suffix(".ends"), np.int64, "r")
         self.n_tokens = len(self.tokens)
-        self.ends_of_sources = self.ends_of_sources or [self.n_tokens]
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
@@ -106,7 +105,7 @@ class Corpus:
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
-            self.skipped = index.get("skipped", [])
+            self.skipped = index["skipped"]
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])

@@ -9,7 +9,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from itertools import groupby
 from threading import get_ident
 from typing import Any
@@ -79,7 +79,7 @@ class Tokenizer:
         return self.incremental_decoder()(ids, final=True)
 
     def decode_with_specials(self, ids: Iterable[int]) -> str:
-        """The text, with special tokens by name, for printing only."""
+        """The text, with special tokens, for printing only."""
         text = ""
         for is_special, run in groupby(ids, key=self.names.__contains__):
             if is_special:
@@ -87,6 +87,27 @@ class Tokenizer:
             else:
                 text += self.decode(list(run))
         return text
+
+    def special_texts(self) -> dict[int, str]:
+        """{id of a special token: how it is written}"""
+        return {i: f"<|{name}|>" for i, name in self.names.items()}
+
+    def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
+        """(ids, the character at which each begins) of a text in which special tokens are written
+        out."""
+        ids: list[int] = []
+        sizes = [0]  # in bytes
+        for piece in re.split(r"(<\|\w+\|>)", text):
+            name = piece[2:-2] if piece.startswith("<|") else ""
+            if name in self.specials:
+                ids.append(self.specials[name])
+                sizes.append(len(piece))
+            else:
+                new = self.encode(piece).tolist()
+                ids += new
+                sizes += [len(self.decode_bytes([i])) for i in new]
+        is_first = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80  # byte of a character
+        return ids, (is_first.cumsum() - 1)[np.cumsum(sizes)[:-1]].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is certain by now, never half a
@@ -186,6 +207,7 @@ class HubTokenizer(Tokenizer):
     have any ids."""
 
     kind = "hub"
+    text: str
 
     def __init__(
         self, text: str, specials: Ids, vocab_size: Count, files: dict[str, str] | None = None
@@ -211,6 +233,24 @@ class HubTokenizer(Tokenizer):
             # unlike encode(), it lets other threads work meanwhile
             [encoding] = self.backend.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, np.int32)
+
+    @cached_property
+    def parser(self) -> Any:
+        """The backend that also finds special tokens in a text."""
+        library = load_hf_tokenizer(self.text)
+        library.encode_special_tokens = False
+        return library
+
+    def special_texts(self) -> dict[int, str]:
+        added = self.parser.get_added_tokens_decoder()
+        return {i: token.content for i, token in added.items()}
+
+    def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
+        [encoding] = self.parser.encode_batch([text], add_special_tokens=False)  # as in encode()
+        return encoding.ids, [start for start, _ in encoding.offsets]
+
+    def decode_with_specials(self, ids: Iterable[int]) -> str:
+        return self.backend.decode(list(ids), skip_special_tokens=False)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         return self.decode(ids).encode()
@@ -258,51 +298,6 @@ def load_hf_tokenizer(text: str) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-@lru_cache(maxsize=1)
-def with_specials(text: str) -> Any:
-    """The tokenizer of a tokenizer.json, which also finds special tokens in a text."""
-    library = load_hf_tokenizer(text)
-    library.encode_special_tokens = False
-    return library
-
-
-def encode_specials(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """(ids, the character at which each begins) of a text in which special tokens are written out:
-    <|im_start|>, or <|end|>."""
-    if tokenizer.text:
-        library = with_specials(tokenizer.text)
-        [encoding] = library.encode_batch([text], add_special_tokens=False)  # as in encode()
-        return encoding.ids, [start for start, _ in encoding.offsets]
-    ids: list[int] = []
-    sizes = [0]  # in bytes
-    for piece in re.split(r"(<\|\w+\|>)", text):
-        name = piece[2:-2] if piece.startswith("<|") else ""
-        if name in tokenizer.specials:
-            ids.append(tokenizer.specials[name])
-            sizes.append(len(piece))
-        else:
-            new = tokenizer.encode(piece).tolist()
-            ids += new
-            sizes += [len(tokenizer.decode_bytes([i])) for i in new]
-    is_first = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80  # byte of a character
-    return ids, (is_first.cumsum() - 1)[np.cumsum(sizes)[:-1]].tolist()
-
-
-def special_texts(tokenizer: Tokenizer) -> dict[int, str]:
-    """{id of a special token: how it is written}"""
-    if tokenizer.text:
-        added = with_specials(tokenizer.text).get_added_tokens_decoder()
-        return {i: token.content for i, token in added.items()}
-    return {i: f"<|{name}|>" for i, name in tokenizer.names.items()}
-
-
-def decode_specials(ids: list[int], tokenizer: Tokenizer) -> str:
-    """The text, with special tokens as they are written, for printing only."""
-    if tokenizer.text:
-        return with_specials(tokenizer.text).decode(ids, skip_special_tokens=False)
-    return tokenizer.decode_with_specials(ids)
 
 
 def template_of(backend: Any) -> Template:

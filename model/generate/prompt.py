@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from data.tokenizers.tokenizer import Tokenizer, encode_specials, with_specials
+from data.tokenizers.tokenizer import HubTokenizer, Tokenizer
 from model.generate.decode import Rows, left_pad
 
 MASK = "[MASK]"
@@ -19,11 +19,10 @@ def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[
     """The ids of a text with these marks, in turn, in place of [MASK]. An imported tokenizer
     decides which white space belongs to a mark, and how the text behind it begins."""
     first, *rest = text.split(MASK) if marks else [text]
-    if marks and tokenizer.text:
-        library = with_specials(tokenizer.text)
+    if marks and isinstance(tokenizer, HubTokenizer):
         for mark, piece in zip(cycle(marks), rest, strict=False):
-            first += library.id_to_token(mark) + piece
-        return encode_specials(first, tokenizer)[0]
+            first += tokenizer.backend.id_to_token(mark) + piece
+        return tokenizer.encode_specials(first)[0]
 
     ids = tokenizer.encode(first).tolist()
     for mark, piece in zip(cycle(marks), rest, strict=False):
@@ -62,7 +61,7 @@ def encode_prompt(
         marks = sentinels[:count]
 
     if special:
-        ids, _ = encode_specials(text, tokenizer)
+        ids, _ = tokenizer.encode_specials(text)
     else:
         ids = encode_marks(text, tokenizer, marks)
     room = context_length - len(before) - len(after)

@@ -103,7 +103,7 @@ DATA = [
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
     ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
     ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
-    ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty with data.val_path=z"),
+    ("data.path=tiny.txt data.val_path=zero.txt", "the validation split is empty; change data.val_"),
     (
         "data.path=latin.txt data.split_on=line",
         "latin.txt:1 has bytes that are no text; set data.en",
