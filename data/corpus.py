@@ -75,9 +75,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         known = {*tokenizer.specials, *REPLACEABLE}
         missing = [name for name in objective.specials if name not in known]
         if missing:
-            reason = (
-                f"the tokenizer has no special token {missing[0]!r}, which this objective needs"
-            )
+            reason = f"the tokenizer has no special token {missing[0]!r}"
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
         if objective.input_kind == "chat" and tokenizer.text:
             add_turn_end(tokenizer)
@@ -87,9 +85,8 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
     corpus = prepare(source, trainer, objective.specials)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
-    shared = (objective, corpus.tokenizer, config.train.batch_size, config.seed)
     weights = getattr(source, "weights", {"": 1.0})
-    train, validation = (
-        loader(part, *shared, weights) for part in (corpus.train, corpus.validation)
-    )
+    options = (objective, corpus.tokenizer, config.train.batch_size, config.seed, weights)
+    train = loader(corpus.train, *options)
+    validation = loader(corpus.validation, *options)
     return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)

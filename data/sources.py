@@ -8,7 +8,7 @@ import textwrap
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -360,24 +360,20 @@ class Mix(Source):
     sources: dict[str, Any]
 
     def __post_init__(self) -> None:
-        shared = {field.name: getattr(self, field.name) for field in fields(Source)}
+        shared = {"cache": self.cache, "document_mask": self.document_mask}  # set for all at once
+        usual = {"val_fraction": self.val_fraction, "weight": 1}
+        kinds = {name: kind for name, kind in SOURCES.items() if kind is not Mix}
         self.weights: dict[str, float] = {}
         self.members: list[Source] = []
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
-            options = shared | with_defaults(check_value(path, node, dict))
-            for setting in ("cache", "document_mask"):
-                if options[setting] != shared[setting]:
-                    raise ValueError(f"{path} sets {setting} alone; set data.{setting} for all")
-            weight = options.pop("weight", 1)
-            self.weights[name] = check_value(f"{path}.weight", weight, Positive)
-            self.members.append(build(path, SOURCES, options, {}))
-            if isinstance(self.members[-1], Mix):
-                raise ValueError(f"{path} is a mix itself; list its sources here")
-        kinds = {member.input_kind for member in self.members}
-        if len(kinds) != 1:
+            options = usual | with_defaults(check_value(path, node, dict))
+            self.weights[name] = check_value(f"{path}.weight", options.pop("weight"), Positive)
+            self.members.append(build(path, kinds, options, shared))
+        input_kinds = {member.input_kind for member in self.members}
+        if len(input_kinds) != 1:
             raise ValueError("sources are needed that are all text, all pairs or all conversations")
-        [self.input_kind] = kinds
+        [self.input_kind] = input_kinds
 
 
 SOURCES: Registry[type[Source]] = Registry(
