@@ -66,15 +66,6 @@ def test_a_batch_follows_from_seed_and_step(batched):
     assert not same(first.batch(0), batched(seed=1).batch(0))
 
 
-def test_count_is_the_number_of_targets(batched):
-    for step in range(3):
-        batch = batched().batch(step)
-        assert batch.count == int((batch.targets != IGNORE_INDEX).sum()) > 0
-        halves = batch.rows(0, 2), batch.rows(2, 4)
-        assert sum(half.count for half in halves) == batch.count
-        assert torch.equal(torch.cat([half.targets for half in halves]), batch.targets)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_shares_of_a_batch_have_equally_many_rows(batched, size):
     """Of processes that must run equally many forward passes, however few rows there are."""

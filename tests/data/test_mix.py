@@ -61,17 +61,6 @@ def test_rows_and_tokens_of_each_source(tmp_path):
     assert all(torch.equal(ours.targets, theirs.targets) for ours, theirs in pairs)
 
 
-def test_a_mix_of_one_is_its_source(tmp_path):
-    (tmp_path / "t.txt").write_text("".join(f"line {i}\n" for i in range(500)))
-    node = {"kind": "text", "path": str(tmp_path / "t.txt")}
-    alone = corpus(tmp_path, source("text", path=node["path"]))
-    mix = corpus(tmp_path, source("mix", sources={"t": node}))
-    alone = loader(alone.train, alone.tokenizer)
-    mix = loader(mix.train, mix.tokenizer, weights={"t": 2})
-    for step in (0, 5, 500):
-        assert torch.equal(alone.batch(step).targets, mix.batch(step).targets)
-
-
 def test_a_mix_of_pairs(tmp_path):
     nodes = {"short": {"kind": "synthetic", "size": 300, "max_length": 4, "weight": 3}}
     nodes["long"] = {"kind": "synthetic", "size": 500, "min_length": 13}
