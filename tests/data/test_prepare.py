@@ -20,35 +20,33 @@ from tests.parts import ROOT
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
 
 
-def lines(tmp_path, rows, val_fraction=0.2, split_on="line"):
-    (tmp_path / "t.txt").write_text("\n".join(rows), encoding="utf-8")
-    options = {"split_on": split_on, "val_fraction": val_fraction}
+def lines(tmp_path, rows, val_fraction=0.2):
+    """(the lines for training, those for validation)"""
+    (tmp_path / "t.txt").write_text("\n".join(rows))
+    options = {"split_on": "line", "val_fraction": val_fraction}
     chunks = list(split_chunks(source("text", path=str(tmp_path / "t.txt"), **options), []))
-    return {
-        split: [c.texts[0] for c in chunks if c.split == split] for split in (TRAIN, VALIDATION)
-    }
+    splits = (TRAIN, VALIDATION)
+    return [[chunk.texts[0] for chunk in chunks if chunk.split == split] for split in splits]
 
 
 ROWS = [f"line {i}" for i in range(2000)]
 
 
 def test_splits_are_complete_and_disjoint(tmp_path):
-    splits = lines(tmp_path, ROWS)
-    assert sorted(splits[TRAIN] + splits[VALIDATION]) == sorted(ROWS)
-    assert not set(splits[TRAIN]) & set(splits[VALIDATION])
-    assert 330 < len(splits[VALIDATION]) < 470
+    train, validation = lines(tmp_path, ROWS)
+    assert sorted(train + validation) == sorted(ROWS)
+    assert 330 < len(validation) < 470
 
 
 def test_adding_and_reordering_move_no_document(tmp_path):
-    before = set(lines(tmp_path, ROWS[:1000])[VALIDATION])
-    after = set(lines(tmp_path, ROWS[::-1])[VALIDATION])
-    assert before == after & set(ROWS[:1000])
+    _, before = lines(tmp_path, ROWS[:1000])
+    _, after = lines(tmp_path, ROWS[::-1])
+    assert {*before} == {*after} & {*ROWS[:1000]}
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 50])
 def test_of_few_documents_one_is_for_validation(tmp_path, n):
-    splits = lines(tmp_path, ROWS[:n], val_fraction=1e-6)
-    assert len(splits[VALIDATION]) == 1 and len(splits[TRAIN]) == n - 1
+    assert [*map(len, lines(tmp_path, ROWS[:n], val_fraction=1e-6))] == [n - 1, 1]
 
 
 def test_the_tail_of_a_single_document_is_for_validation(tmp_path):
@@ -70,16 +68,13 @@ def test_a_long_run_of_spaces_can_be_encoded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "val_fraction", "sentence"),
-    [
-        (["same"] * 9, 0.05, "the train split is empty; change data.val_fraction or data.val_path"),
-        (ROWS[:600], 1e-6, "the validation split is empty; change data.val_fraction or"),
-    ],
+    ("rows", "val_fraction", "split"),
+    [(["same"] * 9, 0.05, "train"), (ROWS[:600], 1e-6, "validation")],
 )
-def test_an_empty_split(tmp_path, rows, val_fraction, sentence):
+def test_an_empty_split(tmp_path, rows, val_fraction, split):
     (tmp_path / "t.txt").write_text("\n".join(rows))
     found = source("text", path=str(tmp_path / "t.txt"), split_on="line")
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match=f"the {split} split is empty; change data.val_fraction or"):
         corpus(tmp_path, found, val_fraction=val_fraction)
 
 
@@ -87,21 +82,15 @@ def test_tokens_are_those_of_the_text(tmp_path):
     for i in range(40):
         (tmp_path / f"{i:02}.txt").write_text(f"document {i:02}")
     made = corpus(tmp_path, source("text", path=str(tmp_path / "*.txt")), val_fraction=0.3)
-    end = made.tokenizer.specials["end"]
     texts = []
     for part in (made.train, made.validation):
-        ids = part.tokens.tolist()
-        assert ids[-1] == end and ids.count(end) == part.n_items
-        ends = [i for i, token in enumerate(ids) if token == end]
-        found = [
-            made.tokenizer.decode(ids[a + 1 : b])
-            for a, b in zip([-1, *ends[:-1]], ends, strict=True)
-        ]
-        assert found == sorted(found), "in the order of the source"
-        assert part.n_bytes == sum(map(len, found)) and part.n_tokens == len(ids)
+        *found, last = made.tokenizer.decode_with_specials(part.tokens.tolist()).split("<end>")
+        assert found == sorted(found) and not last, "in the order of the source"
+        assert len(found) == part.n_items
+        assert part.n_bytes == sum(map(len, found)) == part.n_tokens - part.n_items
         texts += found
 
-    assert sorted(texts) == sorted(f"document {i:02}" for i in range(40))
+    assert sorted(texts) == [f"document {i:02}" for i in range(40)]
 
 
 def test_pairs_are_those_of_the_source(tmp_path):
@@ -134,8 +123,7 @@ def test_the_dtype_follows_from_the_vocabulary(tmp_path, n_characters, dtype):
     text = "".join(map(chr, range(0x10000, 0x10000 + n_characters)))
     made = text_corpus(tmp_path, text, tokenizer="char")
     assert made.train.tokens.dtype == dtype
-    end = text[: int(n_characters * 0.95)][-5:]
-    assert made.tokenizer.decode(made.train.tokens[-6:].tolist()) == end
+    assert made.tokenizer.decode(made.validation.tokens.tolist()) == text[-n_characters // 20 :]
 
 
 @pytest.fixture
@@ -273,15 +261,15 @@ def test_rows_that_cannot_be_used_are_skipped_and_named(tmp_path, capsys):
 
 def test_a_file_that_is_no_text_is_skipped_as_a_whole(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(readers, "CHUNK_CHARS", 5)
-    for name, content in (("a", b"first text"), ("b", b"second, long \xff"), ("c", b"third text")):
-        (tmp_path / f"{name}.txt").write_bytes(content)
+    for i, content in enumerate([b"first text", b"second, long \xff", b"third text"]):
+        (tmp_path / f"{i}.txt").write_bytes(content)
     made = corpus(tmp_path, source("text", path=str(tmp_path), on_error="skip"))
     assert made.train.n_bytes + made.validation.n_bytes == 20
     assert "1 rows or files were skipped" in capsys.readouterr().err
 
 
-def test_older_caches_are_still_found(tmp_path):
-    """Settings that are as by default are not in the key."""
+def test_settings_as_by_default_are_not_in_the_hash():
+    """So that runs on a source that gets a new setting can be resumed."""
     found = source("table", path="x", cache="anywhere")
     expected = {"cache": None, "val_fraction": 0.05, "path": "x", "field": "text"}
     assert json.dumps(prepare.settings_of(found)) == json.dumps(expected)
