@@ -15,35 +15,34 @@ TEXTS = {"a": "a" * 900, "b": "b" * 2500, "c": "c" * 400}
 WEIGHTS = {"a": 3, "b": 2, "c": 0.5}
 
 
-def mixed(folder, **changes):
-    """Sources of text, whose tokens tell them apart."""
+@pytest.fixture
+def mixed(tmp_path):
+    """mixed(**changes): sources of text, whose tokens tell them apart."""
     nodes = {}
     for name, text in TEXTS.items():
-        path = folder / f"{name}.txt"
-        if not path.exists():
-            path.write_text(text)
-        nodes[name] = {"kind": "text", "path": str(path), "weight": WEIGHTS[name]}
-    return source("mix", sources=nodes | changes)
+        (tmp_path / f"{name}.txt").write_text(text)
+        path = str(tmp_path / f"{name}.txt")
+        nodes[name] = {"kind": "text", "path": path, "weight": WEIGHTS[name]}
+    return lambda **changes: source("mix", sources=nodes | changes)
 
 
 def test_every_source_has_its_share_and_its_epochs():
-    sizes, weights = [7, 40, 3], [2, 1, 0.3]
-    parts = [range(7), range(7, 47), range(47, 50)]
+    parts, weights = [range(7), range(7, 47), range(47, 50)], [2, 1, 0.3]
     ids = mixed_ids(np.arange(3000), parts, weights, 0)
     sources = np.searchsorted([7, 47, 50], ids, "right")
     for n in (1, 10, 137, 3000):
         shares = np.bincount(sources[:n], minlength=3) / n
         assert np.abs(shares - np.array(weights) / sum(weights)).max() <= 2 / n
-    for number, size in enumerate(sizes):
+    for number, part in enumerate(parts):
         mine = ids[sources == number]
-        for epoch in np.split(mine[: len(mine) // size * size], len(mine) // size):
-            assert len(set(epoch)) == size
+        for start in range(0, len(mine) - len(part), len(part)):
+            assert {*mine[start : start + len(part)]} == {*part}
     assert np.array_equal(mixed_ids(np.arange(900, 950), parts, weights, 0), ids[900:950])
     assert not np.array_equal(mixed_ids(np.arange(3000), parts, weights, 1), ids)
 
 
-def test_rows_and_tokens_of_each_source(tmp_path):
-    found = mixed(tmp_path)
+def test_rows_and_tokens_of_each_source(tmp_path, mixed):
+    found = mixed()
     made = corpus(tmp_path, found)
     loader_ = loader(made.train, made.tokenizer, batch_size=11, weights=found.weights)
     rows = torch.cat([loader_.batch(step).targets for step in range(20)])
@@ -76,25 +75,22 @@ def test_a_mix_of_pairs(tmp_path):
     assert abs(sum(seen.values()) / SORT_GROUP / 8 - loader_.tokens_per_example) < 0.01
 
 
-def test_weights_are_not_of_the_cache(tmp_path):
-    made = [corpus(tmp_path, mixed(tmp_path)).folder]
+def test_weights_are_not_of_the_cache(tmp_path, mixed):
     other = {"kind": "text", "path": str(tmp_path / "c.txt"), "weight": 9}
-    made.append(corpus(tmp_path, mixed(tmp_path, c=other)).folder)
-    made.append(corpus(tmp_path, mixed(tmp_path, c=other | {"split_on": "line"})).folder)
-    assert made[0] == made[1] != made[2]
+    sources = mixed(), mixed(c=other), mixed(c=other | {"split_on": "line"})
+    folders = [corpus(tmp_path, found).folder for found in sources]
+    assert folders[0] == folders[1] != folders[2]
 
 
-def test_options_bring_their_settings_and_a_tokenizer_reads_all(tmp_path):
-    found = mixed(tmp_path, d={"kind": "fineweb_edu", "max_tokens": 5})
-    hub = found.members[-1]
+def test_options_bring_their_settings_and_a_tokenizer_reads_all(tmp_path, mixed):
+    hub = mixed(d={"kind": "fineweb_edu", "max_tokens": 5}).members[-1]
     assert (hub.id, hub.streaming, hub.val_fraction) == ("HuggingFaceFW/fineweb-edu", True, 0.001)
-    made = corpus(tmp_path, mixed(tmp_path), tokenizer="char")
-    assert made.tokenizer.n_ordinary == 3
+    assert corpus(tmp_path, mixed(), tokenizer="char").tokenizer.n_ordinary == 3
 
 
-def test_a_source_without_an_example(tmp_path):
+def test_a_source_without_an_example(tmp_path, mixed):
     (tmp_path / "d.txt").write_text("dddd")
-    found = mixed(tmp_path, d={"kind": "text", "path": str(tmp_path / "d.txt")})
+    found = mixed(d={"kind": "text", "path": str(tmp_path / "d.txt")})
     made = corpus(tmp_path, found)
     with pytest.raises(DataError, match="train has 4 tokens of data.sources.d, too few for an"):
         loader(made.train, made.tokenizer, weights=found.weights)
