@@ -5,6 +5,7 @@ The names given to draw() are seeds: with other names, the same seed gives other
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -198,6 +199,7 @@ def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> nd
     return collapsed[~is_removed | is_first].reshape(len(rows), -1)
 
 
+@dataclass
 class Seq2Seq(Objective):
     """The target is predicted from the source. A decoder reads both as one text, and only the
     target counts for the loss; an encoder-decoder encodes the source."""
@@ -208,17 +210,14 @@ class Seq2Seq(Objective):
     specials = ("end", "pad", "start")
     accuracy = "val_exact_match"
 
-    def __init__(
-        self,
-        context_length: int,
-        architecture: str,
-        too_long: TooLong,
-        prefix_lm: bool = False,
-    ) -> None:
-        self.context_length = context_length
-        self.too_long = too_long
-        self.is_joined = architecture == "decoder"
-        self.prefix_lm = prefix_lm
+    context_length: int
+    architecture: str
+    too_long: TooLong
+    prefix_lm: bool = False
+
+    @property
+    def is_joined(self) -> bool:
+        return self.architecture == "decoder"
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
         """(pair, 2): how much of each source and target fits. A decoder's share the context, and
@@ -256,15 +255,15 @@ class Seq2Seq(Objective):
         return make_batch(pad_rows(targets, IGNORE_INDEX), **inputs)
 
 
+@dataclass
 class Chat(Objective):
     """What the assistant says is predicted, its end token included, from all that is before it."""
 
     input_kind = "chat"
     items = "conversations"
 
-    def __init__(self, context_length: int, too_long: TooLong) -> None:
-        self.context_length = context_length
-        self.too_long = too_long
+    context_length: int
+    too_long: TooLong
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
         """The last id is a target alone."""

@@ -24,8 +24,8 @@ def new_json(tokenizer: Tokenizer) -> str:
         merges = []
     else:
         char_of = bytes_to_unicode()
-        ranks = getattr(tokenizer, "ranks", [bytes([byte]) for byte in range(256)])
-        tokens = ["".join(char_of[byte] for byte in token) for token in ranks]
+        known = getattr(tokenizer, "tokens", [bytes([byte]) for byte in range(256)])
+        tokens = ["".join(char_of[byte] for byte in token) for token in known]
         merges = merges_of(tokens)
 
     vocab = {token: i for i, token in enumerate(tokens)}
