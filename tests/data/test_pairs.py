@@ -30,9 +30,7 @@ def test_parallel_files(tmp_path):
     found = source("parallel", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
     assert texts(found) == [("one", "eins"), ("two", "zwei")]
     (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
-    with pytest.raises(
-        DataError, match=r"a\.en and .*a\.de need equally many lines; only one of them has a line 3"
-    ):
+    with pytest.raises(DataError, match="need equally many lines; only one of them has a line 3"):
         texts(found)
 
     (tmp_path / "a.de").unlink()
@@ -40,11 +38,9 @@ def test_parallel_files(tmp_path):
         found.version()
 
 
-@pytest.mark.parametrize("row", [("  ", "x"), ("x", "")])
+@pytest.mark.parametrize("row", [{"en": "  ", "de": "x"}, {"en": "x", "de": ""}])
 def test_an_empty_side_is_an_error(tmp_path, row):
-    path = write_table(
-        tmp_path / "pairs.jsonl", [*ROWS[:4], dict(zip(("en", "de"), row, strict=True))]
-    )
+    path = write_table(tmp_path / "pairs.jsonl", [*ROWS[:4], row])
     with pytest.raises(DataError, match=r"pairs\.jsonl:5: the source or the target is empty"):
         list(split_chunks(source("pairs", path=str(path), source="en", target="de"), []))
 
@@ -53,15 +49,11 @@ def test_docstrings_of_the_standard_library(monkeypatch):
     """Of a tenth of its files."""
     monkeypatch.setattr(sources, "stdlib_files", lambda: stdlib_files()[::10])
     pairs = texts(source("docstrings"))
-    assert 300 < len(pairs) < 1500
+    assert 300 < len(pairs) < 1500 and texts(source("docstrings")) == pairs
     for body, line in pairs[::5]:
-        if body.startswith(" "):  # a text in it is less indented
-            continue
-        function = ast.parse(body).body[0]
-        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        assert line and "\n" not in line
-        assert ast.get_docstring(function) is None or line not in ast.get_docstring(function)
-    assert texts(source("docstrings")) == pairs
+        if body.startswith("def "):  # a text in another one is less indented
+            assert line and "\n" not in line
+            assert line not in (ast.get_docstring(ast.parse(body).body[0]) or "")
 
 
 def test_synthetic_targets_are_right():

@@ -30,12 +30,6 @@ def tokenizer(request):
     return make(request.param)
 
 
-def test_round_trip(tokenizer):
-    ids = tokenizer.encode(TEXT)
-    assert tokenizer.decode(ids.tolist()) == TEXT
-    assert tokenizer.encode("").size == 0 and tokenizer.decode([]) == ""
-
-
 def test_special_tokens_are_not_text(tokenizer):
     """Their names in a text are characters, no text has their ids, and they decode to nothing."""
     text = TEXT if tokenizer.kind == "char" else "<|endoftext|><|end|><mask><|mask|><end>"
@@ -60,17 +54,19 @@ def test_incremental_decoding_never_splits_a_character(tokenizer):
 
 
 def test_incomplete_utf8_decodes_to_the_replacement_character():
-    assert make("byte").decode("a東".encode()[:3]) == "a�"
     stream = make("byte").incremental_decoder()
-    assert stream("東".encode()[:2]) == "" and stream([], final=True) == "�"
+    assert stream("a東".encode()[:3]) == "a" and stream([], final=True) == "�"
 
 
 def test_state_round_trip(tokenizer):
-    again = tokenizer_from_state(json.loads(json.dumps(tokenizer.state())))
-    assert again.state() == tokenizer.state()
-    assert np.array_equal(again.encode(TEXT), tokenizer.encode(TEXT))
+    state = json.loads(json.dumps(tokenizer.state()))
+    again = tokenizer_from_state(state)
+    assert again.state() == state
     assert again.specials == tokenizer.specials and again.vocab_size == tokenizer.vocab_size
-    assert again.decode(tokenizer.encode(TEXT).tolist()) == TEXT
+    for text in (TEXT, ""):
+        ids = tokenizer.encode(text)
+        assert np.array_equal(again.encode(text), ids)
+        assert tokenizer.decode(ids.tolist()) == again.decode(ids.tolist()) == text
 
 
 def test_char_ids_are_sorted():
@@ -89,18 +85,16 @@ def test_bpe_has_the_requested_size():
     assert tokenizer.vocab_size == 300 and tokenizer.n_ordinary == 297
     with pytest.raises(ValueError, match="tokenizer.vocab_size is 200; it must be at least 259"):
         trainer("bpe", vocab_size=200).train(None, SPECIALS)
-    with pytest.raises(
-        ValueError, match="vocab_size is 1.*; expected an integer at most 1,000,000"
-    ):
+    with pytest.raises(ValueError, match="vocab_size is 1.*; expected an integer at most 1,000,0"):
         trainer("bpe", vocab_size=10**23)
-
     with pytest.raises(ValueError, match="train_mb is 0; expected an integer at least 1"):
         trainer("bpe", train_mb=0)
 
 
-@pytest.mark.parametrize(
-    "text", ["a" * 100_000, " " * 100_000, "a" * 5000 + "!" * 5000 + "1" * 5000]
-)
+WORDS = ["a" * 100_000, " " * 100_000, "a" * 5000 + "!" * 5000 + "1" * 5000]
+
+
+@pytest.mark.parametrize("text", WORDS)
 def test_a_word_without_end_does_not_train_for_ever(text):
     """A token is merged from the parts of a word, so its length tells that of the words."""
     tokens = train_bpe(iter([text]), 400)
