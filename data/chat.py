@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -131,24 +131,29 @@ class ChatTemplate:
         ends = list(accumulate(map(len, pieces)))
         return "".join(pieces), list(zip(ends[::2], ends[1::2], strict=False))
 
+    @cached_property
+    def closing(self) -> str:
+        """What ends an answer: the first special token behind what is said, if there is any."""
+        text, _ = self.render(to_messages(["user", "a", "assistant", SAID]))
+        behind = text.partition(SAID)[2]
+        special = self.special.search(behind)
+        return behind[: special.end()] if special else behind.rstrip()
+
     def find_answers(self, messages: Messages, text: str) -> Spans:
-        """Each begins behind its prompt and ends with the first special token behind what is said.
-        Templates may write a turn in another way once others follow."""
+        """Each begins behind its prompt. Templates may write a turn in another way once others
+        follow."""
         spans = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            until = [*messages[:i], {"role": "assistant", "content": SAID}]
-            before, found, after = self.render([*until, *messages[i + 1 :]])[0].partition(SAID)
+            said = [*messages[:i], message | {"content": SAID}, *messages[i + 1 :]]
+            before, found, after = self.render(said)[0].partition(SAID)
             prompt = self.render(messages[:i], prompt=True)[0] if i else before
             is_whole = text.startswith(prompt) and text.endswith(after)
-            last = self.render(until)[0].partition(SAID)[2]
-            special = self.special.search(last)
-            closing = last[: special.end()] if special else last.rstrip()
-            if not (found and is_whole and after.startswith(closing)):
+            if not (found and is_whole and after.startswith(self.closing)):
                 reason = "the chat template does not tell where an answer begins or ends"
                 raise ValueError(f"{reason}; mark it with {{% generation %}}")
-            spans.append((len(prompt), len(text) - len(after) + len(closing)))
+            spans.append((len(prompt), len(text) - len(after) + len(self.closing)))
         return spans
 
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:

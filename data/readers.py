@@ -17,7 +17,6 @@ from typing import Any, TextIO
 
 from configs.cli import expand_user
 from configs.errors import DataError, errors_as
-from configs.registry import Registry
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
@@ -188,15 +187,13 @@ def parquet_rows(path: Path, fields: list[str], encoding: str) -> Rows:
         yield from numbered(path, chain.from_iterable(batch.to_pylist() for batch in batches))
 
 
-TABLES: Registry[Callable[..., Rows]] = Registry(
-    {
-        ".jsonl": json_rows,
-        ".json": json_rows,
-        ".csv": csv_rows,
-        ".tsv": partial(csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE),
-        ".parquet": parquet_rows,
-    }
-)
+TABLES: dict[str, Callable[..., Rows]] = {
+    ".jsonl": json_rows,
+    ".json": json_rows,
+    ".csv": csv_rows,
+    ".tsv": partial(csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE),
+    ".parquet": parquet_rows,
+}
 
 
 def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
