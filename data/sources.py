@@ -69,7 +69,8 @@ class Source:
 
     def version(self) -> list[tuple[str, int, int]]:
         """(name, size, time) of each file."""
-        stats = [(os.path.abspath(path), path.stat()) for path in self.files()]
+        paths = self.files() + [path for part in self.held_out() for path in part.files()]
+        stats = [(os.path.abspath(path), path.stat()) for path in paths]
         return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
@@ -107,9 +108,6 @@ class Files(Source):
 
     def held_out(self) -> list[Source]:
         return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
-
-    def version(self) -> list[tuple[str, int, int]]:
-        return sum([part.version() for part in self.held_out()], super().version())
 
 
 @dataclass
