@@ -123,8 +123,10 @@ class Tokenizer:
     def state(self) -> State:
         """Plain data, from which tokenizer_from_state() makes the same tokenizer: the attributes
         that have the names of its arguments."""
-        names = signature(KINDS[self.kind])
-        return {"kind": self.kind, "specials": self.specials} | {k: vars(self)[k] for k in names}
+        state: State = {"kind": self.kind, "specials": self.specials}
+        for name in signature(KINDS[self.kind]):
+            state[name] = vars(self)[name]
+        return state
 
 
 class ByteTokenizer(Tokenizer):
