@@ -4,7 +4,6 @@ import math
 import sys
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy
@@ -32,9 +31,8 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "val_accuracy": ("masked accuracy", "{:.1%}"),
     "val_exact_match": ("exact match", "{:.1%}"),
 }
-# Student's t of a 95 % interval: {degrees of freedom: t}; between them, the wider one
-STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
-STUDENT_T |= {8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.0}
+# Student's t of a 95 % interval, for 1, 2, ... degrees of freedom; of more, the last, which is wider
+STUDENT_T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 
 class Run(NamedTuple):
@@ -65,8 +63,7 @@ class Compare(Callback):
 
 
 def runs_of(sweep: Path) -> list[Path]:
-    runs = [path.parent for path in sweep.glob("*/metrics.jsonl")]
-    return sorted(runs, key=lambda run: (len(run.name), run.name))  # 9, 10
+    return sorted(path.parent for path in sweep.glob("*/metrics.jsonl"))
 
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
@@ -77,15 +74,15 @@ def expand_sweeps(paths: list[Path]) -> list[Path]:
 
 def compare(folders: list[Path], home: Path | None = None) -> str:
     """The table, best first; in `home`, it is saved with the curves."""
-    text = table(group_seeds([read_run(folder) for folder in dict.fromkeys(folders)]))
+    text = table(group_seeds([read_run(folder) for folder in folders]))
     if home is None:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    curves = []
-    for folder in folders:
-        rows = read_rows(folder / "metrics.jsonl")
-        curves.append((folder.name, ".-", points(rows, "val_loss")))
+    curves = [
+        (folder.name, ".-", points(read_rows(folder / "metrics.jsonl"), "val_loss"))
+        for folder in folders
+    ]
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -111,70 +108,67 @@ def group_seeds(runs: list[Run]) -> list[list[Run]]:
     for run in runs:
         groups[repr(run.settings)].append(run)
 
-    def val_loss(group: list[Run]) -> float:
-        loss = mean(values(group, "val_loss") or [math.inf])
-        return math.inf if math.isnan(loss) else loss
-
-    return sorted(groups.values(), key=val_loss)
+    found = list(groups.values())
+    losses = [numpy.mean(values(group, "val_loss") or [math.nan]) for group in found]
+    return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
 def values(group: list[Run], field: str) -> list[float]:
-    return [run.last[field] for run in group if run.last.get(field) is not None]
+    return [run.last[field] for run in group if field in run.last]
 
 
 def table(groups: list[list[Run]]) -> str:
     """A row per group: the settings that were given on a command line and differ, and the
     metrics."""
     firsts = [group[0] for group in groups]
-    settings = []
-    for key in dict.fromkeys(key for run in firsts for key in run.chosen):
-        if len({repr(run.settings.get(key)) for run in firsts}) > 1:
-            settings.append(key)
+    columns = {"run": list(map(group_name, groups))}
+    for key in [key for run in firsts for key in run.chosen]:
+        cells = [str(run.settings.get(key, "-")) for run in firsts]
+        if len(set(cells)) > 1:
+            columns[key] = cells
 
-    fields = [field for field in COLUMNS if any(values(group, field) for group in groups)]
-    differences = [difference(group, groups[0]) for group in groups]
-    has_pairs = set(differences) != {"-"}
-    lines = [["run", *settings, *(COLUMNS[field][0] for field in fields)]]
-    lines[0] += ["val loss - best (95 %)"] * has_pairs
+    metrics = {}
+    for field, (title, form) in COLUMNS.items():
+        metrics[title] = [cell(values(group, field), form) for group in groups]
+    metrics["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
+    columns |= {title: cells for title, cells in metrics.items() if set(cells) != {"-"}}
+    return markdown(columns)
 
-    for group, paired in zip(groups, differences, strict=True):
-        run = group[0]
-        name = f"{run.name} (n={len(group)})" if len(group) > 1 else run.name
-        chosen = [str(run.settings.get(key, "-")) for key in settings]
-        metrics = [cell(values(group, field), COLUMNS[field][1]) for field in fields]
-        lines.append([name, *chosen, *metrics, *[paired] * has_pairs])
-    return markdown(lines)
+
+def group_name(group: list[Run]) -> str:
+    name = group[0].name
+    return f"{name} (n={len(group)})" if len(group) > 1 else name
 
 
 def difference(group: list[Run], best: list[Run]) -> str:
     """The mean over the seeds that both were run with, and half its interval."""
-    own, others = (
-        {run.seed: run.last["val_loss"] for run in runs if run.last.get("val_loss") is not None}
-        for runs in (group, best)
-    )
+    own = losses_by_seed(group)
+    others = losses_by_seed(best)
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"
-    t = STUDENT_T[max(degrees for degrees in STUDENT_T if degrees < len(pairs))]
-    half = t * numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
-    return f"{mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
+    degrees = min(len(pairs) - 1, len(STUDENT_T))
+    half = STUDENT_T[degrees - 1] * numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
+    return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
+
+
+def losses_by_seed(group: list[Run]) -> dict[int, float]:
+    return {run.seed: run.last["val_loss"] for run in group if "val_loss" in run.last}
 
 
 def cell(numbers: list[float], form: str) -> str:
     if not numbers:
         return "-"
-    text = form.format(mean(numbers))
+    text = form.format(numpy.mean(numbers))
     return text if len(set(numbers)) == 1 else f"{text} ± {form.format(numpy.std(numbers, ddof=1))}"
 
 
-def markdown(lines: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    rows = []
-    for line in lines:
-        padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
-        rows.append(f"| {' | '.join(padded)} |")
-    return "\n".join(rows)
+def markdown(columns: dict[str, list[str]]) -> str:
+    padded = []
+    for title, cells in columns.items():
+        width = max(map(len, (title, *cells)))
+        padded.append([text.ljust(width) for text in (title, "-" * width, *cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*padded, strict=True))
 
 
 def main() -> None:
