@@ -95,8 +95,8 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
             environment = run_folder.environment(world)
             write_metadata(folder, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(folder, config, data, model, world, state))
-        log = Log(folder, config, world, state, cost.ideal_seconds(config, world, vocab_size))
         run = Run(config, data, world, loss_module, optimizers, ema, state)
+        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))
         with distributed.catch_signals(), closing(saver), closing(log):
             try:
                 loop(run, train_module, saver, log)
@@ -108,7 +108,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
                 world.wait()  # torchrun ends all processes once one has exited
                 parts = f" parts={config.parts}" if config.parts else ""
                 name = f"name={name_of(folder)}{parts}"
-                log.print(f"stopped; to resume: python train.py {name} resume=true")
+                print(f"stopped; to resume: python train.py {name} resume=true")
                 raise
         if world.is_main:
             print(summarize(config, data, saver, state, metrics))

@@ -94,9 +94,8 @@ def evaluate(
         n_correct, n_predicted = world.sum(n_correct, n_predicted).tolist()
         metrics[name] = n_correct / n_predicted
 
-    for source, n_tokens in data.train.tokens_seen(run.state.step).items():
+    for source in split.weights:
         metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
-        metrics[f"tokens_{source}"] = n_tokens
 
     if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         shuffled = map(shuffle_sources, split.evaluation())
@@ -321,8 +320,7 @@ def main(args: list[str] | None = None) -> None:
     with options.answers.open("x") if options.answers else nullcontext() as file:
         how = {"beams": options.beams, "file": file} if generates else {}
         accuracy = "val_exact_match" if generates else None
-        found = evaluate(run, options.limit, watch, accuracy, **how)
-    metrics = {name: found[name] for name in found if not name.startswith("tokens_")}  # of training
+        metrics = evaluate(run, options.limit, watch, accuracy, **how)
     step, n = run.state.step, min(validation.n, options.limit or validation.n)
     if options.json:
         print(json.dumps({"run": place, "step": step, "examples": n, **metrics}))

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import Progress
 
-from configs.cli import escape, warn
+from configs.cli import print, warn
 from configs.schema import Config
 from data.disk import atomic_write
 from data.objectives import Batch
 from training.checkpointer import TrainState
-from training.distributed import World, stoppable
+from training.distributed import stoppable
 from training.plot import draw_run
+from training.run import Run
 
 MANY_BATCHES = 200  # are announced where no bar can be shown
 MAX_PRINTED = 4  # of losses and metrics by name; metrics.jsonl has all
@@ -35,53 +36,39 @@ EVALUATION = {
 
 
 def in_words(metrics: dict[str, float]) -> str:
-    texts = {name: f"{name} {{:,.5g}}" for name in metrics} | EVALUATION  # of sources, by name
-    return ", ".join(texts[name].format(value) for name, value in metrics.items())
+    words = []
+    for name, value in metrics.items():
+        form = EVALUATION.get(name, f"{name} {{:,.5g}}")  # of a source, by its name
+        words.append(form.format(value))
+    return ", ".join(words)
 
 
 class Log:
-    """Of the main process; in the others it does nothing. On a terminal, with a progress bar below
-    the lines."""
+    """Of the main process; in the others it does nothing. On a terminal, a progress bar stays below
+    all that is printed."""
 
-    def __init__(
-        self,
-        run: Path,
-        config: Config,
-        world: World,
-        state: TrainState,
-        ideal_seconds: float | None,
-    ) -> None:
+    def __init__(self, folder: Path, run: Run, ideal_seconds: float | None) -> None:
+        self.folder = folder
         self.run = run
-        self.config = config
-        self.is_main = world.is_main
+        self.is_main = run.world.is_main
         self.ideal_seconds = ideal_seconds  # of a step at the peak FLOP/s of the GPU, for MFU
         self.wandb: Any = None
         self.disk_failed = False
-        self.console = Console(highlight=False, markup=False, soft_wrap=True)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            console=self.console,
-            transient=True,
-            disable=not (self.is_main and self.console.is_terminal),
-        )
+        self.console = Console(soft_wrap=True)
+        has_bar = self.is_main and self.console.is_terminal
+        self.bar = Progress(console=self.console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
         if self.is_main:
-            truncate(run / "metrics.jsonl", state.step)
-            truncate(run / "samples.jsonl", state.step)
-            self.wandb = start_wandb(run, config)
-            self.bar.start()
-        self.measure_from(state.step)
+            truncate(folder / "metrics.jsonl", run.state.step)
+            truncate(folder / "samples.jsonl", run.state.step)
+            self.wandb = start_wandb(folder, run.config)
+        self.bar.start()
+        self.measure_from(run.state.step)
 
     def measure_from(self, step: int) -> None:
         """The speed of the next steps is measured from here: an evaluation is not training time."""
         self.last_time = time.perf_counter()
         self.last_step = step
-
-    def print(self, line: str) -> None:
-        """Above the progress bar."""
-        if self.is_main:
-            self.console.print(escape(line, keep="\n"))
 
     def step(
         self,
@@ -92,59 +79,53 @@ class Log:
         grad_norm: float,
     ) -> None:
         self.bar.update(self.task, completed=progress, description=f"step {state.step}")
-        if not self.is_main or state.step % self.config.log.every:
+        if state.step % self.run.config.log.every:
             return
         per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
         speed = state.tokens / state.step / per_step
-        mfu = self.ideal_seconds / per_step if self.ideal_seconds else None
+        mfu = self.ideal_seconds and self.ideal_seconds / per_step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
-        parts = [
-            f"step {state.step:>6}  loss {losses['loss']:6.3f}",
-            in_few_words({name: mean for name, mean in losses.items() if name != "loss"}),
-            f"lr {lr:.1e}",
-            f"grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s",
-            f"elapsed {clock(state.seconds)}  ETA {clock(left)}",
-        ]
-        if mfu is not None:
-            parts.append(f"mfu {mfu:.1%}")
-        self.print("  ".join(filter(None, parts)))
+
+        others = {name: mean for name, mean in losses.items() if name != "loss"}
+        line = f"step {state.step:>6}  loss {losses['loss']:6.3f}{in_few_words(others)}"
+        line += f"  lr {lr:.1e}  grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s"
+        line += f"  elapsed {clock(state.seconds)}  ETA {clock(left)}"
+        if mfu:
+            line += f"  mfu {mfu:.1%}"
+        print(line)
         values = {"lr": lr, "grad_norm": grad_norm, "tokens_per_second": speed, "mfu": mfu}
         self.add_row(state, losses | values)
         self.measure_from(state.step)
 
     def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
-        if not self.is_main:
-            return
-        self.add_row(state, metrics | {"full": full})
+        seen = self.run.data.train.tokens_seen(state.step)  # of each source of a mix
+        n_tokens = {f"tokens_{source}": n for source, n in seen.items()}
+        self.add_row(state, metrics | n_tokens | {"full": full})
         text = in_words({name: metrics[name] for name in metrics if name != "val_ppl"})
-        self.print(f"step {state.step:>6}  {text}{' (full)' if full else ''}")
-        if state.step or full:  # the first step should not wait for matplotlib
+        print(f"step {state.step:>6}  {text}{' (full)' if full else ''}")
+        if self.is_main and (state.step or full):  # the first step should not wait for matplotlib
             with suppress(OSError):
-                draw_run(list(read_rows(self.run / "metrics.jsonl")), self.run / "curve.png")
+                draw_run(list(read_rows(self.folder / "metrics.jsonl")), self.folder / "curve.png")
         self.measure_from(state.step)
 
     def metrics(self, state: TrainState, values: dict[str, float]) -> None:
         """Those of metrics.names."""
-        if not self.is_main:
-            return
         self.add_row(state, values)
-        if line := in_few_words(values):
-            self.print(f"step {state.step:>6}  {line}")
+        if words := in_few_words(values):
+            print(f"step {state.step:>6}{words}")
         self.measure_from(state.step)
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
         if total > MANY_BATCHES and not self.console.is_terminal:
-            self.print(f"evaluating {total:,.0f} batches ...")
+            print(f"evaluating {total:,.0f} batches ...")
         yield from self.bar.track(stoppable(batches), total, description="evaluating")
 
     def sample(self, state: TrainState, texts: dict[str, str]) -> None:
-        if not self.is_main:
-            return
         self.append("samples.jsonl", {"step": state.step, **texts})
         for name, text in texts.items():
-            self.print(f"  {name:<14}{text!r}")
+            print(f"  {name:<14}{text!r}")
         self.measure_from(state.step)
 
     def add_row(self, state: TrainState, values: Mapping[str, Any]) -> None:
@@ -159,7 +140,9 @@ class Log:
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """A full disk costs rows, and not the run."""
-        path = self.run / name
+        if not self.is_main:
+            return
+        path = self.folder / name
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -179,7 +162,7 @@ def in_few_words(values: dict[str, float]) -> str:
     """Nothing if they are many."""
     if len(values) > MAX_PRINTED:
         return ""
-    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+    return "".join(f"  {name} {value:.4g}" for name, value in values.items())
 
 
 def clock(seconds: float) -> timedelta:
@@ -191,7 +174,6 @@ def start_wandb(run: Path, config: Config) -> Any:
     """A resumed run continues under the same id. A failure costs one warning, and not the run."""
     if config.wandb.mode == "disabled":
         return None
-    options: dict[str, Any] = asdict(config.wandb)
     id_file = run / "wandb-id"
     try:
         import wandb
@@ -199,7 +181,7 @@ def start_wandb(run: Path, config: Config) -> Any:
         if not id_file.exists():
             id_file.write_text(uuid.uuid4().hex)
         return wandb.init(
-            **options,
+            **asdict(config.wandb),
             name=run.name,
             id=id_file.read_text(),
             resume="allow",
