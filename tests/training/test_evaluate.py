@@ -161,12 +161,14 @@ def test_beams(run, evaluate, command):
 def test_a_row_may_have_several_answers():
     """Each is predicted from all that is before it."""
     model, end = alive(tiny()), 1
-    tokenizer = SimpleNamespace(end_ids=[end])
+    data = SimpleNamespace(tokenizer=SimpleNamespace(end_ids=[end]))
     ids, asked = tokens(1, 12), [3, 4, 8, 9, 10]
     ids[0, 10] = end  # what follows is no part of the answer
     targets = torch.full((1, 11), IGNORE_INDEX)
     targets[0, asked] = ids[0, 1:][asked]
-    rows = predict_targets(model, tokenizer, make_batch(targets, tokens=ids[:, :-1]))
+    rows = predict_targets(
+        SimpleNamespace(model=model, data=data), make_batch(targets, tokens=ids[:, :-1])
+    )
     assert [row["target"] for row in rows] == [ids[0, 4:6].tolist(), ids[0, 9:11].tolist()]
     assert [row["source"] for row in rows] == [ids[0, :4].tolist(), ids[0, :9].tolist()]
     for row in rows:
