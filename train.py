@@ -162,7 +162,7 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
         if is_due(config.sample.every):
             log.sample(state, sample(run))
         if config.metrics.names and is_due(config.metrics.every):
-            log.metrics(state, measure(run))
+            log.record(state, measure(run))
         if is_best or is_due(config.checkpoint.every):
             saver.save(state, is_best)
         if result.stop:

@@ -24,10 +24,15 @@ from training.plot import draw_run
 from training.run import Run
 
 MANY_BATCHES = 200  # are announced where no bar can be shown
-MAX_PRINTED = 4  # of losses and metrics by name; metrics.jsonl has all
-EVALUATION = {
+MAX_NAMED = 4  # more values that have no format are not printed; metrics.jsonl has all
+FORMATS = {
+    "loss": "loss {:6.3f}",
+    "lr": "lr {:.1e}",
+    "grad_norm": "grad norm {:.2f}",
+    "tokens_per_second": "{:8,.0f} tok/s",
+    "mfu": "mfu {:.1%}",
     "val_loss": "val loss {:.3f}",
-    "val_ppl": "perplexity {:,.2f}",
+    "val_ppl": "perplexity {:,.1f}",
     "val_bpb": "{:.3f} bits/byte",
     "val_accuracy": "masked accuracy {:.1%}",
     "val_exact_match": "exact match {:.1%}",
@@ -35,12 +40,11 @@ EVALUATION = {
 }
 
 
-def in_words(metrics: dict[str, float]) -> str:
-    words = []
-    for name, value in metrics.items():
-        form = EVALUATION.get(name, f"{name} {{:,.5g}}")  # of a source, by its name
-        words.append(form.format(value))
-    return ", ".join(words)
+def in_words(values: Mapping[str, float]) -> str:
+    """Those without a format are printed by name, such as losses and metrics of one's own."""
+    named = {name: f"{name} {{:.4g}}" for name in values if name not in FORMATS}
+    formats = FORMATS | named if len(named) <= MAX_NAMED else FORMATS
+    return "  ".join(formats[name].format(values[name]) for name in values if name in formats)
 
 
 class Log:
@@ -83,37 +87,37 @@ class Log:
             return
         per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
         speed = state.tokens / state.step / per_step
-        mfu = self.ideal_seconds and self.ideal_seconds / per_step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
-
-        others = {name: mean for name, mean in losses.items() if name != "loss"}
-        line = f"step {state.step:>6}  loss {losses['loss']:6.3f}{in_few_words(others)}"
-        line += f"  lr {lr:.1e}  grad norm {grad_norm:.2f}  {speed / 1000:6.1f}k tok/s"
-        line += f"  elapsed {clock(state.seconds)}  ETA {clock(left)}"
-        if mfu:
-            line += f"  mfu {mfu:.1%}"
-        print(line)
-        values = {"lr": lr, "grad_norm": grad_norm, "tokens_per_second": speed, "mfu": mfu}
-        self.add_row(state, losses | values)
-        self.measure_from(state.step)
+        values = losses | {"lr": lr, "grad_norm": grad_norm, "tokens_per_second": speed}
+        if self.ideal_seconds:
+            values["mfu"] = self.ideal_seconds / per_step
+        self.record(state, values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
 
     def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(state.step)  # of each source of a mix
         n_tokens = {f"tokens_{source}": n for source, n in seen.items()}
-        self.add_row(state, metrics | n_tokens | {"full": full})
-        text = in_words({name: metrics[name] for name in metrics if name != "val_ppl"})
-        print(f"step {state.step:>6}  {text}{' (full)' if full else ''}")
+        self.record(state, metrics, "(full)" if full else "", full=full, **n_tokens)
         if self.is_main and (state.step or full):  # the first step should not wait for matplotlib
             with suppress(OSError):
                 draw_run(list(read_rows(self.folder / "metrics.jsonl")), self.folder / "curve.png")
         self.measure_from(state.step)
 
-    def metrics(self, state: TrainState, values: dict[str, float]) -> None:
-        """Those of metrics.names."""
-        self.add_row(state, values)
-        if words := in_few_words(values):
-            print(f"step {state.step:>6}{words}")
+    def record(
+        self, state: TrainState, values: dict[str, float], ending: str = "", **unprinted: Any
+    ) -> None:
+        """A row of metrics.jsonl, for wandb as well, and a line."""
+        row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
+        row |= values | unprinted
+        self.append("metrics.jsonl", row)
+        if self.wandb:
+            try:
+                self.wandb.log(row, step=state.step)
+            except Exception as error:  # whatever the service does, the run continues
+                warn(f"wandb logging stopped ({type(error).__name__}: {error!s:.200})")
+                self.wandb = None
+        if words := in_words(values):
+            print(f"step {state.step:>6}  {words}  {ending}".rstrip())
         self.measure_from(state.step)
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
@@ -127,16 +131,6 @@ class Log:
         for name, text in texts.items():
             print(f"  {name:<14}{text!r}")
         self.measure_from(state.step)
-
-    def add_row(self, state: TrainState, values: Mapping[str, Any]) -> None:
-        row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, **values}
-        self.append("metrics.jsonl", row)
-        if self.wandb:
-            try:
-                self.wandb.log(row, step=state.step)
-            except Exception as error:  # whatever the service does, the run continues
-                warn(f"wandb logging stopped ({type(error).__name__}: {error!s:.200})")
-                self.wandb = None
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """A full disk costs rows, and not the run."""
@@ -156,13 +150,6 @@ class Log:
         if self.wandb:
             with suppress(Exception):  # whatever the service does, the run has ended
                 self.wandb.finish()
-
-
-def in_few_words(values: dict[str, float]) -> str:
-    """Nothing if they are many."""
-    if len(values) > MAX_PRINTED:
-        return ""
-    return "".join(f"  {name} {value:.4g}" for name, value in values.items())
 
 
 def clock(seconds: float) -> timedelta:

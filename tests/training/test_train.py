@@ -1,6 +1,7 @@
 """What users do with train.py, from the command line to the files of the run."""
 
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,11 +56,11 @@ def test_what_a_run_prints(start):
     assert code == 0
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
-        line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d.]+k tok/s"
+        line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d,]+ tok/s"
         assert re.search(line + r"  elapsed \d:\d\d:\d\d  ETA \d:\d\d:\d\d\n", output), output
     for step, loss, bpb, full in rows(folder, "step", "val_loss", "val_bpb", "full"):
-        end = " (full)" * full
-        assert f"step {step:>6}  val loss {loss:.3f}, {bpb:.3f} bits/byte{end}\n" in output
+        figures = f"val loss {loss:.3f}  perplexity {math.exp(loss):,.1f}  {bpb:.3f} bits/byte"
+        assert f"step {step:>6}  {figures}{'  (full)' * full}\n" in output
     assert "training    4 steps, 0.04 epochs, 4 sequences per step\n" in output
     assert "xz -9 primed with the training text" in output
     assert "\nsaved to runs/lines, with curve.png; next:\n" in output

@@ -95,7 +95,7 @@ def figures(name):
         "loss": steps[-1]["loss"],
         "val_loss": rows[-1].get("val_loss"),
         "tokens_per_second": median(row["tokens_per_second"] for row in later),
-        "mfu": later[-1]["mfu"] and median(row["mfu"] for row in later),
+        "mfu": later[-1].get("mfu") and median(row["mfu"] for row in later),
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
         "micro_batch_size": read_state(list_checkpoints(run)[0])["micro_batch_size"],
     }
