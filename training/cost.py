@@ -38,57 +38,57 @@ class Cost(NamedTuple):
     """Of the weights, and of one row of a batch; sizes in bytes."""
 
     parameters: Counter[str]  # their number, by part
-    trained: int  # of them
     size: str  # in words: parameters in all, and active ones
-    optimizer: int
-    ema: int
-    casts: int  # of the weights, for autocast
+    states: dict[str, int]  # what is kept of the weights, in words
+    checkpoint: int
     flops: int
     activations: float  # kept for the backward pass
     loss: int  # a chunk of logits, with its gradients
 
-    @property
-    def weights(self) -> int:
-        """With the gradients of those that are trained."""
-        return 4 * (self.parameters.total() + self.trained)
-
-    @property
-    def states(self) -> int:
-        """Optimizer and EMA, beside weights and gradients."""
-        return self.weights + self.optimizer + self.ema
-
     def memory(self, rows: int, shards: int) -> float:
-        """Of a process that keeps one of `shards` parts of the weights."""
-        return (self.states + self.casts) / shards + rows * self.activations + self.loss
+        """Of a process that keeps one of `shards` parts of the states."""
+        return sum(self.states.values()) / shards + rows * self.activations + self.loss
 
 
-def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
+def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
+    """Nothing, with a warning, if a part does not support fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
-    with FakeTensorMode(), precision.device:  # its kernels decide what is kept
-        model = build_model(config.model, vocab_size)
-        adapt(model, config.adapt)
-        flops = row_flops(model, config)
-        activations: float = row_bytes(model, config, precision)
-        if config.train.recompute == "block":  # kept: the inputs of all blocks, and one block
-            recompute_blocks(model)
-            inputs = row_bytes(model, config, precision)
-            activations = inputs + (activations - inputs) / config.model.n_layers
-        state = state_tensors(model, build_optimizers(config.optimizer, model))
+    try:
+        with FakeTensorMode(), precision.device:  # its kernels decide what is kept
+            model = build_model(config.model, vocab_size)
+            adapt(model, config.adapt)
+            flops = row_flops(model, config)
+            activations: float = row_bytes(model, config, precision)
+            if config.train.recompute == "block":  # kept: the inputs of all blocks, and one block
+                recompute_blocks(model)
+                inputs = row_bytes(model, config, precision)
+                activations = inputs + (activations - inputs) / config.model.n_layers
+            state = state_tensors(model, build_optimizers(config.optimizer, model))
+    except Exception as error:  # whatever it is, a run is not stopped
+        warn(f"the FLOPs and the memory of this model are unknown ({error!s:.200})")
+        return None
 
+    parameters: Counter[str] = Counter()  # a tied embedding counts where it is first used
     for name, parameter in model.named_parameters():
         part = next((part for part in PARTS if part in name), "other")
         parameters[part] += parameter.numel()
 
-    trained = sum(parameter.numel() for parameter in trained_parameters(model).values())
+    # bytes; autocast keeps a copy of each weight in 16 bits
+    weight = 4 if precision.dtype == torch.float32 else 6
+    trained = sum(parameter.nbytes for parameter in trained_parameters(model).values())
+    optimizer = sum(tensor.nbytes for tensor in state.values())
+    ema = trained if config.ema.decay else 0
     return Cost(
         parameters,
-        trained,
-        size=count_parameters(model),
-        optimizer=sum(tensor.nbytes for tensor in state.values()),
-        ema=4 * trained if config.ema.decay else 0,
-        casts=0 if precision.dtype == torch.float32 else 2 * parameters.total(),
+        count_parameters(model),
+        states={
+            "weights": weight * parameters.total(),
+            "gradients": trained,
+            "optimizer": optimizer,
+            "EMA": ema,
+        },
+        checkpoint=trained + optimizer + ema,
         flops=flops,
         activations=activations,
         # a logit and its gradient, in 32 and in 16 bits; of a weight of the head its gradient in 32
@@ -100,11 +100,12 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost:
 def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:
     """As wide as the model can take."""
     tokens = torch.zeros(rows, config.model.context_length, dtype=torch.long)
+    inputs = {"tokens": tokens}
     if config.model.kind == "encoder_decoder":
-        return {"tokens": tokens, "source": tokens}
+        inputs["source"] = tokens
     if config.data.get("document_mask"):
-        return {"tokens": tokens, "documents": tokens}
-    return {"tokens": tokens}
+        inputs["documents"] = tokens
+    return inputs
 
 
 def row_flops(model: Any, config: Config) -> int:
@@ -147,12 +148,8 @@ def ideal_seconds(config: Config, world: World, vocab_size: int) -> float | None
     peak = world.precision.peak_flops()
     if peak is None:
         return None
-    try:
-        cost = count(config, world.precision, vocab_size)
-    except Exception as error:  # of a part that fake tensors do not support
-        warn(f"no MFU, for the FLOPs of this model are unknown ({error!s:.100})")
-        return None
-    return cost.flops * config.train.batch_size / world.size / peak
+    cost = count(config, world.precision, vocab_size)
+    return cost and cost.flops * config.train.batch_size / world.size / peak
 
 
 def report(config: Config) -> str:
@@ -164,15 +161,12 @@ def report(config: Config) -> str:
 
     precision, memory, peak = machine(config)
     vocab_size = vocab_size_of(config)
-    try:
-        cost = count(config, precision, vocab_size)
-    except Exception as error:  # of a part that fake tensors do not support
-        return f"model       {config.model.kind}; its cost is unknown ({error!s:.200})"
+    cost = count(config, precision, vocab_size)
+    if cost is None:
+        return f"model       {config.model.kind}, of unknown cost"
 
     parts = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
-    states = f"weights and gradients {filesize(cost.weights)}, optimizer {filesize(cost.optimizer)}"
-    if cost.ema:
-        states += f", EMA {filesize(cost.ema)}"
+    states = ", ".join(f"{name} {filesize(size)}" for name, size in cost.states.items() if size)
     length = config.model.context_length
     lines = [
         f"model       {config.model.kind}, {cost.size} at vocab {vocab_size:,}: {parts}",
@@ -180,7 +174,7 @@ def report(config: Config) -> str:
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(cost.activations)} per row",
         *ways_to_fit(config, cost, memory),
-        f"checkpoint  {filesize(4 * cost.trained + cost.optimizer + cost.ema)}",
+        f"checkpoint  {filesize(cost.checkpoint)}",
         *run_lines(config, cost, peak),
     ]
     return "\n".join(lines)
@@ -190,19 +184,20 @@ def vocab_size_of(config: Config) -> int:
     """A guess, where the text decides."""
     if config.init_from:
         return init_tokenizer(config.init_from).vocab_size
-    kind = config.tokenizer.get("kind", "")
-    return config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
+    tokenizer = config.tokenizer
+    return tokenizer.get("vocab_size") or VOCAB_SIZES.get(tokenizer["kind"], 50_000)
 
 
 def machine(config: Config) -> tuple[Precision, float, float | None]:
     """(precision, memory of a process, peak FLOP/s if known)"""
-    name = (config.plan.gpu or "").upper()
-    if name and name not in GPU_MEMORY:
-        choices = ", ".join(GPU_MEMORY)
-        raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
-    if name and config.precision not in ("auto", "bf16"):
-        raise ValueError(f"plan.gpu plans in bf16, not in {config.precision}; remove precision=")
-    if name:
+    if config.plan.gpu:
+        name = config.plan.gpu.upper()
+        if name not in GPU_MEMORY:
+            choices = ", ".join(GPU_MEMORY)
+            raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
+        if config.precision not in ("auto", "bf16"):
+            wrong = f"not in {config.precision}; remove precision="
+            raise ValueError(f"plan.gpu plans in bf16, {wrong}")
         # counted with the kernels of a CPU, which keep more of short sequences
         bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
         return bf16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]

@@ -63,7 +63,7 @@ def measure(settings, overrides, steps, seed):
     built = (run.config, run.data, run.world, run.module, run.optimizers, ema, run.state)
     metrics = evaluate(training.run.Run(*built))
     counted = cost.count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
-    return metrics["val_bpb"], ratio, counted.states + counted.activations
+    return metrics["val_bpb"], ratio, sum(counted.states.values()) + counted.activations
 
 
 def row(choice, results, defaults):

@@ -31,9 +31,10 @@ def test_counts_are_those_of_the_model(overrides):
     optimizers = build_optimizers(config.optimizer, model)
     assert cost.parameters.total() == sum(parameter.numel() for parameter in model.parameters())
     state = state_tensors(model, optimizers).values()
-    assert cost.optimizer == sum(tensor.nbytes for tensor in state)
+    assert cost.states["optimizer"] == sum(tensor.nbytes for tensor in state)
     trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
-    assert cost.weights == 4 * (cost.parameters.total() + sum(trained))
+    assert cost.states["weights"] == 4 * cost.parameters.total()
+    assert cost.states["gradients"] == 4 * sum(trained)
     config.train.recompute = "block"
     recomputed = count(config, FP32, 256)
     assert 0 < recomputed.activations < cost.activations
@@ -88,6 +89,7 @@ def test_a_part_that_cannot_be_counted(start, monkeypatch):
         return Exotic(d_model, torch.relu, False, expansion, multiple_of, d_ff, bias)
 
     monkeypatch.setitem(FFNS, "own", exotic)
-    code, output, _ = start(*DRY, "model.ffn.kind=own")
-    assert code == 0 and output.startswith("model       decoder; its cost is unknown (")
+    code, output, errors = start(*DRY, "model.ffn.kind=own")
+    assert code == 0 and output == "model       decoder, of unknown cost\n"
+    assert errors.startswith("warning: the FLOPs and the memory of this model are unknown (")
     assert not Path("runs").exists()
