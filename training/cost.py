@@ -211,8 +211,8 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
 def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
     """The largest micro-batch of each way of training."""
     world = config.plan.world
-    for parallel in ("none",) if world == 1 else ("ddp", "fsdp"):
-        shards = world if parallel == "fsdp" else 1
+    ways = {"none": 1} if world == 1 else {"ddp": 1, "fsdp": world}
+    for parallel, shards in ways.items():
         size = config.train.batch_size // world
         while size > 1 and cost.memory(size, shards) > limit:
             size = math.ceil(size / 2)

@@ -107,9 +107,8 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
                 with world.precision.autocast():
                     losses.append(run.loss_module(*micro_batch)["loss"])
-                count += micro_batch.count
-    total, count = world.sum(torch.stack(losses).cpu().double().sum(), count).tolist()
-    return total / count
+            count += batch.count
+    return world.sum(torch.stack(losses).cpu().double().sum()).item() / count
 
 
 def shuffle_sources(batch: Batch) -> Batch:
@@ -240,17 +239,16 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_config(place)
-    is_trained = bool(stored.get("choices"))  # neither a folder nor an import
-    is_own = is_trained and not any(key.startswith(DATA) for key in keys)
+    is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
     if not is_own and "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"
         raise ValueError(f"evaluate {place} on what? {hint}")
-    if is_trained:
+    if is_own:
+        node.update({name: stored[name] for name in DATA})
+    if "train" in stored:  # of a run; a folder has no settings of training
         node.train.update(stored["train"])
         if "precision" not in keys:
             node.precision = stored["precision"]
-    if is_own:
-        node.update({name: stored[name] for name in DATA})
     config = to_config(node)
 
     model, tokenizer, _, step = init_run(place, which)
