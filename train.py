@@ -111,7 +111,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
                 print(f"stopped; to resume: python train.py {name} resume=true")
                 raise
         if world.is_main:
-            print(summarize(config, data, saver, state, metrics))
+            print(summarize(folder, run, metrics))
     return metrics["val_loss"]
 
 

@@ -38,7 +38,7 @@ from training.ema import EMA
 from training.finetune import with_model
 from training.log import in_words
 from training.run import Run
-from training.step import CPU_TOKENS, LossModule, fit_micro_batch, micro_batches
+from training.step import CPU_TOKENS, LossModule, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 DATA = ("data", "objective")
@@ -261,9 +261,10 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
-    rows = CPU_TOKENS // config.model.context_length or 1
-    rows = fit_micro_batch(module, data.train, config, world, rows)
-    state = TrainState(step, micro_batch_size=rows)
+    size = config.train.micro_batch_size
+    if size == "auto":
+        size = CPU_TOKENS // config.model.context_length or 1
+    state = TrainState(step, micro_batch_size=size)
     return Run(config, data, world, module, [], EMA(model, None), state)
 
 

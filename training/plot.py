@@ -1,6 +1,6 @@
 """Plots of losses against tokens, for one run or several."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ def points(rows: Iterable[dict[str, Any]], name: str) -> Points:
     return [(row["tokens"], row[name]) for row in rows if row.get(name) is not None]
 
 
-def draw(curves: Sequence[Curve], path: Path, lr: Points | None = None) -> None:
+def draw(curves: list[Curve], path: Path, lr: Points | None = None) -> None:
     """lr: the learning rate, on an axis of its own."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(8, 4.5))
-    margins = {"left": 0.09, "right": 0.89, "bottom": 0.12, "top": 0.96}
-    axes = figure.subplots(gridspec_kw=margins)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.09, right=0.89, bottom=0.12, top=0.96)
 
     if lr:
         right = axes.twinx()
@@ -39,12 +39,12 @@ def draw(curves: Sequence[Curve], path: Path, lr: Points | None = None) -> None:
     figure.savefig(path, dpi=110)
 
 
-def draw_run(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    evaluations = points([row for row in rows if not row.get("full")], "val_loss")
-    full = points([row for row in rows if row.get("full")], "val_loss")
+def draw_run(rows: list[dict[str, Any]], path: Path) -> None:
+    full = [row for row in rows if row.get("full")]
+    others = [row for row in rows if not row.get("full")]
     curves = [
         ("training", "-", points(rows, "loss")),
-        ("validation", ".-", evaluations),
-        ("full validation", "rx", full),
+        ("validation", ".-", points(others, "val_loss")),
+        ("full validation", "rx", points(full, "val_loss")),
     ]
     draw(curves, path, points(rows, "lr"))

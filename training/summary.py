@@ -5,14 +5,14 @@ import json
 import lzma
 import shlex
 from contextlib import suppress
+from pathlib import Path
 
-from configs.schema import Config
 from data.corpus import Loaders
 from data.disk import atomic_write
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_best, step_name
-from training.checkpointer import Checkpointer, TrainState
+from training.run import Run
 
 MAX_XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 PROMPTS = {
@@ -22,36 +22,34 @@ PROMPTS = {
 }
 
 
-def summarize(
-    config: Config,
-    data: Loaders,
-    saver: Checkpointer,
-    state: TrainState,
-    metrics: dict[str, float],
-) -> str:
+def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     """What the run has come to, and what can be done with it."""
+    config, data, *_, state = run
     lines = []
     if "val_bpb" in metrics:
         bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
+    if state.is_out_of(config.train.patience):
+        lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
+
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
     prompt = PROMPTS.get(config.model.kind, PROMPTS["decoder"])
     prompt = "--chat" if data.objective.input_kind == "chat" else prompt
-    sample = f"python sample.py --run {saver.run}{parts} {prompt}"
-    if state.is_out_of(config.train.patience):
-        lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
-    best = read_best(saver.run)
+    sample = f"python sample.py --run {folder}{parts} {prompt}"
+    best = read_best(folder)
     if best is not None and best != step_name(state.step):
-        step = int(best.removeprefix("step-"))
         loss = f"val loss {state.best_val_loss:.3f}"
-        lines.append(f"the best checkpoint is that of step {step:,} ({loss}), not the last")
-        if config.init_from and step == 0:
+        lines.append(
+            f"the best checkpoint is that of step {state.best_step:,} ({loss}), not the last"
+        )
+        if config.init_from and state.best_step == 0:
             lines.append("warning: the model was better before; try a lower optimizer.lr")
         sample += " --checkpoint best"
-    lines += ["", f"saved to {saver.run}, with curve.png; next:"]
+
+    lines += ["", f"saved to {folder}, with curve.png; next:"]
     if state.step or config.init_from:
         lines.append(f"    {sample}")
-    lines.append(f"    python -m training.compare {saver.run} runs/...")
+    lines.append(f"    python -m training.compare {folder} runs/...")
     return "\n".join(lines)
 
 
