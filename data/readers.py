@@ -216,7 +216,8 @@ def text_of(place: str, row: Any, field: str) -> str:
         raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
     value = look_up(row, field)
     if not isinstance(value, str):
-        hint = "conversations are read by data=chat; " if "messages" in row else ""
+        is_chat = not row.keys().isdisjoint(("messages", "prompt", "instruction"))
+        hint = "conversations are read by data=chat; " if is_chat else ""
         names = ", ".join(row)
         if not names.isprintable():
             hint = "it may be in another data.encoding; "
