@@ -21,7 +21,8 @@ class Mask(NamedTuple):
         if self.bias is None:
             return self
         device = x.device.type
-        autocasts = torch.is_autocast_enabled(device)
+        is_known = torch.amp.is_autocast_available(device)  # "meta" is not
+        autocasts = is_known and torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocasts else x.dtype
         return self._replace(bias=self.bias.to(dtype))
 
