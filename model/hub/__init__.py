@@ -40,8 +40,7 @@ def read_hf_config(folder: Path) -> tuple[Family, Spec, HFConfig]:
 
 def explain_lack(name: str) -> str:
     if name in LACKING:
-        lack, near = LACKING[name]
-        return f"it needs {lack}; the nearest that is: {near}"
+        return f"it needs {LACKING[name]}"
     near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
     return f"did you mean one of: {near}"
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from configs.errors import HubError
 from configs.registry import BelowOne, Count, NonNegative, Positive, check_value
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
-from model.hub.tensors import Table
+from model.hub.tensors import Table, columns
 
 HFConfig = dict[str, Any]  # config.json
 
@@ -75,9 +75,11 @@ class Family(NamedTuple):
     architecture: str
     spec: Spec  # what all models of the family share
     keys: dict[str, Key]  # of config.json
-    tensors: Callable[[Spec, HFConfig], Table]
+    names: str  # of tensors, in two columns: there and here
+    rules: Callable[[Spec, HFConfig], Table] = lambda spec, hf_config: {}  # for other tensors
+    defaults: Mapping[str, Any] = {}  # what missing keys mean, before `keys`
     required: Mapping[str, Any] = {}  # the only values supported
-    ignored: str = ""  # more keys, which no logit depends on or which `read` and `tensors` look up
+    ignored: str = ""  # more keys, which no logit depends on or which `read` and `rules` look up
     implied: Callable[[Spec], HFConfig] = lambda spec: {}  # keys whose values follow from others
     # options of the spec that no single key sets, and the keys of config.json for them
     read: Callable[[HFConfig, Spec], Spec] = lambda hf_config, spec: {}
@@ -86,6 +88,19 @@ class Family(NamedTuple):
     aliases: Mapping[str, str] = {}  # tensors that a file may hold a second time
     fallback: Mapping[str, str | None] = {}  # to read for a missing tensor; None: zeros
     optional: str = ""  # a pattern of tensors that no logit depends on
+
+    def tensors(self, spec: Spec, hf_config: HFConfig) -> Table:
+        return columns(self.names) | self.rules(spec, {**self.defaults, **hf_config})
+
+    def derive(
+        self, model_type: str, architecture: str, without: str = "", **changes: Any
+    ) -> "Family":
+        """A class with these changes, and without these keys and options."""
+        for field in ("spec", "keys", "defaults", "required"):
+            values = getattr(self, field)
+            kept = {name: values[name] for name in values if name not in without.split()}
+            changes[field] = kept | changes.get(field, {})
+        return self._replace(model_type=model_type, architecture=architecture, **changes)
 
 
 MASKED_LM = "ForMaskedLM"
@@ -122,6 +137,7 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     """The spec of a config.json. What matters and is not understood is refused by name."""
     for name in ("rope_parameters", "rope_scaling"):
         check_value(name, hf_config.get(name), dict | None)
+    hf_config = {**family.defaults, **hf_config}
     values: Spec = {}
     for name, key in family.keys.items():
         value = read_key(hf_config, name, key)
@@ -133,10 +149,13 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     for option, value in spec.items():
         if value is None and option.endswith("head_dim"):
             spec[option] = spec["d_model"] // spec["n_heads"]
+        if value is None and option == "ffn.d_ff":
+            spec[option] = 4 * spec["d_model"]
     spec |= family.read(hf_config, spec)
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
     ignored = set(family.ignored.split())
     understood = {*IGNORED_KEYS, *GENERATION_KEYS, *ignored, *expected, *family.keys}
+    understood |= family.defaults.keys()
     understood |= {key.older for key in family.keys.values()}
     for name, value in hf_config.items():
         if name in expected and name not in ignored and value != expected[name]:

@@ -54,13 +54,20 @@ def skip_rows(n: int, name: str) -> TensorRule:
     return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
-def packed(names: Sequence[str], sizes: list[int] | None = None) -> TensorRule:
-    """Matrices of a block that are one in the file; without sizes, all are alike."""
+def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
+    """Matrices of a block that are one in the file, where their rows alternate if there are several
+    groups. Sizes are those of a group; without, all are alike."""
 
     def unpack(weight: Tensor) -> list[Tensor]:
-        return list(weight.split(sizes) if sizes else weight.chunk(len(names)))
+        groups = weight.unflatten(0, (n_groups, -1))
+        parts = groups.split(sizes, 1) if sizes else groups.chunk(len(names), 1)
+        return [part.flatten(0, 1) for part in parts]
 
-    return TensorRule(tuple(f"stack.blocks.*.{name}" for name in names), unpack, torch.cat)
+    def pack(parts: list[Tensor]) -> Tensor:
+        groups = [part.unflatten(0, (n_groups, -1)) for part in parts]
+        return torch.cat(groups, 1).flatten(0, 1)
+
+    return TensorRule(tuple(f"stack.blocks.*.{name}" for name in names), unpack, pack)
 
 
 def row(i: int, name: str) -> TensorRule:

@@ -6,48 +6,43 @@ import torch
 from configs.registry import BelowOne
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
-from model.hub.tensors import Table, columns, elementwise, skip_rows
+from model.hub.tensors import Table, elementwise, skip_rows
 
-SIDES = ("encoder", "decoder")
-FLAGS = """
-    normalize_before add_final_layer_norm static_position_embeddings add_bias_logits
-"""
-REQUIRED: HFConfig = dict.fromkeys(FLAGS.split(), False) | {"is_encoder_decoder": True}
-PRE_NORM = {"normalize_before": True, "add_final_layer_norm": True}
-LEARNED = {"normalize_embedding": True, "extra_pos_embeddings": 2}
-WAVES = {"normalize_embedding": False, "static_position_embeddings": True}
 COPIES = """
     lm_head.weight model.encoder.embed_tokens.weight model.decoder.embed_tokens.weight
 """
-NAMES = """
-model.SIDE.layernorm_embedding                SIDE.embedding_norm
-model.SIDE.layer_norm                         SIDE.final_norm
-model.SIDE.layers.*.fc1                       SIDE.blocks.*.ffn.up
-model.SIDE.layers.*.fc2                       SIDE.blocks.*.ffn.out
-model.SIDE.layers.*.final_layer_norm          SIDE.blocks.*.ffn_norm
+ENCODER = """
+model.encoder.layernorm_embedding                encoder.embedding_norm
+model.encoder.layer_norm                         encoder.final_norm
+model.encoder.layers.*.self_attn_layer_norm      encoder.blocks.*.attention_norm
+model.encoder.layers.*.self_attn.q_proj          encoder.blocks.*.attention.query
+model.encoder.layers.*.self_attn.k_proj          encoder.blocks.*.attention.key
+model.encoder.layers.*.self_attn.v_proj          encoder.blocks.*.attention.value
+model.encoder.layers.*.self_attn.out_proj        encoder.blocks.*.attention.out
+model.encoder.layers.*.fc1                       encoder.blocks.*.ffn.up
+model.encoder.layers.*.fc2                       encoder.blocks.*.ffn.out
+model.encoder.layers.*.final_layer_norm          encoder.blocks.*.ffn_norm
 """
-ATTENTION = """
-model.SIDE.layers.*.self_attn_layer_norm      SIDE.blocks.*.attention_norm
-model.SIDE.layers.*.self_attn.q_proj          SIDE.blocks.*.attention.query
-model.SIDE.layers.*.self_attn.k_proj          SIDE.blocks.*.attention.key
-model.SIDE.layers.*.self_attn.v_proj          SIDE.blocks.*.attention.value
-model.SIDE.layers.*.self_attn.out_proj        SIDE.blocks.*.attention.out
+CROSS = """
+model.decoder.layers.*.encoder_attn_layer_norm   decoder.blocks.*.cross_norm
+model.decoder.layers.*.encoder_attn.q_proj       decoder.blocks.*.cross.query
+model.decoder.layers.*.encoder_attn.k_proj       decoder.blocks.*.cross.key
+model.decoder.layers.*.encoder_attn.v_proj       decoder.blocks.*.cross.value
+model.decoder.layers.*.encoder_attn.out_proj     decoder.blocks.*.cross.out
+model.shared                                     embedding.table
+lm_head.weight                                   head.map.weight
 """
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    cross = ATTENTION.replace("self_attn", "encoder_attn").replace("attention", "cross")
-    encoder = (NAMES + ATTENTION).replace("SIDE", "encoder")
-    decoder = (NAMES + ATTENTION + cross).replace("SIDE", "decoder")
-    ends = "model.shared  embedding.table  lm_head.weight  head.map.weight"
-    table = columns(f"{ends} {encoder} {decoder}")
-    for side in SIDES:
+def rules(spec: Spec, hf_config: HFConfig) -> Table:
+    bias = elementwise("head.map.bias", lambda row: row[0], lambda bias: bias[None])
+    table = {"final_logits_bias": bias}
+    for side in ("encoder", "decoder"):
         table[f"model.{side}.embed_positions"] = skip_rows(2, f"{side}.position.table")
         if not spec["head.tie_weights"]:  # nothing is tied then, and each side has a copy
             copy = elementwise("embedding.table", torch.clone, torch.clone)
             table[f"model.{side}.embed_tokens"] = copy
-    bias = elementwise("head.map.bias", lambda row: row[0], lambda bias: bias[None])
-    return table | {"final_logits_bias": bias}
+    return table
 
 
 BART = Family(
@@ -69,39 +64,49 @@ BART = Family(
         "tie_word_embeddings": Key("head.tie_weights", bool, True),
         "dropout": Key("dropout", BelowOne, 0.1),
     },
-    required=REQUIRED | LEARNED,
+    required={
+        "is_encoder_decoder": True,
+        "normalize_before": False,
+        "normalize_embedding": True,
+        "add_final_layer_norm": False,
+        "add_bias_logits": False,
+        "static_position_embeddings": False,
+        "extra_pos_embeddings": 2,
+    },
     implied=lambda spec: {"num_hidden_layers": spec["encoder.n_layers"]},
-    tensors=tensors,
+    names=ENCODER + ENCODER.replace("encoder", "decoder") + CROSS,
+    rules=rules,
     prefix="model.",
     aliases=dict.fromkeys(COPIES.split(), "model.shared.weight"),
     fallback=dict.fromkeys(COPIES.split()[1:], "model.shared.weight") | {"final_logits_bias": None},
 )
-MBART = BART._replace(
-    model_type="mbart",
-    architecture="MBartForConditionalGeneration",
-    spec=BART.spec | {"block.kind": "pre"},
-    required=REQUIRED | LEARNED | PRE_NORM,
+MBART = BART.derive(
+    "mbart",
+    "MBartForConditionalGeneration",
+    spec={"block.kind": "pre"},
+    required={"normalize_before": True, "add_final_layer_norm": True},
 )
-
-
 SINUSOIDAL = {
     "position.kind": "sinusoidal",
     "position.base": 10000.0,
     "position.layout": "halves",
     "embedding_norm": False,
 }
-PEGASUS = MBART._replace(
-    model_type="pegasus",
-    architecture="PegasusForConditionalGeneration",
-    spec=MBART.spec | SINUSOIDAL,
-    required=REQUIRED | PRE_NORM | WAVES,
+WAVES = {"normalize_embedding": False, "static_position_embeddings": True}
+PEGASUS = MBART.derive(
+    "pegasus",
+    "PegasusForConditionalGeneration",
+    without="extra_pos_embeddings",
+    spec=SINUSOIDAL,
+    required=WAVES,
     ignored="extra_pos_embeddings",
     optional=r"model\.(en|de)coder\.embed_positions\.weight",  # it is computed
 )
-MARIAN = PEGASUS._replace(
-    model_type="marian",
-    architecture="MarianMTModel",
-    spec=BART.spec | SINUSOIDAL,
-    required=REQUIRED | WAVES | {"share_encoder_decoder_embeddings": True},
+MARIAN = BART.derive(
+    "marian",
+    "MarianMTModel",
+    spec=SINUSOIDAL,
+    required={**WAVES, "share_encoder_decoder_embeddings": True},
     ignored="extra_pos_embeddings decoder_vocab_size",
+    optional=PEGASUS.optional,
 )

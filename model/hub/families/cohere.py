@@ -1,53 +1,38 @@
 """Cohere (Command R, Aya): Llama with layernorm without bias, one norm for attention and
 feed-forward, rope on neighboring channels, and scaled logits."""
 
-from torch import Tensor
-
 from configs.registry import Positive, check_value
-from model.hub.families.llama import BIAS, DECODER_KEYS, HEAD_DIM, LLAMA, NAMES, read, write
+from model.hub.families.llama import DECODER, read, write
+from model.hub.families.rope import evens_first, reordered_heads
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
-from model.hub.tensors import Table, columns, elementwise, scaled
-
-LOGIT_SCALE = 0.0625
+from model.hub.tensors import Table, scaled
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    pairs = spec["attention.head_dim"] // 2
-
-    def to_halves(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, pairs, 2)).transpose(1, 2).flatten(0, 2)
-
-    def to_pairs(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, 2, pairs)).transpose(1, 2).flatten(0, 2)
-
-    table = columns(NAMES)
-    for part in ("query", "key"):
-        name = f"stack.blocks.*.attention.{part}"
-        table[f"model.layers.*.self_attn.{part[0]}_proj"] = elementwise(name, to_halves, to_pairs)
-    table["model.norm"] = scaled("stack.final_norm", hf_config.get("logit_scale", LOGIT_SCALE))
-    return table
+def rules(spec: Spec, hf_config: HFConfig) -> Table:
+    heads = reordered_heads(evens_first(spec["attention.head_dim"]))
+    return heads | {"model.norm": scaled("stack.final_norm", hf_config["logit_scale"])}
 
 
 def read_cohere(hf_config: HFConfig, spec: Spec) -> Spec:
-    check_value("logit_scale", hf_config.get("logit_scale", LOGIT_SCALE), Positive)
-    return read(hf_config, spec, default_theta=500000.0)
+    check_value("logit_scale", hf_config["logit_scale"], Positive)
+    return read(hf_config, spec)
 
 
-COHERE = LLAMA._replace(
-    model_type="cohere",
-    architecture="CohereForCausalLM",
-    spec=LLAMA.spec | {"norm.kind": "layernorm", "block.kind": "parallel_shared"},
-    keys={
-        **DECODER_KEYS,
-        **BIAS,
-        "head_dim": HEAD_DIM,
-        "layer_norm_eps": Key("norm.eps", Positive, 1e-5),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
+COHERE = DECODER.derive(
+    "cohere",
+    "CohereForCausalLM",
+    without="rms_norm_eps",
+    spec={
+        "norm.kind": "layernorm",
+        "block.kind": "parallel_shared",
+        "position.rope_theta": 500_000.0,
     },
+    keys={"layer_norm_eps": Key("norm.eps", Positive, 1e-5)},
+    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
     required={"use_qk_norm": False},
-    ignored=f"{LLAMA.ignored} logit_scale model_max_length",
+    ignored=f"{DECODER.ignored} model_max_length",
     read=read_cohere,
     write=lambda spec, ids: write(spec, ids) | {"logit_scale": 1.0},
-    tensors=tensors,
+    rules=rules,
 )

@@ -24,11 +24,12 @@ transformer.h.*.mlp.c_proj       stack.blocks.*.ffn.out
 BY_LAYER = "scale_attn_by_inverse_layer_idx"
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    table = columns(NAMES)
-    for hf_name, rule in columns(TRANSPOSED).items():
-        table[hf_name] = elementwise(rule.names[0], torch.t, torch.t)
-    by_layer = check_value(BY_LAYER, hf_config.get(BY_LAYER, False), bool)
+def rules(spec: Spec, hf_config: HFConfig) -> Table:
+    table = {
+        hf_name: elementwise(rule.names[0], torch.t, torch.t)
+        for hf_name, rule in columns(TRANSPOSED).items()
+    }
+    by_layer = check_value(BY_LAYER, hf_config[BY_LAYER], bool)
     for layer in range(spec["n_layers"]):
         divisor = layer + 1 if by_layer else 1
         table[f"transformer.h.{layer}.attn.c_attn"] = query_key_value(layer, divisor)
@@ -66,10 +67,11 @@ GPT2 = Family(
         "tie_word_embeddings": Key("head.tie_weights", bool, True),
         "resid_pdrop": Key("dropout", BelowOne, 0.1),
     },
-    ignored=f"n_ctx reorder_and_upcast_attn {BY_LAYER}",
-    read=lambda hf_config, spec: {"ffn.d_ff": spec["ffn.d_ff"] or 4 * spec["d_model"]},
+    defaults={BY_LAYER: False},
+    ignored="n_ctx reorder_and_upcast_attn",
     write=lambda spec, ids: dict.fromkeys(("embd_pdrop", "attn_pdrop"), float(spec["dropout"])),
-    tensors=tensors,
+    names=NAMES,
+    rules=rules,
     prefix="transformer.",
     aliases={"lm_head.weight": "transformer.wte.weight"},
     optional=r"transformer\.h\.\d+\.attn\.(masked_)?bias",

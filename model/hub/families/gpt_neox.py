@@ -1,14 +1,12 @@
 """GPT-NeoX (Pythia): a parallel block with two norms, rope on a part of each head, and query, key
 and value in one matrix."""
 
-import torch
-from torch import Tensor
-
-from configs.registry import BelowOne, Positive
+from configs.registry import BelowOne, NonNegative, Positive
+from model.hub.families.llama import DECODER
 from model.hub.families.rope import read_rope, write_rope
-from model.hub.family import SIZES, Family, HFConfig, Key
-from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import QKV, Table, TensorRule, columns
+from model.hub.family import Key
+from model.hub.spec import ACTIVATIONS, Spec
+from model.hub.tensors import QKV, TensorRule, packed
 
 NAMES = """
 gpt_neox.embed_in                               embedding.table
@@ -24,62 +22,37 @@ gpt_neox.layers.*.mlp.dense_4h_to_h             stack.blocks.*.ffn.out
 
 def packed_heads(spec: Spec) -> TensorRule:
     """The key and the value of a group follow the queries that share them."""
-    sizes = [spec["attention.queries_per_kv"], 1, 1]
-    n_groups = spec["n_heads"] // sizes[0]
-
-    def unpack(weight: Tensor) -> list[Tensor]:
-        groups = weight.unflatten(0, (n_groups, sum(sizes), -1))
-        return [part.flatten(0, 2) for part in groups.split(sizes, 1)]
-
-    def pack(parts: list[Tensor]) -> Tensor:
-        heads = zip(parts, sizes, strict=True)
-        groups = [part.unflatten(0, (n_groups, n, -1)) for part, n in heads]
-        return torch.cat(groups, 1).flatten(0, 2)
-
-    return TensorRule(tuple(f"stack.blocks.*.{name}" for name in QKV), unpack, pack)
+    n_queries, width = spec["attention.queries_per_kv"], spec["attention.head_dim"]
+    return packed(QKV, [n_queries * width, width, width], spec["n_heads"] // n_queries)
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    return columns(NAMES) | {"gpt_neox.layers.*.attention.query_key_value": packed_heads(spec)}
-
-
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    """rope_theta and partial_rotary_factor have names of their own."""
-    theta, fraction = hf_config.get("rotary_emb_base"), hf_config.get("rotary_pct")
-    rope = {"rope_theta": theta, "partial_rotary_factor": fraction}
-    return read_rope(hf_config | rope, fraction=0.25)
-
-
-def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    rope = write_rope(spec, is_partial=True)
-    keys = {"rotary_emb_base": rope.pop("rope_theta")}
-    keys["rotary_pct"] = rope.pop("partial_rotary_factor")
-    return keys | rope
-
-
-DECODER = {name: value for name, value in BASE.items() if name != "block.kind"}
-DECODER |= {"kind": "decoder"}
-NEOX = Family(
-    model_type="gpt_neox",
-    architecture="GPTNeoXForCausalLM",
-    spec=DECODER | {"position.kind": "rope"},
+NEOX = DECODER.derive(
+    "gpt_neox",
+    "GPTNeoXForCausalLM",
+    without="rms_norm_eps num_key_value_heads head_dim block.kind",
+    spec={"norm.kind": "layernorm", "norm.bias": True, "ffn.bias": True},
     keys={
-        **SIZES,
+        "rotary_emb_base": Key("position.rope_theta", Positive, 1e4),
+        "rotary_pct": Key("position.rotary_fraction", NonNegative, 0.25),
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu"),
         "layer_norm_eps": Key("norm.eps", Positive, 1e-5),
         "use_parallel_residual": Key("block.kind", {True: "parallel", False: "pre"}, True),
-        "attention_bias": Key("attention.bias attention.o_bias", bool, True),
-        "tie_word_embeddings": Key("head.tie_weights", bool, False),
         "hidden_dropout": Key("dropout", BelowOne, 0.0),
     },
-    ignored="rotary_emb_base rotary_pct hidden_dropout_prob rope_scaling rope_parameters",
+    defaults={"attention_bias": True},
+    ignored="hidden_dropout_prob rope_scaling rope_parameters",
     implied=lambda spec: {
-        "rope_theta": spec["position.rope_theta"],
+        "rope_theta": spec["position.rope_theta"],  # which have names of their own
         "partial_rotary_factor": spec["position.rotary_fraction"],
     },
-    read=read,
-    write=write,
-    tensors=tensors,
+    names=NAMES,
+    rules=lambda spec, hf_config: {
+        "gpt_neox.layers.*.attention.query_key_value": packed_heads(spec)
+    },
+    read=lambda hf_config, spec: read_rope(
+        hf_config | {"rope_theta": None, "partial_rotary_factor": None}, spec
+    ),
+    write=lambda spec, ids: write_rope(spec),
     prefix="gpt_neox.",
     aliases={"embed_out.weight": "gpt_neox.embed_in.weight"},
     optional=r"gpt_neox\.layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)",

@@ -2,33 +2,29 @@
 are part of the weights."""
 
 from configs.registry import Positive, check_value
-from model.hub.families.llama import LLAMA, NAMES, read, write
+from model.hub.families.llama import LLAMA, read, write
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
-from model.hub.tensors import Table, columns, scaled
+from model.hub.tensors import Table, scaled
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    embedding, residual, divisor = (hf_config.get(name, 1.0) for name in MULTIPLIERS)
+def rules(spec: Spec, hf_config: HFConfig) -> Table:
+    embedding, residual, divisor = (hf_config[name] for name in MULTIPLIERS)
     if spec["head.tie_weights"]:  # the head has the scaled embedding, too
         divisor *= embedding
-    factors = {
-        "model.embed_tokens": embedding,
-        "model.layers.*.self_attn.o_proj": residual,
-        "model.layers.*.mlp.down_proj": residual,
-        "model.norm": 1 / divisor,
+    return {
+        "model.embed_tokens": scaled("embedding.table", embedding),
+        "model.layers.*.self_attn.o_proj": scaled("stack.blocks.*.attention.out", residual),
+        "model.layers.*.mlp.down_proj": scaled("stack.blocks.*.ffn.out", residual),
+        "model.norm": scaled("stack.final_norm", 1 / divisor),
     }
-    table = columns(NAMES)
-    for hf_name, factor in factors.items():
-        table[hf_name] = scaled(table[hf_name].names[0], factor)
-    return table
 
 
 def read_granite(hf_config: HFConfig, spec: Spec) -> Spec:
     for name in MULTIPLIERS:
-        check_value(name, hf_config.get(name, 1.0), Positive)
+        check_value(name, hf_config[name], Positive)
     scale = spec["attention.scale"]
     usual = spec["attention.head_dim"] ** -0.5
     return {"attention.scale": None if scale == usual else scale, **read(hf_config, spec)}
@@ -40,15 +36,12 @@ def write_granite(spec: Spec, ids: HFConfig) -> HFConfig:
     return keys | write(spec, ids)
 
 
-GRANITE = LLAMA._replace(
-    model_type="granite",
-    architecture="GraniteForCausalLM",
-    keys={
-        **LLAMA.keys,
-        "attention_multiplier": Key("attention.scale", Positive, 1.0),
-    },
-    ignored=f"{LLAMA.ignored} {' '.join(MULTIPLIERS)}",
+GRANITE = LLAMA.derive(
+    "granite",
+    "GraniteForCausalLM",
+    keys={"attention_multiplier": Key("attention.scale", Positive, 1.0)},
+    defaults=dict.fromkeys(MULTIPLIERS, 1.0),
     read=read_granite,
     write=write_granite,
-    tensors=tensors,
+    rules=rules,
 )

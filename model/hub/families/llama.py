@@ -1,58 +1,37 @@
 """Llama, and what Mistral, Qwen and NanoChat change in it."""
 
-from functools import partial
-
-from torch import Tensor
+import torch
 
 from configs.errors import HubError
 from configs.registry import Count, Natural, Positive, check_value
-from model.hub.families.layers import FULL, read_types, read_windows, write_windows
-from model.hub.families.rope import KEYS, read_rope, write_rope
+from model.hub.families.layers import FULL, read_layers, write_layers
+from model.hub.families.rope import KEYS, read_rope, reordered_heads, write_rope
 from model.hub.family import SIZES, Family, HFConfig, Key
-from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec, merge_layers
-from model.hub.tensors import Table, columns, elementwise
+from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 
 GATED = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu_tanh"}
 GATES = {"gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
-DECODER_KEYS = SIZES | {
-    "hidden_act": Key("ffn.kind", GATED, "silu"),
-    "tie_word_embeddings": Key("head.tie_weights", bool, False),
-}
-LLAMA_KEYS = DECODER_KEYS | {"rms_norm_eps": Key("norm.eps", Positive, 1e-6)}
-HEAD_DIM = Key("attention.head_dim attention.v_head_dim", Count | None, None)
-BIAS = {"attention_bias": Key("attention.bias attention.o_bias", bool, False)}
+
+SLIDING_WINDOW = {"sliding_window": Key("attention.sliding_window", Count | None, None)}
 
 
-def read_groups(hf_config: HFConfig, spec: Spec, default: int | None = None) -> Spec:
-    """default: what a missing num_key_value_heads means; null means one for each query head."""
+def read_groups(spec: Spec) -> Spec:
+    """num_key_value_heads; null means one for each query head."""
     n_heads = spec["n_heads"]
-    given = hf_config.get("num_key_value_heads", default)
-    n_kv_heads = check_value("num_key_value_heads", given, Count | None) or n_heads
+    n_kv_heads = spec["attention.queries_per_kv"] or n_heads
     if n_heads % n_kv_heads:
         raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
     return {"attention.queries_per_kv": n_heads // n_kv_heads}
 
 
-def read(hf_config: HFConfig, spec: Spec, n_kv_heads: int | None = None, **rope: float) -> Spec:
-    return read_groups(hf_config, spec, n_kv_heads) | read_rope(hf_config, **rope)
+def read(hf_config: HFConfig, spec: Spec) -> Spec:
+    return read_groups(spec) | read_rope(hf_config, spec)
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    return {
-        "num_key_value_heads": spec["n_heads"] // spec["attention.queries_per_kv"],
-        **write_rope(spec),
-    }
-
-
-def write_partial(spec: Spec, ids: HFConfig) -> HFConfig:
-    return write(spec, ids) | write_rope(spec, is_partial=True)
-
-
-def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
-    if spec["d_model"] % spec["n_heads"]:  # the others do not mind
-        raise HubError("model.d_model must be a multiple of model.n_heads")
-    return write(spec, ids)
+    n_kv_heads = spec["n_heads"] // spec["attention.queries_per_kv"]
+    return {"num_key_value_heads": n_kv_heads, **write_rope(spec)}
 
 
 NAMES = """
@@ -60,92 +39,113 @@ model.embed_tokens                            embedding.table
 model.norm                                    stack.final_norm
 lm_head                                       head.map
 model.layers.*.input_layernorm                stack.blocks.*.attention_norm
+model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
+model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
+model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
+"""
+QKV_NAMES = """
 model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
 model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
 model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
-model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
 model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
 model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
-model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
+"""
+GATE_NAMES = """
 model.layers.*.mlp.gate_proj                  stack.blocks.*.ffn.gate
 model.layers.*.mlp.up_proj                    stack.blocks.*.ffn.up
-model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
 """
-
-
-LLAMA = Family(
-    model_type="llama",
-    architecture="LlamaForCausalLM",
+# what Llama and its kin have in common
+DECODER = Family(
+    model_type="",
+    architecture="",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
     keys={
-        **LLAMA_KEYS,
-        **BIAS,
-        "head_dim": HEAD_DIM,
-        "mlp_bias": Key("ffn.bias", bool, False),
-        "max_position_embeddings": Key("context_length", default=2048),
+        **SIZES,
+        "hidden_act": Key("ffn.kind", GATED, "silu"),
+        "rms_norm_eps": Key("norm.eps", Positive, 1e-6),
+        "tie_word_embeddings": Key("head.tie_weights", bool, False),
+        "num_key_value_heads": Key("attention.queries_per_kv", Count | None, None),
+        "head_dim": Key("attention.head_dim attention.v_head_dim", Count | None, None),
+        "attention_bias": Key("attention.bias attention.o_bias", bool, False),
     },
-    ignored=f"num_key_value_heads max_sequence_length {KEYS}",
-    implied=lambda spec: {"layer_types": write_windows(spec)[0]},
+    names=NAMES + QKV_NAMES + GATE_NAMES,
+    ignored=f"max_sequence_length {KEYS}",
+    implied=lambda spec: {"layer_types": write_layers(spec)["layer_types"]},
     read=read,
-    write=write_llama,
-    tensors=lambda spec, hf_config: columns(NAMES),
+    write=write,
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
     optional=r".*\.rotary_emb\.inv_freq",
 )
-MISTRAL = LLAMA._replace(
-    model_type="mistral",
-    architecture="MistralForCausalLM",
-    keys={
-        **LLAMA_KEYS,
-        "head_dim": HEAD_DIM,
-        "sliding_window": Key("attention.sliding_window", Count | None, 4096),
-    },
-    required={"attention_bias": False, "mlp_bias": False},
-    read=partial(read, n_kv_heads=8),
-    write=write,
+
+
+def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
+    if spec["d_model"] % spec["n_heads"]:  # most others do not mind
+        raise HubError("model.d_model must be a multiple of model.n_heads")
+    return write(spec, ids)
+
+
+LLAMA = DECODER.derive(
+    "llama",
+    "LlamaForCausalLM",
+    keys={"mlp_bias": Key("ffn.bias", bool, False)},
+    defaults={"max_position_embeddings": 2048},
+    write=write_llama,
 )
+MISTRAL = DECODER.derive(
+    "mistral",
+    "MistralForCausalLM",
+    without="attention_bias",
+    keys=SLIDING_WINDOW,
+    defaults={"num_key_value_heads": 8, "sliding_window": 4096},
+    required={"attention_bias": False, "mlp_bias": False},
+)
+
+
+def qwen_window(hf_config: HFConfig) -> int | None:
+    return hf_config["sliding_window"] if hf_config["use_sliding_window"] else None
 
 
 def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
     """Some layers may have a window."""
-    window = hf_config.get("sliding_window", 4096) if hf_config.get("use_sliding_window") else None
-    n_full = check_value("max_window_layers", hf_config.get("max_window_layers", 28), Natural)
-    types = read_types(hf_config, spec, lambda layer: window and layer >= n_full)
-    return merge_layers(read_windows({"sliding_window": window}, types)) | read(
-        hf_config, spec, n_kv_heads=32
+    window = qwen_window(hf_config)
+    n_full = check_value("max_window_layers", hf_config["max_window_layers"], Natural)
+    windows = read_layers(
+        hf_config | {"sliding_window": window}, spec, lambda layer: window and layer >= n_full
     )
+    return windows | read(hf_config, spec)
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
-    types, window = write_windows(spec)
+    layers = write_layers(spec)
     keys = {
-        "use_sliding_window": window is not None,
-        "sliding_window": window,
-        "max_window_layers": types.count(FULL),
-        "layer_types": types,
+        "use_sliding_window": "sliding_window" in layers,
+        "max_window_layers": layers["layer_types"].count(FULL),
     }
-    return keys | write(spec, ids)
+    return keys | layers | write(spec, ids)
 
 
-QWEN3 = LLAMA._replace(
-    model_type="qwen3",
-    architecture="Qwen3ForCausalLM",
-    spec=LLAMA.spec | {"attention.qk_norm": "head"},
-    keys={
-        **LLAMA_KEYS,
-        **BIAS,
-        "head_dim": Key("attention.head_dim attention.v_head_dim", Count, 128),
+QWEN3 = DECODER.derive(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    spec={"attention.qk_norm": "head"},
+    defaults={
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
     },
-    ignored=f"{LLAMA.ignored} use_sliding_window sliding_window max_window_layers layer_types",
+    ignored=f"{DECODER.ignored} layer_types",
     read=read_qwen3,
     write=write_qwen3,
 )
-QWEN2 = QWEN3._replace(
-    model_type="qwen2",
-    architecture="Qwen2ForCausalLM",
-    spec=LLAMA.spec | {"attention.bias": True},
-    keys=LLAMA_KEYS | {"head_dim": HEAD_DIM},
+QWEN2 = QWEN3.derive(
+    "qwen2",
+    "Qwen2ForCausalLM",
+    without="attention_bias",
+    spec={"attention.qk_norm": "none", "attention.bias": True},
+    defaults={"head_dim": None},
     required={"use_mrope": False},
 )
 
@@ -153,43 +153,25 @@ QWEN2 = QWEN3._replace(
 def read_nanochat(hf_config: HFConfig, spec: Spec) -> Spec:
     """NanoChat normalizes queries and keys after rope, not before it."""
     options = read(hf_config, spec)
-    if (
-        options["position.scaling.kind"] == "yarn"
-        and options.get("position.scaling.attention_factor") != 1.0
-    ):
+    factor = options.get("position.scaling.attention_factor")
+    if options["position.scaling.kind"] == "yarn" and factor != 1.0:
         raise HubError("yarn needs attention_factor=1: the norm after rope cancels any other")
     return options
 
 
-def nanochat_tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    def swap_halves(rows: Tensor) -> Tensor:
-        halves = rows.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2))
-        return halves.flip(1).flatten(0, 2)
-
-    table = columns(NAMES.replace("up_proj", "fc1").replace("down_proj", "fc2"))
-    for part in ("query", "key"):
-        name = f"stack.blocks.*.attention.{part}"
-        swapped = elementwise(name, swap_halves, swap_halves)
-        table[f"model.layers.*.self_attn.{part[0]}_proj"] = swapped
-    return table
-
-
-NANOCHAT = LLAMA._replace(
-    model_type="nanochat",
-    architecture="NanoChatForCausalLM",
-    spec={
-        **LLAMA.spec,
-        "attention.qk_norm": "head",
-        "norm.weight": False,
-        "embedding_norm": True,
-    },
+NANOCHAT = DECODER.derive(
+    "nanochat",
+    "NanoChatForCausalLM",
+    without="head_dim",
+    spec={"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
     keys={
-        **LLAMA_KEYS,
-        **BIAS,
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "relu2"),
         "final_logit_softcapping": Key("head.logit_softcap", Positive | None, 15.0),
     },
+    names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
     read=read_nanochat,
-    write=write,
-    tensors=nanochat_tensors,
+    # its sines have the other sign
+    rules=lambda spec, hf_config: reordered_heads(
+        torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
+    ),
 )

@@ -4,19 +4,11 @@ with packed matrices."""
 import torch
 
 from configs.registry import Count, Positive, check_value
-from model.hub.families.layers import (
-    FULL,
-    WINDOW,
-    read_ropes,
-    read_types,
-    read_windows,
-    write_ropes,
-    write_windows,
-)
-from model.hub.families.llama import BIAS, GATED
+from model.hub.families.layers import FULL, WINDOW, read_layers, write_layers
+from model.hub.families.llama import GATED
 from model.hub.family import SIZES, Family, HFConfig, Key
-from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
-from model.hub.tensors import QKV, Table, columns, elementwise, packed
+from model.hub.spec import ACTIVATIONS, BASE, Spec
+from model.hub.tensors import QKV, Table, elementwise, packed
 
 NAMES = """
 model.embeddings.tok_embeddings      embedding.table
@@ -31,19 +23,19 @@ head.norm                            head.transform.norm
 decoder                              head.map
 """
 IGNORED = """
-    layer_types local_attention global_attn_every_n_layers rope_parameters global_rope_theta
-    local_rope_theta classifier_bias classifier_pooling embedding_dropout mlp_dropout
+    layer_types rope_parameters classifier_pooling embedding_dropout mlp_dropout
     sparse_prediction sparse_pred_ignore_index deterministic_flash_attn initializer_cutoff_factor
     reference_compile repad_logits_with_grad layer_norm_eps position_embedding_type
 """
-THETAS = {FULL: ("global_rope_theta", 160_000.0), WINDOW: ("local_rope_theta", 10_000.0)}
+THETAS = {FULL: "global_rope_theta", WINDOW: "local_rope_theta"}
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    table = columns(NAMES)
-    table["model.layers.*.attn.Wqkv"] = packed(QKV)
-    table["model.layers.*.mlp.Wi"] = packed(("ffn.gate", "ffn.up"))
-    if not hf_config.get("classifier_bias"):  # which the head has here
+def rules(spec: Spec, hf_config: HFConfig) -> Table:
+    table = {
+        "model.layers.*.attn.Wqkv": packed(QKV),
+        "model.layers.*.mlp.Wi": packed(("ffn.gate", "ffn.up")),
+    }
+    if not hf_config["classifier_bias"]:  # which the head has here
         bias = elementwise("head.transform.dense.bias", torch.zeros_like, torch.zeros_like)
         table["head.dense.bias"] = bias
     return table
@@ -51,17 +43,9 @@ def tensors(spec: Spec, hf_config: HFConfig) -> Table:
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
     """A window has half of local_attention on each side, here and there."""
-    every = hf_config.get("global_attn_every_n_layers", 3)
+    every = hf_config["global_attn_every_n_layers"]
     check_value("global_attn_every_n_layers", every, Count)
-    types = read_types(hf_config, spec, lambda layer: layer % every)
-    windows = read_windows({"local_attention": 128} | hf_config, types, "local_attention")
-    return merge_layers(list(map(dict.__or__, windows, read_ropes(hf_config, types, THETAS))))
-
-
-def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    types, window = write_windows(spec)
-    keys = {"layer_types": types, "local_attention": window or 128, "classifier_bias": True}
-    return keys | write_ropes(spec, THETAS)
+    return read_layers(hf_config, spec, lambda layer: layer % every, "local_attention", THETAS)
 
 
 MODERNBERT = Family(
@@ -72,20 +56,31 @@ MODERNBERT = Family(
     | {"embedding_norm": True},
     keys={
         **SIZES,
-        **BIAS,
         "hidden_activation": Key("ffn.kind", GATED, "gelu"),
         "classifier_activation": Key("head.mlm_transform", ACTIVATIONS, "gelu"),
         "norm_eps": Key("norm.eps", Positive, 1e-5),
         "norm_bias": Key("norm.bias", bool, False),
+        "attention_bias": Key("attention.bias attention.o_bias", bool, False),
         "mlp_bias": Key("ffn.bias", bool, False),
         "decoder_bias": Key("head.bias", bool, True),
         "tie_word_embeddings": Key("head.tie_weights", bool, True),
     },
+    defaults={
+        "global_attn_every_n_layers": 3,
+        "local_attention": 128,
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+        "classifier_bias": False,
+    },
     required={"rope_scaling": None},
     ignored=IGNORED,
+    names=NAMES,
+    rules=rules,
     read=read,
-    write=write,
-    tensors=tensors,
+    write=lambda spec, ids: {
+        "classifier_bias": True,
+        **write_layers(spec, "local_attention", THETAS),
+    },
     prefix="model.",
     aliases={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     fallback={"head.dense.bias": None},

@@ -1,92 +1,62 @@
 """Mixtral and Qwen3-MoE: Llama and Qwen3, with a mixture of experts in every layer."""
 
-from configs.errors import HubError
-from configs.registry import Count, NonNegative, Positive, check_value
-from model.hub.families.llama import (
-    BIAS,
-    GATED,
-    HEAD_DIM,
-    LLAMA,
-    LLAMA_KEYS,
-    NAMES,
-    read,
-    write,
-)
+from typing import Annotated
+
+from configs.registry import Bounds, Count, NonNegative
+from model.hub.families.llama import DECODER, GATED, SLIDING_WINDOW, qwen_window, read, write
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
 from model.hub.tensors import Table, columns, row
 
+Several = Annotated[int, Bounds(least=2)]
+MOE = DECODER.derive(
+    "",
+    "",
+    without="intermediate_size ffn.bias",
+    spec={"ffn.kind": "moe", "ffn.n_shared": 0},
+    keys={
+        "hidden_act": Key("ffn.expert.kind", GATED, "silu"),
+        "num_experts_per_tok": Key("ffn.top_k"),
+        "router_aux_loss_coef": Key("ffn.balance_loss", NonNegative, 0.001),
+    },
+    ignored=f"{DECODER.ignored} output_router_logits router_jitter_noise",
+)
 
-def moe_tensors(spec: Spec, node: str, gate: str, up: str, out: str) -> Table:
+
+def experts(spec: Spec, node: str, gate: str, up: str, out: str) -> Table:
     """Each expert's matrices are tensors of their own, and rows of a stack here."""
     hf_node, ffn = f"model.layers.*.{node}", "stack.blocks.*.ffn"
-    table = columns(f"{NAMES} {hf_node}.gate {ffn}.router")
+    table = columns(f"{hf_node}.gate {ffn}.router")
     for ours, name in (("gate", gate), ("up", up), ("out", out)):
         for i in range(spec["ffn.n_experts"]):
             table[f"{hf_node}.experts.{i}.{name}"] = row(i, f"{ffn}.experts.{ours}")
     return table
 
 
-MOE_SPEC = LLAMA.spec | {"ffn.kind": "moe", "ffn.n_shared": 0}
-del MOE_SPEC["ffn.bias"]
-MOE_KEYS = LLAMA_KEYS | {
-    "hidden_act": Key("ffn.expert.kind", GATED, "silu"),
-    "head_dim": HEAD_DIM,
-    "num_experts_per_tok": Key("ffn.top_k"),
-    "router_aux_loss_coef": Key("ffn.balance_loss", NonNegative, 0.001),
-}
-del MOE_KEYS["intermediate_size"]
-IGNORED = f"{LLAMA.ignored} output_router_logits"
-
-
-def read_mixtral(hf_config: HFConfig, spec: Spec) -> Spec:
-    if spec["ffn.top_k"] == 1:
-        reason = "here the weight of a single expert is its probability, and not 1"
-        raise HubError(f"num_experts_per_tok is 1; expected 2 or more: {reason}")
-    return read(hf_config, spec, n_kv_heads=8, default_theta=1e6)
-
-
-MIXTRAL = LLAMA._replace(
-    model_type="mixtral",
-    architecture="MixtralForCausalLM",
-    spec=MOE_SPEC,
+MIXTRAL = MOE.derive(
+    "mixtral",
+    "MixtralForCausalLM",
+    without="attention_bias",
+    spec={"position.rope_theta": 1e6},
     keys={
-        **MOE_KEYS,
         "intermediate_size": Key("ffn.expert.d_ff"),
         "num_local_experts": Key("ffn.n_experts"),
-        "rms_norm_eps": Key("norm.eps", Positive, 1e-5),
-        "sliding_window": Key("attention.sliding_window", Count | None, None),
+        # the weight of a single expert is its probability here, and 1 there
+        "num_experts_per_tok": Key("ffn.top_k", Several),
+        **SLIDING_WINDOW,
     },
-    ignored=f"{IGNORED} router_jitter_noise",
-    read=read_mixtral,
-    write=write,
-    tensors=lambda spec, hf_config: moe_tensors(spec, "block_sparse_moe", "w1", "w3", "w2"),
+    defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8},
+    rules=lambda spec, hf_config: experts(spec, "block_sparse_moe", "w1", "w3", "w2"),
 )
 
 
 def read_qwen3_moe(hf_config: HFConfig, spec: Spec) -> Spec:
-    """The number of experts has an older and a newer name."""
-    if hf_config.get("mlp_only_layers") or hf_config.get("decoder_sparse_step", 1) != 1:
-        raise HubError("mlp_only_layers or decoder_sparse_step asks for layers without experts")
-    top_k = spec["ffn.top_k"]
-    if hf_config.get("norm_topk_prob", False) != (top_k > 1):
-        expected = "true" if top_k > 1 else "false"
-        raise HubError(f"norm_topk_prob must be {expected} with num_experts_per_tok={top_k}")
-    n_experts = hf_config.get("num_local_experts", hf_config.get("num_experts"))
-    if hf_config.get("num_experts", n_experts) != n_experts:
-        raise HubError("num_experts and num_local_experts differ; remove one")
-    has_window = hf_config.get("use_sliding_window", False)
-    return {
-        "ffn.n_experts": check_value("num_experts", n_experts, Count),
-        "attention.sliding_window": hf_config.get("sliding_window", 4096) if has_window else None,
-        **read(hf_config, spec, n_kv_heads=4),
-    }
+    return {"attention.sliding_window": qwen_window(hf_config), **read(hf_config, spec)}
 
 
 def write_qwen3_moe(spec: Spec, ids: HFConfig) -> HFConfig:
     window = spec.get("attention.sliding_window")
     keys = {
-        "num_experts": spec["ffn.n_experts"],
         "norm_topk_prob": spec["ffn.top_k"] > 1,
         "use_sliding_window": window is not None,
         "sliding_window": window,
@@ -94,14 +64,25 @@ def write_qwen3_moe(spec: Spec, ids: HFConfig) -> HFConfig:
     return keys | write(spec, ids)
 
 
-QWEN3_MOE = LLAMA._replace(
-    model_type="qwen3_moe",
-    architecture="Qwen3MoeForCausalLM",
-    spec=MOE_SPEC | {"attention.qk_norm": "head"},
-    keys=MOE_KEYS | BIAS | {"moe_intermediate_size": Key("ffn.expert.d_ff", Count, 768)},
-    ignored=f"{IGNORED} intermediate_size num_experts num_local_experts norm_topk_prob "
-    "mlp_only_layers decoder_sparse_step use_sliding_window sliding_window max_window_layers",
+QWEN3_MOE = MOE.derive(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    spec={"attention.qk_norm": "head"},
+    keys={
+        "moe_intermediate_size": Key("ffn.expert.d_ff", Count, 768),
+        "num_experts": Key("ffn.n_experts", older="num_local_experts"),
+    },
+    defaults={
+        "num_key_value_heads": 4,
+        "norm_topk_prob": False,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+    },
+    required={"mlp_only_layers": [], "decoder_sparse_step": 1},
+    ignored=f"{MOE.ignored} intermediate_size max_window_layers",
+    # the weight of a single expert is its probability here, and those of several add up to 1
+    implied=lambda spec: {**MOE.implied(spec), "norm_topk_prob": spec["ffn.top_k"] > 1},
     read=read_qwen3_moe,
     write=write_qwen3_moe,
-    tensors=lambda spec, hf_config: moe_tensors(spec, "mlp", "gate_proj", "up_proj", "down_proj"),
+    rules=lambda spec, hf_config: experts(spec, "mlp", "gate_proj", "up_proj", "down_proj"),
 )

@@ -1,12 +1,21 @@
-"""OLMo: Llama with layernorm that has neither weight nor bias."""
+"""OLMo: Llama with layernorm that has neither weight nor bias. OLMo 2: Llama with norms on the
+outputs of sub-layers, and over all heads of queries and keys."""
 
-from model.hub.families.llama import BIAS, DECODER_KEYS, HEAD_DIM, LLAMA, write
+from model.hub.families.llama import DECODER
 
-OLMO = LLAMA._replace(
-    model_type="olmo",
-    architecture="OlmoForCausalLM",
-    spec=LLAMA.spec | {"norm.kind": "layernorm", "norm.weight": False, "norm.eps": 1e-5},
-    keys=DECODER_KEYS | BIAS | {"head_dim": HEAD_DIM},
+OLMO = DECODER.derive(
+    "olmo",
+    "OlmoForCausalLM",
+    without="rms_norm_eps",
+    spec={"norm.kind": "layernorm", "norm.weight": False, "norm.eps": 1e-5},
     required={"clip_qkv": None},
-    write=write,
+)
+NAMES = DECODER.names.replace("post_attention_layernorm", "post_feedforward_layernorm")
+NAMES = NAMES.replace("input_layernorm", "post_attention_layernorm")
+OLMO2 = DECODER.derive(
+    "olmo2",
+    "Olmo2ForCausalLM",
+    spec={"block.kind": "olmo2", "attention.qk_norm": "full"},
+    defaults={"rms_norm_eps": 1e-5},
+    names=NAMES.replace("query_norm", "query_norm.norm").replace("key_norm", "key_norm.norm"),
 )

@@ -1,9 +1,9 @@
 """OPT: pre-norm, learned positions that begin at the third row."""
 
 from configs.registry import BelowOne
-from model.hub.family import SIZES, Family, HFConfig, Key
-from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import Table, columns, skip_rows
+from model.hub.family import Family, Key
+from model.hub.spec import ACTIVATIONS, BASE
+from model.hub.tensors import skip_rows
 
 NAMES = """
 model.decoder.embed_tokens                     embedding.table
@@ -18,27 +18,22 @@ model.decoder.layers.*.final_layer_norm        stack.blocks.*.ffn_norm
 model.decoder.layers.*.fc1                     stack.blocks.*.ffn.up
 model.decoder.layers.*.fc2                     stack.blocks.*.ffn.out
 """
-
-
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    position = skip_rows(2, "stack.position.table")
-    return columns(NAMES) | {"model.decoder.embed_positions": position}
-
-
-KEYS = SIZES | {
-    "ffn_dim": Key("ffn.d_ff"),
-    "activation_function": Key("ffn.kind", ACTIVATIONS, "relu"),
-    "enable_bias": Key("attention.bias attention.o_bias ffn.bias", bool, True),
-    "layer_norm_elementwise_affine": Key("norm.weight norm.bias", bool, True),
-    "tie_word_embeddings": Key("head.tie_weights", bool, True),
-    "dropout": Key("dropout", BelowOne, 0.1),
-}
-del KEYS["intermediate_size"]
 OPT = Family(
     model_type="opt",
     architecture="OPTForCausalLM",
     spec=BASE | {"kind": "decoder", "position.kind": "learned", "norm.eps": 1e-5},
-    keys=KEYS,
+    keys={
+        "hidden_size": Key("d_model"),
+        "num_hidden_layers": Key("n_layers"),
+        "num_attention_heads": Key("n_heads"),
+        "max_position_embeddings": Key("context_length"),
+        "ffn_dim": Key("ffn.d_ff"),
+        "activation_function": Key("ffn.kind", ACTIVATIONS, "relu"),
+        "enable_bias": Key("attention.bias attention.o_bias ffn.bias", bool, True),
+        "layer_norm_elementwise_affine": Key("norm.weight norm.bias", bool, True),
+        "tie_word_embeddings": Key("head.tie_weights", bool, True),
+        "dropout": Key("dropout", BelowOne, 0.1),
+    },
     required={
         "do_layer_norm_before": True,
         "_remove_final_layer_norm": False,
@@ -47,7 +42,10 @@ OPT = Family(
     },
     ignored="layerdrop",
     implied=lambda spec: {"word_embed_proj_dim": spec["d_model"]},
-    tensors=tensors,
+    names=NAMES,
+    rules=lambda spec, hf_config: {
+        "model.decoder.embed_positions": skip_rows(2, "stack.position.table")
+    },
     prefix="model.",
     aliases={"lm_head.weight": "model.decoder.embed_tokens.weight"},
 )

@@ -1,13 +1,9 @@
 """Phi: one norm for attention and feed-forward, rope on a part of each head, a bias in the head."""
 
-from functools import partial
-
 from configs.registry import BelowOne, Positive
-from model.hub.families.llama import read, write_partial
-from model.hub.families.rope import KEYS
-from model.hub.family import SIZES, Family, Key
+from model.hub.families.llama import DECODER
+from model.hub.family import Key
 from model.hub.spec import ACTIVATIONS, BASE
-from model.hub.tensors import columns
 
 NAMES = """
 model.embed_tokens                       embedding.table
@@ -23,30 +19,17 @@ model.layers.*.self_attn.k_layernorm     stack.blocks.*.attention.key_norm
 model.layers.*.mlp.fc1                   stack.blocks.*.ffn.up
 model.layers.*.mlp.fc2                   stack.blocks.*.ffn.out
 """
-
-
-PHI = Family(
-    model_type="phi",
-    architecture="PhiForCausalLM",
-    spec={
-        **BASE,
-        "kind": "decoder",
-        "position.kind": "rope",
-        "block.kind": "parallel_shared",
-        "head.bias": True,
-    },
+PHI = DECODER.derive(
+    "phi",
+    "PhiForCausalLM",
+    without="rms_norm_eps attention_bias head_dim",
+    spec=BASE
+    | {"block.kind": "parallel_shared", "head.bias": True, "position.rotary_fraction": 0.5},
     keys={
-        **SIZES,
         "hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu_new"),
         "layer_norm_eps": Key("norm.eps", Positive, 1e-5),
         "qk_layernorm": Key("attention.qk_norm", {False: "none", True: "head"}, False),
-        "tie_word_embeddings": Key("head.tie_weights", bool, False),
         "resid_pdrop": Key("dropout", BelowOne, 0.0),
     },
-    ignored=f"num_key_value_heads {KEYS}",
-    read=partial(read, fraction=0.5),
-    write=write_partial,
-    tensors=lambda spec, hf_config: columns(NAMES),
-    prefix="model.",
-    aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    names=NAMES,
 )

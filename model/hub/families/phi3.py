@@ -4,24 +4,19 @@ of each head."""
 import json
 
 from configs.errors import HubError
-from configs.registry import Count, Positive
-from model.hub.families.llama import HEAD_DIM, LLAMA, LLAMA_KEYS, NAMES, read, write_partial
+from model.hub.families.llama import DECODER, NAMES, SLIDING_WINDOW, read
 from model.hub.families.rope import rope_parameters
-from model.hub.family import HFConfig, Key
+from model.hub.family import HFConfig
 from model.hub.spec import Spec
-from model.hub.tensors import QKV, Table, columns, packed
+from model.hub.tensors import QKV, Table, packed
 
 
-def tensors(spec: Spec, hf_config: HFConfig) -> Table:
-    layer = "model.layers.*"
+def rules(spec: Spec, hf_config: HFConfig) -> Table:
     query = spec["n_heads"] * spec["attention.head_dim"]
     key = query // spec["attention.queries_per_kv"]
-    table = columns(NAMES)
-    for part in ("self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate", "mlp.up"):
-        del table[f"{layer}.{part}_proj"]
-    return table | {
-        f"{layer}.self_attn.qkv_proj": packed(QKV, [query, key, key]),
-        f"{layer}.mlp.gate_up_proj": packed(("ffn.gate", "ffn.up")),
+    return {
+        "model.layers.*.self_attn.qkv_proj": packed(QKV, [query, key, key]),
+        "model.layers.*.mlp.gate_up_proj": packed(("ffn.gate", "ffn.up")),
     }
 
 
@@ -29,21 +24,19 @@ def read_phi3(hf_config: HFConfig, spec: Spec) -> Spec:
     kind = rope_parameters(hf_config)["rope_type"]
     if kind != "default":
         raise HubError(f'rope_type is {json.dumps(kind)}; only "default" is supported')
-    return read(hf_config, spec, fraction=1.0)
+    return read(hf_config, spec)
 
 
-PHI3 = LLAMA._replace(
-    model_type="phi3",
-    architecture="Phi3ForCausalLM",
-    keys={
-        **LLAMA_KEYS,
-        "rms_norm_eps": Key("norm.eps", Positive, 1e-5),
-        "head_dim": HEAD_DIM,
-        "sliding_window": Key("attention.sliding_window", Count | None, None),
-    },
+PHI3 = DECODER.derive(
+    "phi3",
+    "Phi3ForCausalLM",
+    without="attention_bias",
+    spec={"position.rotary_fraction": 1.0},
+    keys=SLIDING_WINDOW,
+    defaults={"rms_norm_eps": 1e-5},
     required={"attention_bias": False, "mlp_bias": False, "lm_head_bias": False},
-    ignored=f"{LLAMA.ignored} resid_pdrop original_max_position_embeddings",
+    ignored=f"{DECODER.ignored} resid_pdrop original_max_position_embeddings",
+    names=NAMES,
+    rules=rules,
     read=read_phi3,
-    write=write_partial,
-    tensors=tensors,
 )

@@ -2,10 +2,14 @@
 
 import math
 
+import torch
+from torch import Tensor
+
 from configs.errors import HubError
 from configs.registry import NonNegative, Positive, build, check_value, flatten
 from model.hub.family import HFConfig
 from model.hub.spec import Spec
+from model.hub.tensors import TensorRule, elementwise
 from model.position import SCALINGS
 
 KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
@@ -44,13 +48,13 @@ def read_yarn(rope: HFConfig) -> HFConfig:
     return options
 
 
-def read_rope(
-    hf_config: HFConfig, fraction: float | None = None, default_theta: float = 1e4
-) -> Spec:
-    """fraction: what a missing partial_rotary_factor means, in a class that rotates a part."""
-    rope = rope_parameters(hf_config, default_theta)
+def read_rope(hf_config: HFConfig, spec: Spec) -> Spec:
+    """The spec has what a missing rope_theta means, and in a class that rotates a part of each head
+    what a missing partial_rotary_factor does."""
+    rope = rope_parameters(hf_config, spec.get("position.rope_theta", 1e4))
     kind = check_value("rope_type", rope.pop("rope_type"), str).replace("default", "none")
     theta = check_value("rope_theta", rope.pop("rope_theta"), Positive)
+    fraction = spec.get("position.rotary_fraction")
     rotated = rope.pop("partial_rotary_factor")
     rotated = (fraction or 1.0) if rotated is None else rotated
     check_value("partial_rotary_factor", rotated, NonNegative)
@@ -66,22 +70,50 @@ def read_rope(
     checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
     if rope:
         scaling |= vars(checked)
-    spec = {"rope_theta": float(theta), "rotary_fraction": rotated, "scaling": scaling}
-    return flatten(spec, "position.")
+    options = {"rope_theta": float(theta), "rotary_fraction": rotated, "scaling": scaling}
+    return flatten(options, "position.")
 
 
-def write_rope(spec: Spec, *, is_partial: bool = False) -> HFConfig:
-    """is_partial: the class rotates a part of each head."""
+def write_rope(spec: Spec) -> HFConfig:
     options = {}
     for name, value in spec.items():
         if name.startswith(SCALING) and value is not None:
             options[name.removeprefix(SCALING)] = value
     kind = options.pop("kind")
-    keys = {"rope_theta": spec["position.rope_theta"]}
-    if is_partial:
-        keys["partial_rotary_factor"] = spec["position.rotary_fraction"]
+    keys = {
+        "rope_theta": spec["position.rope_theta"],
+        "partial_rotary_factor": spec["position.rotary_fraction"],
+    }
     if kind == "none":
         return keys
     if "original_max_position" in options:
         options["original_max_position_embeddings"] = options.pop("original_max_position")
     return keys | {"rope_scaling": {"rope_type": kind, **options}}
+
+
+def evens_first(n: int) -> Tensor:
+    """The channels of a class that rotates 2i with 2i + 1, in our order."""
+    return torch.arange(n).unflatten(0, (-1, 2)).t().flatten()
+
+
+def reordered(name: str, order: Tensor, factor: float = 1.0) -> TensorRule:
+    """The rows of each head in this order, and scaled."""
+
+    def reorder(rows: Tensor, order: Tensor) -> Tensor:
+        return rows.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+
+    return elementwise(
+        name,
+        lambda rows: reorder(rows, order) * factor,
+        lambda rows: reorder(rows, order.argsort()) * (1 / factor),
+    )
+
+
+def reordered_heads(order: Tensor) -> dict[str, TensorRule]:
+    """Of queries and keys."""
+    return {
+        f"model.layers.*.self_attn.{part[0]}_proj": reordered(
+            f"stack.blocks.*.attention.{part}", order
+        )
+        for part in ("query", "key")
+    }

@@ -5,14 +5,12 @@ from configs.registry import Count, check_value
 from model.hub.families.layers import split_layers
 from model.hub.families.llama import LLAMA, read_groups, write
 from model.hub.families.rope import read_rope
-from model.hub.family import HFConfig, Key
+from model.hub.family import HFConfig
 from model.hub.spec import Spec, merge_layers
-
-IGNORED = "no_rope_layers no_rope_layer_interval sliding_window max_window_layers"
 
 
 def read_smollm3(hf_config: HFConfig, spec: Spec) -> Spec:
-    n_layers, every = spec["n_layers"], hf_config.get("no_rope_layer_interval", 4)
+    n_layers, every = spec["n_layers"], hf_config["no_rope_layer_interval"]
     check_value("no_rope_layer_interval", every, Count)
     flags = hf_config.get("no_rope_layers")  # 0 where there are no positions
     if flags is None:
@@ -20,9 +18,9 @@ def read_smollm3(hf_config: HFConfig, spec: Spec) -> Spec:
     if not isinstance(flags, list) or len(flags) < n_layers:
         raise HubError(f"no_rope_layers is {flags!r:.70}; expected {n_layers} of 0 and 1")
 
-    rope = {"position.kind": "rope", **read_rope(hf_config, default_theta=2e6)}
+    rope = {"position.kind": "rope", **read_rope(hf_config, spec)}
     layers = [rope if flag else {"position.kind": "none"} for flag in flags[:n_layers]]
-    return merge_layers(layers) | read_groups(hf_config, spec, default=4)
+    return merge_layers(layers) | read_groups(spec)
 
 
 def write_smollm3(spec: Spec, ids: HFConfig) -> HFConfig:
@@ -30,12 +28,17 @@ def write_smollm3(spec: Spec, ids: HFConfig) -> HFConfig:
     return {"no_rope_layers": flags, **write(spec, ids)}
 
 
-SMOLLM3 = LLAMA._replace(
-    model_type="smollm3",
-    architecture="SmolLM3ForCausalLM",
-    keys=LLAMA.keys | {"tie_word_embeddings": Key("head.tie_weights", bool, True)},
+SMOLLM3 = LLAMA.derive(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    spec={"position.rope_theta": 2e6},
+    defaults={
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+        "no_rope_layer_interval": 4,
+    },
     required={"use_sliding_window": False},
-    ignored=f"{LLAMA.ignored} {IGNORED}",
+    ignored=f"{LLAMA.ignored} no_rope_layers sliding_window max_window_layers",
     read=read_smollm3,
     write=write_smollm3,
 )
