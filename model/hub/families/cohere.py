@@ -2,7 +2,7 @@
 feed-forward, rope on neighboring channels, and scaled logits."""
 
 from configs.registry import Positive, check_value
-from model.hub.families.llama import DECODER, read, write
+from model.hub.families.llama import DECODER, write
 from model.hub.families.rope import evens_first, reordered_heads
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
@@ -11,12 +11,8 @@ from model.hub.tensors import Table, scaled
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
     heads = reordered_heads(evens_first(spec["attention.head_dim"]))
-    return heads | {"model.norm": scaled("stack.final_norm", hf_config["logit_scale"])}
-
-
-def read_cohere(hf_config: HFConfig, spec: Spec) -> Spec:
-    check_value("logit_scale", hf_config["logit_scale"], Positive)
-    return read(hf_config, spec)
+    logit_scale = check_value("logit_scale", hf_config["logit_scale"], Positive)
+    return heads | {"model.norm": scaled("stack.final_norm", logit_scale)}
 
 
 COHERE = DECODER.derive(
@@ -32,7 +28,6 @@ COHERE = DECODER.derive(
     defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
     required={"use_qk_norm": False},
     ignored=f"{DECODER.ignored} model_max_length",
-    read=read_cohere,
     write=lambda spec, ids: write(spec, ids) | {"logit_scale": 1.0},
     rules=rules,
 )

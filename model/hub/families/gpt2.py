@@ -6,7 +6,7 @@ from torch import Tensor
 from configs.registry import BelowOne, Count, Positive, check_value
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import Table, TensorRule, columns, elementwise
+from model.hub.tensors import QKV, Table, TensorRule, columns, elementwise
 
 NAMES = """
 transformer.wte           embedding.table
@@ -32,23 +32,18 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     by_layer = check_value(BY_LAYER, hf_config[BY_LAYER], bool)
     for layer in range(spec["n_layers"]):
         divisor = layer + 1 if by_layer else 1
-        table[f"transformer.h.{layer}.attn.c_attn"] = query_key_value(layer, divisor)
+        divisors = torch.tensor([divisor, 1, 1]).repeat_interleave(spec["d_model"])
+        table[f"transformer.h.{layer}.attn.c_attn"] = query_key_value(layer, divisors)
     return table
 
 
-def query_key_value(layer: int, divisor: int) -> TensorRule:
-    """The scores are divided by it; here the queries."""
-    names = [f"stack.blocks.{layer}.attention.{part}" for part in ("query", "key", "value")]
-
-    def split(weight: Tensor) -> list[Tensor]:
-        query, key, value = weight.t().chunk(3)
-        return [query / divisor, key, value]
-
-    def join(parts: list[Tensor]) -> Tensor:
-        query, key, value = parts
-        return torch.cat([query * divisor, key, value]).t()
-
-    return TensorRule(tuple(names), split, join)
+def query_key_value(layer: int, divisors: Tensor) -> TensorRule:
+    """The scores are divided; here the queries."""
+    return TensorRule(
+        tuple(f"stack.blocks.{layer}.{name}" for name in QKV),
+        lambda weight: list((weight / divisors).t().chunk(3)),
+        lambda parts: torch.cat(parts).t() * divisors,
+    )
 
 
 GPT2 = Family(

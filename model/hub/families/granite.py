@@ -11,7 +11,9 @@ MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
 
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
-    embedding, residual, divisor = (hf_config[name] for name in MULTIPLIERS)
+    embedding, residual, divisor = (
+        check_value(name, hf_config[name], Positive) for name in MULTIPLIERS
+    )
     if spec["head.tie_weights"]:  # the head has the scaled embedding, too
         divisor *= embedding
     return {
@@ -23,8 +25,6 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
 
 
 def read_granite(hf_config: HFConfig, spec: Spec) -> Spec:
-    for name in MULTIPLIERS:
-        check_value(name, hf_config[name], Positive)
     scale = spec["attention.scale"]
     usual = spec["attention.head_dim"] ** -0.5
     return {"attention.scale": None if scale == usual else scale, **read(hf_config, spec)}

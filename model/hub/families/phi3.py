@@ -1,8 +1,6 @@
 """Phi-3: Llama with query, key and value in one matrix, gate and up in another, and rope on a part
 of each head."""
 
-import json
-
 from configs.errors import HubError
 from model.hub.families.llama import DECODER, NAMES, SLIDING_WINDOW, read
 from model.hub.families.rope import rope_parameters
@@ -23,7 +21,7 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
 def read_phi3(hf_config: HFConfig, spec: Spec) -> Spec:
     kind = rope_parameters(hf_config)["rope_type"]
     if kind != "default":
-        raise HubError(f'rope_type is {json.dumps(kind)}; only "default" is supported')
+        raise HubError(f'rope_type is "{kind}"; only "default" is supported')
     return read(hf_config, spec)
 
 
