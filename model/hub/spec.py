@@ -11,9 +11,6 @@ from typing import Any
 from configs.errors import HubError
 from configs.registry import flatten, from_dict, nested
 from configs.schema import ModelConfig
-from model.attention import MultiHeadAttention, MultiHeadLatentAttention
-from model.feedforward import MLP
-from model.moe import MixtureOfExperts
 
 Spec = dict[str, Any]
 
@@ -92,16 +89,14 @@ def spec_from_config(config: ModelConfig, model: Any) -> Spec:
 def layer_spec(config: ModelConfig, block: Any) -> Spec:
     """That of a model whose layers are all like this one."""
     nodes = asdict(config)
-    sizes = nodes.pop("encoder")
     for name in ("init", "layers", "layer_kinds"):
         del nodes[name]
-    nodes["ffn"] |= closed_options(block.ffn)
-    nodes["attention"] |= closed_options(block.attention)
-    if config.cross_attention is None:
-        del nodes["cross_attention"]
-    else:
-        nodes["cross_attention"] |= closed_options(block.cross)
-        nodes["encoder"] = {size: n or nodes[size] for size, n in sizes.items()}
+    nodes["ffn"] = closed_options(nodes["ffn"], block.ffn)
+    nodes["attention"] = closed_options(nodes["attention"], block.attention)
+    if config.cross_attention is not None:
+        nodes["cross_attention"] = closed_options(config.cross_attention, block.cross)
+        for size, n in nodes["encoder"].items():
+            nodes["encoder"][size] = n or nodes[size]
     return flatten(nodes)
 
 
@@ -113,33 +108,18 @@ def merge_layers(layers: list[Spec]) -> Spec:
     return spec | {"layers": changes if any(changes) else None}
 
 
-def closed_options(part: Any) -> dict[str, Any]:
-    """What the config of a part may leave open. A part of one's own may have the options, and even
-    the weights, of another."""
-    kind = type(part)
-    if kind is MLP:
-        return {"d_ff": part.d_ff, "expansion": None, "multiple_of": None}
-    if kind is MixtureOfExperts:
-        expert = closed_options(part.experts)
-        return {f"expert.{option}": value for option, value in expert.items()}
-    if kind is MultiHeadLatentAttention:
-        return {
-            "kv_lora_rank": part.kv_lora_rank,
-            "qk_nope_head_dim": part.qk_nope_head_dim,
-            "qk_rope_head_dim": part.rotary_dim,
-            "v_head_dim": part.v_head_dim,
-        }
-    if kind is MultiHeadAttention:
-        return {
-            "kind": "gqa",
-            "queries_per_kv": part.n_heads // part.n_groups,
-            "head_dim": part.head_dim,
-            "v_head_dim": part.v_head_dim,
-            "scale": None if part.scale == part.head_dim**-0.5 else part.scale,
-            "logit_softcap": part.logit_softcap,
-            "sliding_window": part.sliding_window,
-        }
-    raise HubError(f"no supported class of transformers has {kind.__name__}")
+def closed_options(node: Spec, part: Any) -> Spec:
+    """The options of a part. What its config may leave open is an attribute of the same name."""
+    kind = node["kind"]
+    options = {name: getattr(part, name, node[name]) for name in node if name != "scale"}
+    options |= {"scale": node.get("scale"), "expansion": None, "multiple_of": None}
+    if kind in ("mha", "gqa", "mqa"):
+        options |= {"kind": "gqa", "queries_per_kv": part.n_heads // part.n_groups}
+    if kind == "mla":
+        options["qk_rope_head_dim"] = part.rotary_dim
+    if kind == "moe":
+        options["expert"] = closed_options(node["expert"], part.experts)
+    return options
 
 
 def config_from_spec(spec: Spec) -> ModelConfig:
