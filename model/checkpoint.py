@@ -298,7 +298,7 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 
 def init_config(place: str) -> dict[str, Any]:
     """Its settings, among them model and tokenizer."""
-    from model.hub import read_hf_config
+    from model.hub.convert import read_hf_config
     from model.hub.files import is_hf_folder, resolve_folder
     from model.hub.spec import config_from_spec
 
@@ -315,7 +315,7 @@ def init_config(place: str) -> dict[str, Any]:
 
 
 def init_tokenizer(place: str) -> Tokenizer:
-    from model.hub import read_hf_config
+    from model.hub.convert import read_hf_config
     from model.hub.files import is_hf_folder, resolve_folder
     from model.hub.tokenizer import drop_template
     from model.hub.tokenizer import read_tokenizer as read_hf_tokenizer

@@ -18,9 +18,9 @@ from data.chat import PLAIN, TEMPLATE, ChatTemplate
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
-from model.hub import FAMILIES
 from model.hub.adapter import export_adapter
 from model.hub.convert import export, load_hf
+from model.hub.families import FAMILIES
 
 
 def write_run(
@@ -49,8 +49,8 @@ def export_run(run: str | Path, which: str, folder: Path, family_name: str | Non
     if is_chat and not ChatTemplate(loaded.tokenizer).is_own:
         loaded.tokenizer.files[TEMPLATE] = PLAIN
     config = model_config(loaded.config["model"])
-    family = export(loaded.model, loaded.tokenizer, config, folder, family_name)
-    return f"{folder}: for transformers.{family.architecture}.from_pretrained({str(folder)!r})"
+    architecture = export(loaded.model, loaded.tokenizer, config, folder, family_name)
+    return f"{folder}: for transformers.{architecture}.from_pretrained({str(folder)!r})"
 
 
 def main(args: list[str] | None = None) -> None:

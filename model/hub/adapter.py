@@ -9,10 +9,10 @@ from configs.errors import HubError
 from data.disk import atomic_folder
 from model.adapt import adapters_of
 from model.checkpoint import load_run
-from model.hub import read_hf_config
+from model.hub.convert import read_hf_config
 from model.hub.files import is_hf_folder, resolve_folder
-from model.hub.tensors import Tensors, resolve
-from model.weights import write_tensors
+from model.hub.tensors import resolve
+from model.weights import Tensors, write_tensors
 
 
 def export_adapter(run: str | Path, which: str, folder: Path) -> str:

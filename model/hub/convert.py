@@ -2,32 +2,62 @@
 back."""
 
 import json
+import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from configs.errors import HubError
+from configs.registry import Count, check_value
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer, load_hf_tokenizer
-from model.hub import HubError, first_match, read_hf_config
-from model.hub.family import Family, FamilyMatch
+from model.hub.families import ALL, FAMILIES, LACKING
+from model.hub.family import HEADLESS, HFConfig, Match, match, spec_from_hf
 from model.hub.files import naming, resolve_folder
-from model.hub.spec import config_from_spec, spec_from_config
-from model.hub.tensors import read_tensors, resolve
+from model.hub.spec import Spec, config_from_spec, spec_from_config
+from model.hub.tensors import CLASSIFIERS, read_tensors, resolve, stored_tensors
 from model.hub.tokenizer import (
     CONFIG,
     GENERATION,
     as_transformers,
     read_file,
     read_tokenizer,
-    write_tokenizer,
+    tokenizer_files,
 )
 from model.transformer import build_model
-from model.weights import assign_weights, model_tensors, write_tensors
+from model.weights import Tensors, assign_weights, model_tensors, read_json, write_tensors
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
+
+
+def read_hf_config(folder: Path) -> Match:
+    path = folder / "config.json"
+    hf_config = read_json(path)
+    with naming(path):
+        name = str(hf_config.get("model_type"))
+        if name not in FAMILIES:
+            raise HubError(f"model_type {name} is not supported; {explain_lack(name)}")
+        check_value("vocab_size", hf_config.get("vocab_size"), Count)
+        family = FAMILIES[name]
+        spec = spec_from_hf(family, hf_config)
+    with naming(folder):
+        names = stored_tensors(family, folder)
+    heads = [name for name in names if not name.startswith(family.prefix)]
+    if heads and all(re.match(CLASSIFIERS, name) for name in heads):
+        raise HubError(f"{heads[0]} is of a classifier; only language models are supported")
+    is_headless = spec["kind"] == "encoder" and not heads
+    return Match(family, spec | (HEADLESS if is_headless else {}), hf_config)
+
+
+def explain_lack(name: str) -> str:
+    if name in LACKING:
+        return f"it needs {LACKING[name]}"
+    near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
+    return f"did you mean one of: {near}"
 
 
 def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
@@ -44,54 +74,56 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         return assign_weights(model, tensors), tokenizer, config
 
 
+def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> Match:
+    """Of the class with this name, or of the first which takes such a model: the one that it was
+    imported from, if it still does."""
+    families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
+    families.sort(key=lambda family: family.model_type != ids.get("model_type"))
+    reasons = []
+    for family in families if name is None else [FAMILIES[name]]:
+        try:
+            return match(family, spec, ids)
+        except ValueError as error:
+            reasons.append(f"{family.architecture} ({error})")
+    raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
+
+
 def export(
-    model: Any,
-    tokenizer: Tokenizer,
-    config: ModelConfig,
-    folder: Path,
-    family: str | None = None,
-) -> Family:
-    """Write a folder, and keep it if its logits are those of the model. Return the family that the
-    model was written as."""
+    model: Any, tokenizer: Tokenizer, config: ModelConfig, folder: Path, name: str | None = None
+) -> str:
+    """Write a folder, and keep it if its logits and ids are those of the run. Return the class of
+    transformers."""
     ids = token_ids(tokenizer, config.kind)
-    origin = read_file(tokenizer.files, CONFIG).get("model_type")
-    match = first_match(spec_from_config(config, model), ids, family, origin)
+    found = first_match(spec_from_config(config, model), ids, name)
+    [architecture] = found.hf_config["architectures"]
 
     # random ids over the whole context; padding has no position in RoBERTa
     texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]])
     n_inputs = 2 if config.kind == "encoder_decoder" else 1
     shape = (n_inputs, 1, model.context_length)
     inputs = texts[torch.randint(len(texts), shape, generator=torch.Generator().manual_seed(0))]
+    text = tokenizer.decode(texts.tolist())
     with atomic_folder(folder) as draft, torch.inference_mode():
-        write_folder(draft, match, model, tokenizer)
-        expected = model.float()(*inputs)
-        difference = (expected - read_logits(draft, match.family, inputs, model.head)).abs().max()
-        if not difference <= LOGIT_TOLERANCE * expected.abs().max():
-            raise HubError(f"the folder's logits differ by {difference:.1e}; nothing was kept")
-        refuse_other_ids(draft, tokenizer, texts.tolist())
-    return match.family
+        write_folder(draft, found, model, tokenizer)
+        logits = model.float()(*inputs)
+        theirs = read_logits(draft, architecture, inputs, model.head)
+        tolerance = LOGIT_TOLERANCE * logits.abs().max().item()
+        if not torch.allclose(theirs, logits, rtol=0, atol=tolerance):
+            raise HubError("the folder's logits differ from those of the run; nothing was kept")
+        encoding = load_hf_tokenizer(as_transformers(draft)).encode(text, add_special_tokens=False)
+        if encoding.ids != tokenizer.encode(text).tolist():
+            reason = "AutoTokenizer has another tokenizer for this class"
+            raise HubError(f"{reason}; choose another --family")
+    return architecture
 
 
-def refuse_other_ids(folder: Path, tokenizer: Tokenizer, ids: list[int]) -> None:
-    """AutoTokenizer replaces the tokenizers of some classes, whatever the folder has."""
-    theirs = as_transformers(folder)
-    text = tokenizer.decode(ids)
-    if theirs is None:
-        return
-    encoding = load_hf_tokenizer(theirs).encode(text, add_special_tokens=False)
-    if encoding.ids != tokenizer.encode(text).tolist():
-        raise HubError(
-            "AutoTokenizer has another tokenizer for this class; choose another --family"
-        )
-
-
-def read_logits(folder: Path, family: Family, inputs: Tensor, head: nn.Module) -> Tensor:
+def read_logits(folder: Path, architecture: str, inputs: Tensor, head: nn.Module) -> Tensor:
     """As transformers reads the folder. Where it cannot, as import does, by the same tables as export,
     so that their mistakes cancel out."""
     try:
         import transformers
 
-        model_class = getattr(transformers, family.architecture)
+        model_class = getattr(transformers, architecture)
     except (ImportError, AttributeError):
         return load_hf(folder)[0].eval()(*inputs)
     transformers.logging.set_verbosity_error()
@@ -102,48 +134,44 @@ def read_logits(folder: Path, family: Family, inputs: Tensor, head: nn.Module) -
         return outputs.logits if "logits" in outputs else head(outputs.last_hidden_state)
 
 
-def token_ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
-    """The special tokens, as config.json has them, or had them when it was imported."""
-    ids: dict[str, Any] = {"pad_token_id": tokenizer.specials.get("pad")}
-    ids |= read_file(tokenizer.files, CONFIG)
-    if not ids.pop("model_type", None):
-        start = tokenizer.specials.get("start")
-        [end, *more_ends] = tokenizer.end_ids
-        ids["eos_token_id"] = [end, *more_ends] if more_ends else end
-        ids["bos_token_id"] = end if start is None and tokenizer.text is None else start
-        if kind == "encoder_decoder":
-            ids["decoder_start_token_id"] = start
-            ids["forced_eos_token_id"] = None
+def token_ids(tokenizer: Tokenizer, kind: str) -> HFConfig:
+    """The special tokens in config.json, as they were when it was imported."""
+    ids: HFConfig = {"pad_token_id": tokenizer.specials.get("pad")}
+    if CONFIG in tokenizer.files:
+        return ids | read_file(tokenizer.files, CONFIG)
+    ends = tokenizer.end_ids
+    ids |= {"bos_token_id": tokenizer.start, "eos_token_id": ends if len(ends) > 1 else ends[0]}
     if kind == "encoder_decoder":
-        ids["is_encoder_decoder"] = True
+        ids |= {"decoder_start_token_id": tokenizer.start, "forced_eos_token_id": None}
     return ids
 
 
-def write_folder(draft: Path, match: FamilyMatch, model: Any, tokenizer: Tokenizer) -> None:
-    family, spec = match.family, match.spec
-    vocab_size = model.embedding.table.num_embeddings
-    hf_config = {**match.hf_config, "vocab_size": vocab_size, "dtype": "float32"}
-    tensors = upgraded_tensors(model, config_from_spec(spec))
+def write_folder(draft: Path, found: Match, model: Any, tokenizer: Tokenizer) -> None:
+    family, spec, hf_config = found
+    hf_config |= {"vocab_size": tokenizer.vocab_size, "dtype": "float32"}
+    tensors = upgraded_tensors(model, config_from_spec(spec), tokenizer.vocab_size)
     hf_tensors = {}
     for hf_name, (rule, names) in resolve(family.tensors(spec, hf_config), tensors).items():
-        hf_tensors[hf_name] = rule.to_hf([tensors[name] for name in names]).contiguous()
+        weight = rule.to_hf([tensors[name] for name in names])
+        # a head may be the embedding, and a file has no tensor twice
+        hf_tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
     write_tensors(draft / "model.safetensors", hf_tensors)
-    write_tokenizer(draft, tokenizer, spec["context_length"])
-    written = {CONFIG: hf_config}
-    if CONFIG not in tokenizer.files:
+
+    files = tokenizer_files(tokenizer, spec["context_length"])
+    if CONFIG not in files:
         ids = {key: hf_config[key] for key in hf_config if key.endswith("_token_id")}
-        written[GENERATION] = ids
-    for name, content in written.items():
-        (draft / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+        files[GENERATION] = json.dumps(ids, indent=2)
+    files[CONFIG] = json.dumps(hf_config, indent=2)
+    for name, text in files.items():
+        (draft / name).write_text(text, encoding="utf-8")
 
 
-def upgraded_tensors(model: Any, config: ModelConfig) -> dict[str, Tensor]:
+def upgraded_tensors(model: Any, config: ModelConfig, vocab_size: int) -> Tensors:
     """Those of a model of this config, with the same logits: new weights are 1 in a norm, a copy of
     the embedding in an untied head, and 0 elsewhere."""
     with torch.device("meta"):
-        upgraded = build_model(config, model.embedding.table.num_embeddings)
+        upgraded = build_model(config, vocab_size)
     known = model.state_dict()
-    known["head.map.weight"] = known["head.map.weight"].clone()  # it may be the embedding's
     tensors = {}
     for name, new in model_tensors(upgraded).items():
         is_gain = new.ndim == 1 and name.endswith("weight")

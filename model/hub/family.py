@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from configs.errors import HubError
-from configs.registry import BelowOne, Count, NonNegative, Positive, check_value
+from configs.registry import Count, check_value, matches
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
@@ -28,9 +28,12 @@ SIZES = {  # as most families name them
     "max_position_embeddings": Key("context_length"),
     "intermediate_size": Key("ffn.d_ff"),
 }
-# keys of config.json for the generation of transformers, where there is no generation_config.json
-GENERATION_KEYS = set(
+# keys of config.json that no logit depends on, and a run keeps: the class, special tokens, and how
+# to generate where there is no generation_config.json
+KEPT_KEYS = set(
     """
+    model_type bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id
+    unk_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
     task_specific_params prefix num_beams num_beam_groups max_length min_length length_penalty
     no_repeat_ngram_size early_stopping do_sample temperature top_k top_p typical_p
     repetition_penalty num_return_sequences bad_words_ids diversity_penalty suppress_tokens
@@ -38,15 +41,13 @@ GENERATION_KEYS = set(
     encoder_no_repeat_ngram_size
     """.split()  # noqa: SIM905
 )
-# keys that no logit depends on
-IGNORED_KEYS = set(
+# and others
+IGNORED_KEYS = KEPT_KEYS | set(
     """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path
+    architectures transformers_version torch_dtype dtype _name_or_path name_or_path
     auto_map custom_pipelines vocab_size use_cache use_return_dict return_dict output_attentions
     output_hidden_states output_past torchscript initializer_range initializer_factor init_std
-    problem_type id2label label2id num_labels _num_labels bos_token_id eos_token_id pad_token_id
-    sep_token_id cls_token_id mask_token_id unk_token_id decoder_start_token_id
-    forced_bos_token_id forced_eos_token_id force_bos_token_to_be_generated
+    problem_type id2label label2id num_labels _num_labels force_bos_token_to_be_generated
     finetuning_task attention_dropout activation_dropout attention_probs_dropout_prob attn_pdrop
     embd_pdrop classifier_dropout classif_dropout encoder_layerdrop decoder_layerdrop
     summary_activation summary_first_dropout summary_type summary_proj_to_labels summary_use_proj
@@ -103,17 +104,16 @@ class Family(NamedTuple):
         return self._replace(model_type=model_type, architecture=architecture, **changes)
 
 
-MASKED_LM = "ForMaskedLM"
+class Match(NamedTuple):
+    """A model as this class of transformers has it."""
+
+    family: Family
+    spec: Spec
+    hf_config: HFConfig
+
+
+# of an encoder without head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
-
-
-def headless(family: Family) -> Family:
-    """An encoder's class without head. Here its head is the embedding, with no weights of its
-    own."""
-    return family._replace(
-        architecture=family.architecture.replace(MASKED_LM, "Model"),
-        read=lambda hf_config, spec: family.read(hf_config, spec) | HEADLESS,
-    )
 
 
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
@@ -152,13 +152,13 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
         if value is None and option == "ffn.d_ff":
             spec[option] = 4 * spec["d_model"]
     spec |= family.read(hf_config, spec)
-    expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
     ignored = set(family.ignored.split())
-    understood = {*IGNORED_KEYS, *GENERATION_KEYS, *ignored, *expected, *family.keys}
-    understood |= family.defaults.keys()
+    expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
+    expected = {name: expected[name] for name in expected.keys() - ignored}
+    understood = {*IGNORED_KEYS, *ignored, *expected, *family.keys, *family.defaults}
     understood |= {key.older for key in family.keys.values()}
     for name, value in hf_config.items():
-        if name in expected and name not in ignored and value != expected[name]:
+        if value != expected.get(name, value):
             only = json.dumps(expected[name])
             raise HubError(f"{name} is {json.dumps(value)}; only {only} is supported")
         if value is not None and name not in understood:
@@ -169,36 +169,32 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
 def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
     """config.json for this spec; a value without a name there is left out. `ids` are the special
     tokens."""
-    hf_config = {"model_type": family.model_type, "architectures": [family.architecture], **ids}
+    hf_config = ids | {"model_type": family.model_type}
+    hf_config["architectures"] = [family.architecture]
     for name, key in family.keys.items():
         values = [spec.get(option) for option in key.options.split()]
         value = any(values) if isinstance(values[0], bool) else values[0]
         if isinstance(key.type, dict):
             names = [n for n, other in key.type.items() if other == value]
             hf_config |= {name: names[0]} if names else {}
-        elif type(value) is int and key.type in (Positive, Positive | None, NonNegative, BelowOne):
+        elif type(value) is int and matches(0.5, key.type):
             hf_config[name] = float(value)  # transformers takes no integer for it
         else:
             hf_config[name] = value
     return hf_config | family.write(spec, ids)
 
 
-class FamilyMatch(NamedTuple):
-    family: Family
-    hf_config: HFConfig
-    spec: Spec  # with lossless upgrades
-
-
-def match(family: Family, spec: Spec, ids: HFConfig) -> FamilyMatch:
+def match(family: Family, spec: Spec, ids: HFConfig) -> Match:
     """Write config.json and read it back: an option that comes back changed is refused."""
-    if HEADLESS.items() <= spec.items() and family.architecture.endswith(MASKED_LM):
-        family = headless(family)
     kinds = {name: value for name, value in family.spec.items() if name.endswith("kind")}
     refuse_changes(spec, spec | kinds)
     hf_config = to_hf_config(family, spec, ids)
     upgraded = spec_from_hf(family, hf_config)
+    if spec["kind"] == "encoder" and HEADLESS.items() <= spec.items():
+        hf_config["architectures"] = [family.architecture.replace("ForMaskedLM", "Model")]
+        upgraded |= HEADLESS
     refuse_changes(spec, upgraded)
-    return FamilyMatch(family, hf_config, upgraded)
+    return Match(family, upgraded, hf_config)
 
 
 def refuse_changes(spec: Spec, other: Spec) -> None:

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from configs.cli import expand_user
 from configs.errors import HubError
-from model.weights import read_json
+from model.weights import Tensors, read_json
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # a tokenizer, and what export writes back beside it
@@ -56,18 +55,16 @@ def naming(place: object) -> Iterator[None]:
         raise HubError(f"{place}: {' '.join(str(error).split())}") from error
 
 
-def open_tensors(folder: Path) -> dict[str, Any]:
-    """{name of a tensor: its open file} of a folder with one safetensors file, or with several and
-    an index."""
+def load_tensors(folder: Path) -> Tensors:
+    """Those of one safetensors file, or of several and an index. They are mapped, not yet read."""
     names = {"model.safetensors"}
     index = folder / "model.safetensors.index.json"
     if index.exists() and not (folder / "model.safetensors").exists():
         names = {*read_json(index)["weight_map"].values()}
-    files: dict[str, Any] = {}
+    tensors: Tensors = {}
     for name in sorted(names):
         if not (folder / name).exists():
             raise HubError(f"no {name}; save weights in another format as safetensors first")
         with naming(name):
-            file: Any = safe_open(folder / name, "pt")
-        files |= dict.fromkeys(file.keys(), file)
-    return files
+            tensors |= load_file(folder / name)
+    return tensors

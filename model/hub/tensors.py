@@ -1,8 +1,7 @@
 """Tensors: those of a model, from the files of a folder and back, one for one."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from configs.errors import HubError
-from model.hub.files import naming, open_tensors
+from model.hub.files import load_tensors, naming
+from model.weights import Tensors
 
-Tensors = dict[str, Tensor]
 CLASSIFIERS = "score|classifier|pre_classifier|classification_head|qa_outputs|discriminator_pred"
 
 
@@ -88,61 +87,54 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     return resolved
 
 
-def join(pieces: list[Tensor], shape: torch.Size) -> Tensor:
+def join(pieces: Tensors, shape: torch.Size) -> Tensor:
     """A new tensor, since the file may be deleted, of rows, or of copies of the whole."""
-    if pieces[0].shape == shape:
-        whole, *copies = pieces
-        if not all(torch.equal(whole, copy) for copy in copies):
-            raise HubError("tensors of the file differ that are one here")
-        pieces = [whole]
-    return torch.cat(pieces)
+    first, *others = pieces.values()
+    if first.shape == shape:
+        if not all(torch.equal(first, other) for other in others):
+            raise HubError(f"{' and '.join(pieces)} differ, but are one tensor here")
+        others = []
+    return torch.cat([first, *others])
 
 
-def refuse_classifier(family: Any, stored: Iterable[str], known: Set[str]) -> None:
-    """Its head may lie beside that of a language model, and not take its place."""
-    heads = [name for name in stored if re.match(CLASSIFIERS, name)]
-    others = known & {*stored}
-    if heads and all(name.startswith(family.prefix) for name in others):
-        raise HubError(f"{heads[0]} is of a classifier; only language models are supported")
+def stored_tensors(family: Any, folder: Path) -> Tensors:
+    """By their newer names, and with the prefix that they lack in a file of the model without
+    head."""
+    stored = {}
+    for name, tensor in load_tensors(folder).items():
+        stored[name.replace(".gamma", ".weight").replace(".beta", ".bias")] = tensor
+    if any(name.startswith(family.prefix) for name in stored):
+        return stored
+    return {family.prefix + name: tensor for name, tensor in stored.items()}
 
 
 def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors) -> Tensors:
     """One for each of the model's, in float32. Missing and unknown ones are refused by name."""
-    stored = {}
-    for name, file in open_tensors(folder).items():
-        newer = name.replace(".gamma", ".weight").replace(".beta", ".bias")
-        stored[newer] = partial(file.get_tensor, name)
-    if not any(name.startswith(family.prefix) for name in stored):
-        stored = {family.prefix + name: load for name, load in stored.items()}
-
+    stored = stored_tensors(family, folder)
     resolved = resolve(table, model_tensors)
-    for name, of in family.aliases.items():
-        if name in stored and name not in resolved:
-            original = stored.setdefault(of, stored[name])  # there may be the copy alone
-            if not torch.equal(stored[name](), original()):
-                raise HubError(f"{name} and {of} differ, but config.json ties them")
-    refuse_classifier(family, stored.keys(), resolved.keys() | family.aliases.keys())
+    for copy, of in family.aliases.items():
+        if copy in stored and copy not in resolved:
+            resolved[copy] = resolved[of]
+            stored.setdefault(of, stored[copy])  # there may be the copy alone
     missing = resolved.keys() - stored.keys() - family.fallback.keys()
-    unknown = stored.keys() - resolved.keys() - family.aliases.keys()
-    unknown = {
-        name for name in unknown if not re.fullmatch(f"{family.optional}|({CLASSIFIERS}).*", name)
-    }
     if missing:
         raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
+    harmless = re.compile(f"{family.optional}|({CLASSIFIERS}).*")
+    unknown = [name for name in stored.keys() - resolved.keys() if not harmless.fullmatch(name)]
     if unknown:
         what = f"{min(unknown)} is unknown to a {family.model_type} model"
         raise HubError(f"{what}, {len(unknown)} tensors in all")
 
-    pieces: dict[str, list[Tensor]] = {}
-    for name, (rule, model_names) in resolved.items():
+    pieces: dict[str, Tensors] = {}
+    for name, (rule, parts) in resolved.items():
         source = name if name in stored else family.fallback[name]
         if source:
-            weight = stored[source]()
+            weight = stored[source]
         else:
-            shape = rule.to_hf([model_tensors[part] for part in model_names]).shape
-            weight = torch.zeros(shape)
-        for part, rows in zip(model_names, rule.to_ours(weight.float()), strict=True):
-            pieces.setdefault(part, []).append(rows)
+            like = rule.to_hf([model_tensors[part] for part in parts])
+            weight = torch.zeros_like(like, device="cpu")
+        for part, rows in zip(parts, rule.to_ours(weight.float()), strict=True):
+            pieces.setdefault(part, {})[name] = rows
     tensors: Tensors = {}
     for part in [*pieces]:
         with naming(part):

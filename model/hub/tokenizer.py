@@ -14,7 +14,7 @@ from data.tokenizers.tokenizer import (
     Tokenizer,
     load_hf_tokenizer,
 )
-from model.hub.family import GENERATION_KEYS
+from model.hub.family import KEPT_KEYS, HFConfig
 from model.hub.files import HF_FILES, naming
 
 # {special token: (names in config.json and tokenizer_config.json, other spellings)}
@@ -37,7 +37,7 @@ NO_CLASS = {  # adds nothing to a text
 }
 
 
-def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
+def read_tokenizer(folder: Path, hf_config: HFConfig) -> Tokenizer:
     files = {}
     for name in HF_FILES:
         if (folder / name).exists():
@@ -45,27 +45,21 @@ def read_tokenizer(folder: Path, hf_config: dict[str, Any]) -> Tokenizer:
     if "tokenizer.json" not in files:
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
+    kept = {key: hf_config[key] for key in sorted(KEPT_KEYS & hf_config.keys())}
+    files[CONFIG] = json.dumps(kept)
+    vocab_size = hf_config["vocab_size"]
+    text = files.pop("tokenizer.json")
     with naming(folder):
-        generation = read_file(files, GENERATION)
-        names = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
-    known = {"model_type", *GENERATION_KEYS}
-    kept = [key for key in hf_config if key in known or key.endswith("_token_id")]
-    files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
-    with naming(folder / "tokenizer.json"):
-        vocab_size = hf_config["vocab_size"]
-        text = files.pop("tokenizer.json")
-        theirs = as_transformers(folder) or text
-        if (
-            max(load_hf_tokenizer(theirs).get_vocab().values(), default=0) < vocab_size
-        ):  # it may add tokens
-            text = theirs
-        specials = special_ids(hf_config, generation, names, load_hf_tokenizer(text))
+        theirs = as_transformers(folder)
+        if max(load_hf_tokenizer(theirs).get_vocab().values(), default=0) < vocab_size:
+            text = theirs  # it may have more tokens than the model
+        specials = special_ids(hf_config, files, load_hf_tokenizer(text))
         return HubTokenizer(text, specials, vocab_size, files)
 
 
-def as_transformers(folder: Path) -> str | None:
+def as_transformers(folder: Path) -> str:
     """tokenizer.json as AutoTokenizer has it, some of whose classes replace normalizers and the like;
-    None if transformers is missing or cannot load it."""
+    as it is if transformers is missing or cannot load it."""
     try:
         from transformers import AutoTokenizer, logging
 
@@ -73,31 +67,32 @@ def as_transformers(folder: Path) -> str | None:
         options = {"local_files_only": True, "trust_remote_code": False}
         return AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer.to_str()
     except Exception:  # of many types
-        return None
+        return (folder / "tokenizer.json").read_text(encoding="utf-8")
 
 
-def read_file(files: dict[str, str], name: str) -> dict[str, Any]:
+def read_file(files: dict[str, str], name: str) -> HFConfig:
     with naming(name):
         return {**json.loads(files.get(name, "{}"))}
 
 
-def special_ids(
-    hf_config: dict[str, Any], generation: dict[str, Any], names: dict[str, Any], library: Any
-) -> dict[str, int]:
+def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, int]:
     """{special token: id}, from generation_config.json, else config.json, else by its name, else by
     the usual spelling. An id of -1 stands for none."""
+    generation = read_file(files, GENERATION)
+    names = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
     valid = range(hf_config["vocab_size"])
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
-    def ids_of(role: str) -> list[Any]:
-        configs = [generation, hf_config]
-        if role == "pad":  # decides on positions, too
-            configs.reverse()
-        values = [config.get(f"{role}_token_id") for config in configs]
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        valid_lists = [[i for i in ids if i in valid] for ids in lists]
-        return valid_lists[0] or valid_lists[1]
+    def ids_of(key: str, *configs: HFConfig) -> list[Any]:
+        """Of the first config that has some."""
+        for config in configs:
+            value = config.get(key)
+            ids = value if isinstance(value, list) else [value]
+            known = [i for i in ids if i in valid]
+            if known:
+                return known
+        return []
 
     specials: dict[str, int] = {}
     for special, (roles, spellings) in ROLES.items():
@@ -105,7 +100,8 @@ def special_ids(
         for role in roles:
             name = names.get(f"{role}_token") or ""
             name = name["content"] if isinstance(name, dict) else name
-            candidates += [*ids_of(role), library.token_to_id(name)]
+            candidates += ids_of(f"{role}_token_id", generation, hf_config)
+            candidates.append(library.token_to_id(name))
         candidates += map(added.get, spellings)
         known = [i for i in candidates if i is not None]
         if known:
@@ -114,24 +110,14 @@ def special_ids(
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.get("is_encoder_decoder"):
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
-    for name, key in FORCED.items():
-        forced = (generation or hf_config).get(key)
-        if isinstance(forced, list):
-            [forced, *_] = forced
-        if forced is not None and forced not in valid:
-            raise HubError(f"{key} is {forced}; the model has {len(valid)} tokens")
-        if forced is not None:
-            specials[name] = forced
-
+    for special, key in FORCED.items():
+        for i in ids_of(key, generation or hf_config)[:1]:
+            specials[special] = i
     for name, i in added.items():
         if match := SENTINEL.fullmatch(name):
             specials[f"sentinel_{match[1]}"] = i
-    more_ends = {*ids_of("eos")} - {specials["end"]}
+    more_ends = {*ids_of("eos_token_id", generation, hf_config)} - {specials["end"]}
     return specials | {f"end_{n}": i for n, i in enumerate(sorted(more_ends), 1)}
-
-
-def role_names(names: dict[str, str]) -> dict[str, Any]:
-    return {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
 
 
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
@@ -145,22 +131,27 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
         tokenizer.files[name] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
-    text, names = to_hf(tokenizer)
+    text, settings = without_class(tokenizer, read_file(tokenizer.files, SETTINGS))
     tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
-    settings = read_file(tokenizer.files, SETTINGS)
-    tokenizer.files[SETTINGS] = json.dumps(role_names(names) | settings | NO_CLASS, indent=2)
+    tokenizer.files[SETTINGS] = settings
     tokenizer.template = NO_TEMPLATE
     return tokenizer
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int) -> None:
+def without_class(tokenizer: Tokenizer, settings: HFConfig) -> tuple[str, str]:
+    """tokenizer.json and tokenizer_config.json, which adds nothing to a text."""
     text, names = to_hf(tokenizer)
-    settings = role_names(names) | NO_CLASS | {"model_max_length": context_length}
-    if tokenizer.text is None and not {"mask", "sentinel_0"} & names.keys():
+    roles = {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
+    return text, json.dumps(roles | settings | NO_CLASS, indent=2)
+
+
+def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, str]:
+    settings: HFConfig = {"model_max_length": context_length}
+    if tokenizer.text is None and not {"mask", "sentinel_0"} & tokenizer.specials.keys():
         settings["split_special_tokens"] = True  # text is always text; masks are written in it
-    files = {SETTINGS: json.dumps(settings, indent=2)} | tokenizer.files | {"tokenizer.json": text}
+    text, written = without_class(tokenizer, settings)
+    files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
     if files.get(TEMPLATE) == PLAIN:  # its end token is written in the text
         settings = read_file(files, SETTINGS) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(settings, indent=2)
-    for name in files.keys() - {CONFIG}:
-        (folder / name).write_text(files[name], encoding="utf-8")
+    return files

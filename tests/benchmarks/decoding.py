@@ -17,7 +17,7 @@ import torch
 
 from configs.compose import compose
 from model.generate.decode import generate
-from model.hub import first_match
+from model.hub.convert import first_match
 from model.hub.spec import spec_from_config
 from model.hub.tensors import resolve
 from model.precision import DTYPES

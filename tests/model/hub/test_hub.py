@@ -14,11 +14,12 @@ from tokenizers.models import WordPiece
 
 import sample
 from configs.cli import run_command
+from configs.errors import HubError
 from model import feedforward
 from model.checkpoint import load_run
-from model.hub import FAMILIES, HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
+from model.hub.families import FAMILIES
 from model.hub.family import IGNORED_IF, IGNORED_KEYS, spec_from_hf
 from model.hub.spec import ACTIVATIONS
 from tests.model.hub.hub_models import (
@@ -355,7 +356,7 @@ BAD_FILES = [
     (LLAMA, removed("model.safetensors"), "copy: no model.safetensors; save weights in another"),
     (LLAMA, truncated, "copy: model.safetensors: .* incomplete metadata"),
     (LLAMA, removed("tokenizer.json"), "has no tokenizer.json; write one with transformers"),
-    (LLAMA, written("tokenizer.json", "{}"), "tokenizer.json: not a valid tokenizer.json"),
+    (LLAMA, written("tokenizer.json", "{}"), "copy: not a valid tokenizer.json"),
     (LLAMA, without_ends, "no end-of-text token: add eos_token"),
     (LLAMA, without(NORM), f"{NORM} is missing, 1 tensors in all"),
     ("bert", without("cls.predictions.bias"), "cls.predictions.bias is missing, 1 tensors in"),
