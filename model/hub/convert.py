@@ -22,14 +22,13 @@ from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import CLASSIFIERS, read_tensors, resolve, stored_tensors
 from model.hub.tokenizer import (
     CONFIG,
-    GENERATION,
     as_transformers,
     read_file,
     read_tokenizer,
     tokenizer_files,
 )
 from model.transformer import build_model
-from model.weights import Tensors, assign_weights, model_tensors, read_json, write_tensors
+from model.weights import assign_weights, model_tensors, read_json, write_tensors
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 
@@ -93,7 +92,9 @@ def export(
 ) -> str:
     """Write a folder, and keep it if its logits and ids are those of the run. Return the class of
     transformers."""
-    ids = token_ids(tokenizer, config.kind)
+    files = tokenizer_files(tokenizer, config)
+    ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.specials.get("pad")}
+    ids |= read_file(files, CONFIG)
     found = first_match(spec_from_config(config, model), ids, name)
     [architecture] = found.hf_config["architectures"]
 
@@ -104,7 +105,7 @@ def export(
     inputs = texts[torch.randint(len(texts), shape, generator=torch.Generator().manual_seed(0))]
     text = tokenizer.decode(texts.tolist())
     with atomic_folder(folder) as draft, torch.inference_mode():
-        write_folder(draft, found, model, tokenizer)
+        write_folder(draft, found, model, files)
         logits = model.float()(*inputs)
         theirs = read_logits(draft, architecture, inputs, model.head)
         tolerance = LOGIT_TOLERANCE * logits.abs().max().item()
@@ -134,46 +135,22 @@ def read_logits(folder: Path, architecture: str, inputs: Tensor, head: nn.Module
         return outputs.logits if "logits" in outputs else head(outputs.last_hidden_state)
 
 
-def token_ids(tokenizer: Tokenizer, kind: str) -> HFConfig:
-    """The special tokens in config.json, as they were when it was imported."""
-    ids: HFConfig = {"pad_token_id": tokenizer.specials.get("pad")}
-    if CONFIG in tokenizer.files:
-        return ids | read_file(tokenizer.files, CONFIG)
-    ends = tokenizer.end_ids
-    ids |= {"bos_token_id": tokenizer.start, "eos_token_id": ends if len(ends) > 1 else ends[0]}
-    if kind == "encoder_decoder":
-        ids |= {"decoder_start_token_id": tokenizer.start, "forced_eos_token_id": None}
-    return ids
-
-
-def write_folder(draft: Path, found: Match, model: Any, tokenizer: Tokenizer) -> None:
+def write_folder(draft: Path, found: Match, model: nn.Module, files: dict[str, str]) -> None:
+    """New weights, which change no logits, are 1 in a norm, a copy of the embedding in an untied
+    head, and 0 elsewhere."""
     family, spec, hf_config = found
-    hf_config |= {"vocab_size": tokenizer.vocab_size, "dtype": "float32"}
-    tensors = upgraded_tensors(model, config_from_spec(spec), tokenizer.vocab_size)
+    with torch.device("meta"):
+        upgraded = model_tensors(build_model(config_from_spec(spec), hf_config["vocab_size"]))
+    tensors = model.state_dict()
+    for name in upgraded.keys() - tensors.keys():
+        shape = upgraded[name].shape
+        is_gain = len(shape) == 1 and name.endswith("weight")
+        tensors[name] = torch.full(shape, float(is_gain))
     hf_tensors = {}
-    for hf_name, (rule, names) in resolve(family.tensors(spec, hf_config), tensors).items():
+    for hf_name, (rule, names) in resolve(family.tensors(spec, hf_config), upgraded).items():
         weight = rule.to_hf([tensors[name] for name in names])
         # a head may be the embedding, and a file has no tensor twice
         hf_tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
     write_tensors(draft / "model.safetensors", hf_tensors)
-
-    files = tokenizer_files(tokenizer, spec["context_length"])
-    if CONFIG not in files:
-        ids = {key: hf_config[key] for key in hf_config if key.endswith("_token_id")}
-        files[GENERATION] = json.dumps(ids, indent=2)
-    files[CONFIG] = json.dumps(hf_config, indent=2)
-    for name, text in files.items():
+    for name, text in (files | {CONFIG: json.dumps(hf_config, indent=2)}).items():
         (draft / name).write_text(text, encoding="utf-8")
-
-
-def upgraded_tensors(model: Any, config: ModelConfig, vocab_size: int) -> Tensors:
-    """Those of a model of this config, with the same logits: new weights are 1 in a norm, a copy of
-    the embedding in an untied head, and 0 elsewhere."""
-    with torch.device("meta"):
-        upgraded = build_model(config, vocab_size)
-    known = model.state_dict()
-    tensors = {}
-    for name, new in model_tensors(upgraded).items():
-        is_gain = new.ndim == 1 and name.endswith("weight")
-        tensors[name] = known[name] if name in known else torch.full(new.shape, float(is_gain))
-    return tensors

@@ -152,12 +152,13 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
         if value is None and option == "ffn.d_ff":
             spec[option] = 4 * spec["d_model"]
     spec |= family.read(hf_config, spec)
-    ignored = set(family.ignored.split())
+    ignored = family.ignored.split()
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
-    expected = {name: expected[name] for name in expected.keys() - ignored}
-    understood = {*IGNORED_KEYS, *ignored, *expected, *family.keys, *family.defaults}
-    understood |= {key.older for key in family.keys.values()}
+    older = [key.older for key in family.keys.values()]
+    understood = {*IGNORED_KEYS, *expected, *family.keys, *family.defaults, *older}
     for name, value in hf_config.items():
+        if name in ignored:
+            continue
         if value != expected.get(name, value):
             only = json.dumps(expected[name])
             raise HubError(f"{name} is {json.dumps(value)}; only {only} is supported")
@@ -169,7 +170,7 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
 def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
     """config.json for this spec; a value without a name there is left out. `ids` are the special
     tokens."""
-    hf_config = ids | {"model_type": family.model_type}
+    hf_config = ids | {"model_type": family.model_type, "dtype": "float32"}
     hf_config["architectures"] = [family.architecture]
     for name, key in family.keys.items():
         values = [spec.get(option) for option in key.options.split()]

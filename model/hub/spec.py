@@ -70,6 +70,14 @@ BASE = {
     "head.bias": False,
     "head.scale_by_inv_sqrt_d": False,
 }
+# what a family may leave open
+OPEN = {
+    "init": "gpt2",  # the weights come from files
+    "dropout": 0.0,
+    "encoder.d_model": None,
+    "encoder.n_layers": None,
+    "encoder.n_heads": None,
+}
 POST_NORM = {"block.kind": "post", "embedding_norm": True, "head.bias": True}
 RMSNORM_NO_BIAS = {
     "norm.kind": "rmsnorm",
@@ -123,15 +131,14 @@ def closed_options(node: Spec, part: Any) -> Spec:
 
 
 def config_from_spec(spec: Spec) -> ModelConfig:
-    """The weights come from files, so that any init will do."""
-    changes = spec.get("layers") or []
-    names = [layer_name(spec | change) for change in changes]
-    nodes = {"dropout": 0.0, "encoder": {}, "cross_attention": None, **nested(spec), "init": "gpt2"}
-    nodes["encoder"] = dict.fromkeys(("d_model", "n_layers", "n_heads")) | nodes["encoder"]
+    nodes = {"cross_attention": None} | nested(OPEN | spec)
+    layers = spec.get("layers") or []
+    names = [layer_name(spec | changes) for changes in layers]
     nodes["layers"] = names or None
-    nodes["layer_kinds"] = dict(zip(names, map(nested, changes), strict=True))
-    if [nodes["layer_kinds"][name] for name in names] != [*map(nested, changes)]:
-        raise HubError("layers of more than one size of window are not supported")
+    nodes["layer_kinds"] = {}
+    for name, changes in zip(names, map(nested, layers), strict=True):
+        if nodes["layer_kinds"].setdefault(name, changes) != changes:
+            raise HubError("layers of more than one size of window are not supported")
     return from_dict(ModelConfig, nodes, "model.")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import HubError
+from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
 from data.tokenizers.tokenizer import (
@@ -17,12 +18,12 @@ from data.tokenizers.tokenizer import (
 from model.hub.family import KEPT_KEYS, HFConfig
 from model.hub.files import HF_FILES, naming
 
-# {special token: (names in config.json and tokenizer_config.json, other spellings)}
+# {special token: its keys in config.json and tokenizer_config.json, and its usual spellings}
 ROLES = {
-    "end": (("eos", "sep"), ("[SEP]", "</s>")),
-    "start": (("decoder_start", "bos", "cls"), ("[CLS]", "<s>")),
-    "pad": (("pad",), ("[PAD]", "<pad>")),
-    "mask": (("mask",), ("[MASK]", "<mask>")),
+    "end": ("eos_token_id", "sep_token_id", "[SEP]", "</s>"),
+    "start": ("decoder_start_token_id", "bos_token_id", "cls_token_id", "[CLS]", "<s>"),
+    "pad": ("pad_token_id", "[PAD]", "<pad>"),
+    "mask": ("mask_token_id", "[MASK]", "<mask>"),
 }
 SENTINEL = re.compile(r"<(?:extra_id|\|sentinel)_(\d+)\|?>")  # T5's and this project's
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
@@ -45,8 +46,8 @@ def read_tokenizer(folder: Path, hf_config: HFConfig) -> Tokenizer:
     if "tokenizer.json" not in files:
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
-    kept = {key: hf_config[key] for key in sorted(KEPT_KEYS & hf_config.keys())}
-    files[CONFIG] = json.dumps(kept)
+    kept = KEPT_KEYS & hf_config.keys()
+    files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
     vocab_size = hf_config["vocab_size"]
     text = files.pop("tokenizer.json")
     with naming(folder):
@@ -77,46 +78,40 @@ def read_file(files: dict[str, str], name: str) -> HFConfig:
 
 def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, int]:
     """{special token: id}, from generation_config.json, else config.json, else by its name, else by
-    the usual spelling. An id of -1 stands for none."""
+    the usual spelling."""
+    settings = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
+    names = {}
+    for key, name in settings.items():
+        content = name.get("content") if isinstance(name, dict) else name
+        if isinstance(content, str):
+            names[f"{key}_id"] = library.token_to_id(content)
     generation = read_file(files, GENERATION)
-    names = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
-    valid = range(hf_config["vocab_size"])
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
-    def ids_of(key: str, *configs: HFConfig) -> list[Any]:
-        """Of the first config that has some."""
-        for config in configs:
-            value = config.get(key)
-            ids = value if isinstance(value, list) else [value]
-            known = [i for i in ids if i in valid]
+    ids: dict[str, list[int]] = {}  # the last source has the last word
+    for source in (added, names, hf_config, generation):
+        for key, value in source.items():
+            listed = value if isinstance(value, list) else [value]
+            known = [i for i in listed if i in range(hf_config["vocab_size"])]  # -1 stands for none
             if known:
-                return known
-        return []
-
+                ids[key] = known
     specials: dict[str, int] = {}
-    for special, (roles, spellings) in ROLES.items():
-        candidates = []
-        for role in roles:
-            name = names.get(f"{role}_token") or ""
-            name = name["content"] if isinstance(name, dict) else name
-            candidates += ids_of(f"{role}_token_id", generation, hf_config)
-            candidates.append(library.token_to_id(name))
-        candidates += map(added.get, spellings)
-        known = [i for i in candidates if i is not None]
-        if known:
-            specials[special] = known[0]
+    for special, keys in ROLES.items():
+        for key in keys:
+            if key in ids:
+                specials.setdefault(special, ids[key][0])
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.get("is_encoder_decoder"):
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
     for special, key in FORCED.items():
-        for i in ids_of(key, generation or hf_config)[:1]:
-            specials[special] = i
+        if key in ids and (generation or hf_config).get(key) is not None:
+            specials[special] = ids[key][0]
     for name, i in added.items():
         if match := SENTINEL.fullmatch(name):
             specials[f"sentinel_{match[1]}"] = i
-    more_ends = {*ids_of("eos_token_id", generation, hf_config)} - {specials["end"]}
+    more_ends = {*ids.get("eos_token_id", [])} - {specials["end"]}
     return specials | {f"end_{n}": i for n, i in enumerate(sorted(more_ends), 1)}
 
 
@@ -126,8 +121,7 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     for name in FORCED:
         tokenizer.specials.pop(name, None)
     for name in {CONFIG, GENERATION} & tokenizer.files.keys():
-        content = read_file(tokenizer.files, name)
-        content |= dict.fromkeys({*FORCED.values()} & content.keys())
+        content = read_file(tokenizer.files, name) | dict.fromkeys(FORCED.values())
         tokenizer.files[name] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
@@ -145,13 +139,23 @@ def without_class(tokenizer: Tokenizer, settings: HFConfig) -> tuple[str, str]:
     return text, json.dumps(roles | settings | NO_CLASS, indent=2)
 
 
-def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, str]:
-    settings: HFConfig = {"model_max_length": context_length}
-    if tokenizer.text is None and not {"mask", "sentinel_0"} & tokenizer.specials.keys():
-        settings["split_special_tokens"] = True  # text is always text; masks are written in it
+def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
+    """{name: text}, of which config.json has the special tokens."""
+    names_masks = {"mask", "sentinel_0"} & tokenizer.specials.keys()
+    settings = {
+        "model_max_length": config.context_length,
+        "split_special_tokens": tokenizer.text is None and not names_masks,  # text is always text
+    }
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
     if files.get(TEMPLATE) == PLAIN:  # its end token is written in the text
-        settings = read_file(files, SETTINGS) | {"split_special_tokens": False}
-        files[SETTINGS] = json.dumps(settings, indent=2)
+        split = '"split_special_tokens": '
+        files[SETTINGS] = files[SETTINGS].replace(f"{split}true", f"{split}false")
+    if CONFIG not in files:  # it was made here
+        ends = tokenizer.end_ids
+        ids: HFConfig = {"eos_token_id": ends if len(ends) > 1 else ends[0]}
+        ids |= {"bos_token_id": tokenizer.start, "pad_token_id": tokenizer.specials.get("pad")}
+        if config.kind == "encoder_decoder":
+            ids |= {"decoder_start_token_id": tokenizer.start, "forced_eos_token_id": None}
+        files[CONFIG] = files[GENERATION] = json.dumps(ids, indent=2)
     return files
