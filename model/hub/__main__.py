@@ -21,6 +21,7 @@ from model.checkpoint import load_run, model_config, model_tensors, save, write_
 from model.hub.adapter import export_adapter
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
+from model.moe import count_parameters
 
 
 def write_run(
@@ -38,8 +39,7 @@ def import_run(place: str | Path, folder: Path) -> str:
     defaults = compose([f"model.kind={config.kind}"])
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
     write_run(folder, run_config, model, tokenizer, f"imported from {place}")
-    n = sum(parameter.numel() for parameter in model.parameters())
-    return f"{folder}: {n:,} parameters, vocab_size {tokenizer.vocab_size:,}"
+    return f"{folder}: {count_parameters(model)}, vocab_size {tokenizer.vocab_size:,}"
 
 
 def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:

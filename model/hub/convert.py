@@ -48,8 +48,9 @@ def read_hf_config(folder: Path) -> Match:
     heads = [name for name in names if not name.startswith(family.prefix)]
     if heads and all(re.match(CLASSIFIERS, name) for name in heads):
         raise HubError(f"{heads[0]} is of a classifier; only language models are supported")
-    is_headless = spec["kind"] == "encoder" and not heads
-    return Match(family, spec | (HEADLESS if is_headless else {}), hf_config)
+    if spec["kind"] == "encoder" and not heads:
+        spec |= HEADLESS
+    return Match(family, spec, hf_config)
 
 
 def explain_lack(name: str) -> str:

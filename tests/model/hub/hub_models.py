@@ -7,6 +7,8 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from model.hub.families import FAMILIES
+
 
 def byte_pairs():
     """A byte-level BPE tokenizer with two special tokens."""
@@ -83,174 +85,96 @@ THETAS = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
 }
 SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}}
+# {model_type, and what is special: keys of config.json}
 MODELS = {
-    "gpt2": (hf.GPT2LMHeadModel, GPT2),
-    "gpt2, untied": (
-        hf.GPT2LMHeadModel,
-        GPT2 | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
-    ),
-    "gpt2, scores scaled by layer": (
-        hf.GPT2LMHeadModel,
-        GPT2 | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
-    ),
-    "llama, one key for two queries": (hf.LlamaForCausalLM, GROUPED),
-    "llama, one key for all, tied": (
-        hf.LlamaForCausalLM,
-        SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
-    ),
-    "llama, biases, wide heads": (
-        hf.LlamaForCausalLM,
-        GROUPED | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"},
-    ),
-    "llama3": (hf.LlamaForCausalLM, GROUPED | LLAMA3),
-    "llama, linear": (hf.LlamaForCausalLM, GROUPED | rope("linear", None, factor=4.0)),
-    "llama, yarn": (hf.LlamaForCausalLM, GROUPED | YARN),
-    "mistral": (hf.MistralForCausalLM, GROUPED | {"sliding_window": 5}),
-    "mistral, no window": (hf.MistralForCausalLM, GROUPED | {"sliding_window": None}),
-    "qwen3": (hf.Qwen3ForCausalLM, GROUPED | {"head_dim": 8}),
-    "qwen3, a window": (
-        hf.Qwen3ForCausalLM,
-        GROUPED
-        | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
-    ),
-    "qwen3, a window in some layers": (
-        hf.Qwen3ForCausalLM,
-        GROUPED | WINDOWS | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
-    ),
-    "smollm3": (
-        hf.SmolLM3ForCausalLM,
-        GROUPED
-        | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
-    ),
-    "olmo2": (hf.Olmo2ForCausalLM, GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True}),
-    "nanochat": (hf.NanoChatForCausalLM, GROUPED),
-    "nanochat, no cap": (hf.NanoChatForCausalLM, SIZES | {"final_logit_softcapping": None}),
-    "deepseek": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": None, "hidden_size": 30}),
-    "deepseek, yarn": (hf.DeepseekV3ForCausalLM, LATENT | {"q_lora_rank": 20} | SHARPER),
-    "gemma2": (
-        hf.Gemma2ForCausalLM,
-        GROUPED
-        | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}
-        | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
-    ),
-    "gemma3": (
-        hf.Gemma3ForCausalLM,
-        GROUPED
-        | {"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 5}
-        | {"head_dim": 12, "query_pre_attn_scalar": 7, "rope_parameters": SCALED}
-        | {"final_logit_softcapping": 3.0},
-    ),
-    "bert": (hf.BertForMaskedLM, SIZES),
-    "bert, relu, one type": (
-        hf.BertForMaskedLM,
-        SIZES | {"hidden_act": "relu", "type_vocab_size": 1},
-    ),
-    "bert, untied": (hf.BertForMaskedLM, SIZES | {"tie_word_embeddings": False}),
-    "roberta": (hf.RobertaForMaskedLM, SIZES | AFTER_PAD | {"type_vocab_size": 1}),
-    "roberta, two types, untied": (
-        hf.RobertaForMaskedLM,
-        SIZES | AFTER_PAD | {"type_vocab_size": 2, "tie_word_embeddings": False},
-    ),
-    "xlm-roberta": (hf.XLMRobertaForMaskedLM, SIZES | AFTER_PAD | {"type_vocab_size": 1}),
-    "camembert": (hf.CamembertForMaskedLM, SIZES | AFTER_PAD | {"hidden_act": "relu"}),
-    "distilbert": (hf.DistilBertForMaskedLM, DISTILBERT),
-    "electra": (
-        hf.ElectraForMaskedLM,
-        SIZES | {"embedding_size": 32, "hidden_act": "relu", "type_vocab_size": 3},
-    ),
-    "modernbert": (
-        hf.ModernBertForMaskedLM,
-        SIZES | {"num_hidden_layers": 3, "local_attention": 7, "rope_parameters": THETAS},
-    ),
-    "modernbert, biases": (
-        hf.ModernBertForMaskedLM,
-        SIZES
-        | dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias", "classifier_bias"), True)
-        | {"global_attn_every_n_layers": 2, "local_attention": 6, "tie_word_embeddings": False}
-        | {"classifier_activation": "relu"},
-    ),
-    "t5": (hf.T5ForConditionalGeneration, T5),
-    "flan": (
-        hf.T5ForConditionalGeneration,
-        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    ),
-    "t5, gelu, few distances": (
-        hf.T5ForConditionalGeneration,
-        T5 | {"feed_forward_proj": "gelu_new", "relative_attention_max_distance": 20},
-    ),
-    "mt5": (hf.MT5ForConditionalGeneration, T5 | {"relative_attention_num_buckets": 8}),
-    "bart": (hf.BartForConditionalGeneration, BART),
-    "qwen2": (
-        hf.Qwen2ForCausalLM,
-        GROUPED
-        | RMSNORM
-        | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
-    ),
-    "gemma": (
-        hf.GemmaForCausalLM,
-        GROUPED | RMSNORM | {"head_dim": 12, "attention_bias": True, "hidden_act": "gelu"},
-    ),
-    "phi3": (
-        hf.Phi3ForCausalLM,
-        GROUPED | RMSNORM | {"sliding_window": 5, "partial_rotary_factor": 0.75},
-    ),
-    "stablelm": (hf.StableLmForCausalLM, GROUPED | LAYERNORM | {"partial_rotary_factor": 0.75}),
-    "stablelm, parallel": (
-        hf.StableLmForCausalLM,
-        GROUPED | {"use_parallel_residual": True, "use_qkv_bias": True},
-    ),
-    "starcoder2": (
-        hf.Starcoder2ForCausalLM,
-        SIZES | OTHER | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},
-    ),
-    "olmo": (hf.OlmoForCausalLM, GROUPED | OTHER | {"attention_bias": True}),
-    "granite": (
-        hf.GraniteForCausalLM,
-        GROUPED | RMSNORM | MULTIPLIERS | {"attention_bias": True, "tie_word_embeddings": True},
-    ),
-    "granite, untied": (
-        hf.GraniteForCausalLM,
-        GROUPED | MULTIPLIERS | {"mlp_bias": True, "attention_multiplier": 8**-0.5},
-    ),
-    "cohere": (
-        hf.CohereForCausalLM,
-        GROUPED | LAYERNORM | {"logit_scale": 0.3, "attention_bias": True},
-    ),
-    "opt": (hf.OPTForCausalLM, OPT),
-    "gpt_neox": (
-        hf.GPTNeoXForCausalLM,
-        SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
-    ),
-    "phi": (
-        hf.PhiForCausalLM,
-        GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
-    ),
-    "falcon": (hf.FalconForCausalLM, FALCON),
-    "falcon, groups": (
-        hf.FalconForCausalLM,
-        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
-    ),
-    "bloom": (
-        hf.BloomForCausalLM,
-        {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
-    ),
-    "mbart": (hf.MBartForConditionalGeneration, BART | {"scale_embedding": True}),
-    "pegasus": (
-        hf.PegasusForConditionalGeneration,
-        BART | {"scale_embedding": True, "activation_function": "relu"},
-    ),
-    "marian": (hf.MarianMTModel, BART | {"activation_function": "swish"}),
-    "mixtral": (
-        hf.MixtralForCausalLM,
-        GROUPED
-        | {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5, "head_dim": 6}
-        | {"rms_norm_eps": 1e-3, "router_aux_loss_coef": 0.02, "hidden_act": "gelu"},
-    ),
-    "qwen3_moe": (hf.Qwen3MoeForCausalLM, EXPERTS | {"attention_bias": True, "head_dim": 6}),
-    "qwen3_moe, one expert per token": (
-        hf.Qwen3MoeForCausalLM,
-        EXPERTS | {"num_experts_per_tok": 1, "norm_topk_prob": False, "use_sliding_window": False},
-    ),
+    "gpt2": GPT2,
+    "gpt2, untied": GPT2
+    | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
+    "gpt2, scores scaled by layer": GPT2
+    | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+    "llama, one key for two queries": GROUPED,
+    "llama, one key for all, tied": SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    "llama, biases, wide heads": GROUPED
+    | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"},
+    "llama, llama3": GROUPED | LLAMA3,
+    "llama, linear": GROUPED | rope("linear", None, factor=4.0),
+    "llama, yarn": GROUPED | YARN,
+    "mistral": GROUPED | {"sliding_window": 5},
+    "mistral, no window": GROUPED | {"sliding_window": None},
+    "qwen3": GROUPED | {"head_dim": 8},
+    "qwen3, a window": GROUPED
+    | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    "qwen3, a window in some layers": GROUPED
+    | WINDOWS
+    | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
+    "smollm3": GROUPED
+    | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
+    "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
+    "nanochat": GROUPED,
+    "nanochat, no cap": SIZES | {"final_logit_softcapping": None},
+    "deepseek_v3": LATENT | {"q_lora_rank": None, "hidden_size": 30},
+    "deepseek_v3, yarn": LATENT | {"q_lora_rank": 20} | SHARPER,
+    "gemma2": GROUPED
+    | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}
+    | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma3_text": GROUPED
+    | {"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 5}
+    | {"head_dim": 12, "query_pre_attn_scalar": 7, "rope_parameters": SCALED}
+    | {"final_logit_softcapping": 3.0},
+    "bert": SIZES,
+    "bert, relu, one type": SIZES | {"hidden_act": "relu", "type_vocab_size": 1},
+    "bert, untied": SIZES | {"tie_word_embeddings": False},
+    "roberta": SIZES | AFTER_PAD | {"type_vocab_size": 1},
+    "roberta, two types, untied": SIZES
+    | AFTER_PAD
+    | {"type_vocab_size": 2, "tie_word_embeddings": False},
+    "xlm-roberta": SIZES | AFTER_PAD | {"type_vocab_size": 1},
+    "camembert": SIZES | AFTER_PAD | {"hidden_act": "relu"},
+    "distilbert": DISTILBERT,
+    "electra": SIZES | {"embedding_size": 32, "hidden_act": "relu", "type_vocab_size": 3},
+    "modernbert": SIZES | {"num_hidden_layers": 3, "local_attention": 7, "rope_parameters": THETAS},
+    "modernbert, biases": SIZES
+    | dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias", "classifier_bias"), True)
+    | {"global_attn_every_n_layers": 2, "local_attention": 6, "tie_word_embeddings": False}
+    | {"classifier_activation": "relu"},
+    "t5": T5,
+    "t5, flan": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "t5, gelu, few distances": T5
+    | {"feed_forward_proj": "gelu_new", "relative_attention_max_distance": 20},
+    "mt5": T5 | {"relative_attention_num_buckets": 8},
+    "bart": BART,
+    "qwen2": GROUPED
+    | RMSNORM
+    | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    "gemma": GROUPED | RMSNORM | {"head_dim": 12, "attention_bias": True, "hidden_act": "gelu"},
+    "phi3": GROUPED | RMSNORM | {"sliding_window": 5, "partial_rotary_factor": 0.75},
+    "stablelm": GROUPED | LAYERNORM | {"partial_rotary_factor": 0.75},
+    "stablelm, parallel": GROUPED | {"use_parallel_residual": True, "use_qkv_bias": True},
+    "starcoder2": SIZES
+    | OTHER
+    | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},
+    "olmo": GROUPED | OTHER | {"attention_bias": True},
+    "granite": GROUPED
+    | RMSNORM
+    | MULTIPLIERS
+    | {"attention_bias": True, "tie_word_embeddings": True},
+    "granite, untied": GROUPED | MULTIPLIERS | {"mlp_bias": True, "attention_multiplier": 8**-0.5},
+    "cohere": GROUPED | LAYERNORM | {"logit_scale": 0.3, "attention_bias": True},
+    "opt": OPT,
+    "gpt_neox": SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
+    "phi": GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
+    "falcon": FALCON,
+    "falcon, groups": FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    "bloom": {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
+    "mbart": BART | {"scale_embedding": True},
+    "pegasus": BART | {"scale_embedding": True, "activation_function": "relu"},
+    "marian": BART | {"activation_function": "swish"},
+    "mixtral": GROUPED
+    | {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5, "head_dim": 6}
+    | {"rms_norm_eps": 1e-3, "router_aux_loss_coef": 0.02, "hidden_act": "gelu"},
+    "qwen3_moe": EXPERTS | {"attention_bias": True, "head_dim": 6},
+    "qwen3_moe, one expert per token": EXPERTS
+    | {"num_experts_per_tok": 1, "norm_topk_prob": False, "use_sliding_window": False},
 }
 
 
@@ -264,12 +188,13 @@ def randomize(model, scale=0.15):
 
 
 def build_hf(name):
-    architecture, options = MODELS[name]
+    model_type = name.partition(",")[0]
+    options = deepcopy(MODELS[name])  # its dicts are changed
     ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
     ids |= {"decoder_start_token_id": PAD} if options.get("d_model") else {}  # has a decoder
-    options = deepcopy(options)  # its dicts are changed
-    config = architecture.config_class(**ids | options | {"attn_implementation": "eager"})
-    return randomize(architecture(config))
+    config = hf.AutoConfig.for_model(model_type, **ids | options)
+    auto = AUTO[FAMILIES[model_type].spec["kind"]]
+    return randomize(auto.from_config(config, attn_implementation="eager"))
 
 
 def save(model, folder, **options):

@@ -128,7 +128,7 @@ def wordpiece():
 
 ENDS, BEGIN = ["<|eot_id|>", "<|end_of_text|>"], "<|begin_of_text|>"
 TYPES = {  # {type: (model, tokenizer and files, roles in config.json)}
-    "llama3": ("llama3", llama3, {"eos": ENDS, "bos": BEGIN, "pad": None}),
+    "llama3": ("llama, llama3", llama3, {"eos": ENDS, "bos": BEGIN, "pad": None}),
     "roberta": ("roberta", roberta, {"eos": "</s>", "bos": "<s>", "pad": "<pad>"}),
     "qwen": ("qwen3", qwen, {"eos": "<|im_end|>", "bos": None, "pad": None}),
     "wordpiece": ("bert", wordpiece, {"eos": None, "bos": None, "pad": "[PAD]"}),
@@ -338,7 +338,7 @@ REBUILT = {
     "llama": sentencepiece,
     "llama, spaces": lambda: sentencepiece(add_prefix_space=False),
     "bert": long_words,
-    "llama3": only_in_settings,
+    "llama, llama3": only_in_settings,
     "gpt2": lower_case,
 }
 

@@ -1,1 +1,0 @@
-"""LoRA goes out to peft, and as merged weights to transformers."""
