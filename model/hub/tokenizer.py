@@ -89,11 +89,12 @@ def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dic
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
+    valid = range(hf_config["vocab_size"])
     ids: dict[str, list[int]] = {}  # the last source has the last word
     for source in (added, names, hf_config, generation):
         for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
-            known = [i for i in listed if i in range(hf_config["vocab_size"])]  # -1 stands for none
+            known = [i for i in listed if type(i) is int and i in valid]  # -1 stands for none
             if known:
                 ids[key] = known
     specials: dict[str, int] = {}
@@ -141,11 +142,9 @@ def without_class(tokenizer: Tokenizer, settings: HFConfig) -> tuple[str, str]:
 
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
     """{name: text}, of which config.json has the special tokens."""
-    names_masks = {"mask", "sentinel_0"} & tokenizer.specials.keys()
-    settings = {
-        "model_max_length": config.context_length,
-        "split_special_tokens": tokenizer.text is None and not names_masks,  # text is always text
-    }
+    # text is always text, unless it has to name masks
+    splits = tokenizer.text is None and not {"mask", "sentinel_0"} & tokenizer.specials.keys()
+    settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
     if files.get(TEMPLATE) == PLAIN:  # its end token is written in the text

@@ -85,7 +85,7 @@ THETAS = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
 }
 SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}}
-# {model_type, and what is special: keys of config.json}
+# {model_type, or model_type and what is special: keys of config.json}
 MODELS = {
     "gpt2": GPT2,
     "gpt2, untied": GPT2
