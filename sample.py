@@ -50,60 +50,52 @@ class Sampler:
         load_parts(options.parts)
         folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
-        device = choose_device(options.device)
-        precision = choose_precision(device, options.precision)
-        prepare(run.model.to(device, precision.dtype))
+        precision = choose_precision(choose_device(options.device), options.precision)
+        prepare(run.model.to(precision.device, precision.dtype))
         dtype = str(precision.dtype).removeprefix("torch.")
-        where = f"{dtype} on {device}, {precision.reason}"
+        where = f"{dtype} on {precision.device}, {precision.reason}"
         print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
 
         self.options = options
         self.model: Any = run.model
         self.tokenizer = run.tokenizer
-        self.specials = run.tokenizer.specials
-        self.template = run.tokenizer.template  # ids before and after a text
-        # an imported model may be forced to certain tokens, which count as new ones
-        self.target_start = []
-        for name in ("start", "forced_start"):
-            if name in self.specials:
-                self.target_start.append(self.specials[name])
-        self.n_forced = sum(name.startswith("forced") for name in self.specials)
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
         objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
-        on_pairs = objective.input_kind == "pairs"
         self.around = objective.prompt
         # an imported encoder whose head has no weights of its own
-        head = run.config["model"]["head"]
-        is_new = run.config.get("code") is None and run.step == 0
-        self.is_headless = is_new and head.get("mlm_transform") is None
-        self.continues = kind == "decoder" and not on_pairs
-        if kind == "decoder":  # what a template has after a text would end it
-            after = [self.tokenizer.start] if on_pairs else []
-            self.template = [self.template[0], after]
+        has_head = run.config["model"]["head"].get("mlm_transform") is not None
+        self.is_headless = run.config.get("code") is None and not has_head
+        self.continues = kind == "decoder" and objective.input_kind != "pairs"
         self.sampling = choose_sampling(options, kind, self.continues)
-        self.chat = ChatTemplate(self.tokenizer) if options.chat else None
-        self.system: Messages = []
-        for text in options.system:
-            self.system.append({"role": "system", "content": text})
+        before, after = run.tokenizer.template
+        if kind == "decoder":  # what a template has after a text would end it
+            after = [] if self.continues else [run.tokenizer.start]
+        self.template = [before, after]
+
+        specials = run.tokenizer.specials
+        starts = ("start", "forced_start")
+        self.target_start = [specials[name] for name in starts if name in specials]
+
+        self.chat = ChatTemplate(run.tokenizer) if options.chat else None
+        self.system = [{"role": "system", "content": text} for text in options.system]
         self.messages = self.system  # of the conversation so far
         if self.chat:
             self.continues = False
-            is_trained = objective.input_kind == "chat"
-            if not is_trained and not self.chat.is_own:
+            if objective.input_kind != "chat" and not self.chat.is_own:
                 needed = "a run of data=chat, or an import with a chat template"
                 raise ValueError(f"--chat needs {needed}")
 
     def reply(self, text: str) -> None:
         """Print an answer; of one that is interrupted, what was said is remembered."""
         turn = {"role": "user", "content": text}
-        row = self.encode([*self.messages, turn], 0)
+        row = self.encode([*self.messages, turn])
         context = self.model.context_length
         n_new = min(self.options.max_new_tokens, context // 2)
         is_full = len(row.ids) + n_new > context
 
         if is_full and self.messages != self.system:
-            row = self.encode([*self.system, turn], 0)
+            row = self.encode([*self.system, turn])
             if len(row.ids) < context:
                 print("the context is full: earlier turns are forgotten", file=sys.stderr)
 
@@ -114,16 +106,15 @@ class Sampler:
         self.messages = row.conversation()
 
     def answer(self, texts: list[Any]) -> None:
-        options = self.options
-        if options.embed:
-            return self.embed(texts)
-        rows = [self.encode(text, number) for text in texts for number in range(options.n)]
-        self.write(rows)
+        numbers = range(self.options.n)
+        self.write([self.encode(text, number) for text in texts for number in numbers])
 
     def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
-        complete = self.fill if self.model.kind == "encoder" else self.generate
+        complete = self.generate
+        if self.model.kind == "encoder":
+            complete = self.embed if options.embed else self.fill
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
@@ -141,50 +132,34 @@ class Sampler:
                 elif not streaming:
                     show(rule + (row.shown or "\n"))
         if options.attention_map:
-            if not rows[0].ids:
-                raise ValueError("--attention-map needs a text, and this one is empty")
             self.save_attention_maps(rows[0])
 
-    def embed(self, texts: list[str]) -> None:
-        """Print a vector for each text; a template alone is enough for one."""
-        before, after = self.template
-        rows = []
-        for text in texts:
-            ids = self.encode(text, 0).ids
-            rows.append(ids or [*before, *after])
-        if not all(rows):
-            raise ValueError("an empty text has no vector")
-
-        for start in range(0, len(rows), MAX_BATCH):
-            batch = slice(start, start + MAX_BATCH)
-            vectors = embed(self.model, rows[batch], self.options.embed)
-            for text, vector in zip(texts[batch], vectors, strict=True):
-                line = json.dumps({"text": text, "embedding": vector})
-                show(f"{line}\n")
-
-    def encode(self, prompt: Any, sample_id: int) -> Row:
+    def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         """A decoder begins a text where there is none. Other models have no output for it."""
+        options = self.options
         if self.chat:
-            last = prompt[-1]
-            if last["role"] == "assistant":
-                raise ValueError(f"nothing is asked after {last['content']!r:.60}")
+            if prompt[-1]["role"] == "assistant":
+                raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
             ids = self.chat.encode_prompt(prompt)
         else:
             limit = self.model.context_length
-            how = (self.options.slide, self.template, self.around, self.options.special)
+            how = (options.slide, self.template, self.around, options.special)
             ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
-            ids = ids or self.template[0] or [self.specials["end"]]
+            ids = ids or self.template[0] or [self.tokenizer.specials["end"]]
+        if not ids and (options.embed or options.attention_map):
+            raise ValueError("an empty text has no vector and no attention map")
         before = ids if self.continues else ()
-        return Row(prompt, ids, sample_id, TextStream(self.tokenizer, self.options.stop, before))
+        return Row(prompt, ids, sample_id, TextStream(self.tokenizer, options.stop, before))
 
     def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Complete each row. Yields its text as it grows."""
         options = self.options
         prompts = [row.ids for row in rows]
-        n_new = max(1, options.max_new_tokens - self.n_forced)
+        # an imported model may be forced to certain tokens, which count as new ones
+        n_forced = sum(name.startswith("forced") for name in self.tokenizer.specials)
         inputs: dict[str, Any] = {
-            "max_new_tokens": n_new,
+            "max_new_tokens": max(1, options.max_new_tokens - n_forced),
             "stop": self.tokenizer.end_ids,
         }
         if self.model.kind == "encoder_decoder":
@@ -192,11 +167,10 @@ class Sampler:
             prompts = [self.target_start] * len(rows)
         if options.beams is None:
             inputs["row_ids"] = [row.sample_id for row in rows]
-            inputs["sampling"] = self.sampling
-            steps: Any = decode(self.model, prompts, **inputs)
+            steps: Any = decode(self.model, prompts, sampling=self.sampling, **inputs)
         else:
-            inputs["length_penalty"] = options.length_penalty
-            steps = beam_search(self.model, prompts, beams=options.beams, **inputs)
+            how = {"beams": options.beams, "length_penalty": options.length_penalty}
+            steps = beam_search(self.model, prompts, **how, **inputs)
 
         for row in rows:
             yield row, row.prompt if self.continues else ""
@@ -211,20 +185,30 @@ class Sampler:
     def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
+        mask = self.tokenizer.specials["mask"]
         if self.is_headless:
             raise ValueError("this encoder was imported without a head; --embed gives vectors")
         for row in rows:
-            if self.specials["mask"] not in row.ids:
+            if mask not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-        results = fill_masks(self.model, [row.ids for row in rows], self.specials)
-        for row, filled in zip(rows, results, strict=True):
+        found = iter(fill_masks(self.model, [row.ids for row in rows], self.tokenizer.specials))
+        for row in rows:
             predictions = ""
-            for number, top in enumerate(filled.predictions, 1):
+            for number in range(1, row.ids.count(mask) + 1):
+                top = next(found)
                 row.stream.push(*top[0])
                 named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in top)
                 predictions += f"  {MASK} {number}: {named}\n"
-            row.stream.text = decode(filled.ids)
+            best = iter(row.stream.ids)
+            row.stream.text = decode(next(best) if i == mask else i for i in row.ids)
             yield row, f"{row.stream.text}\n{predictions}"
+
+    def embed(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+        """A vector for each text."""
+        vectors = embed(self.model, [row.ids for row in rows], self.options.embed)
+        for row, vector in zip(rows, vectors, strict=True):
+            line = json.dumps({"text": row.prompt, "embedding": vector})
+            yield row, f"{line}\n"
 
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}

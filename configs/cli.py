@@ -108,7 +108,7 @@ class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are those of run_command."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+        raise ValueError(f"{message}; see --help")
 
 
 def expand_user(path: str | Path) -> Path:

@@ -360,7 +360,7 @@ WRONG = [
     (
         "gpt2",
         "--prompt a --stop ''",
-        "--stop, --system, --checkpoint, --device and --precision can",
+        "--stop cannot be empty",
     ),
     ("gpt2", "--prompt a --n 999999", "--n is 999999; expected an integer at least 1 and at most"),
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
@@ -375,7 +375,7 @@ WRONG = [
     ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
-    ("bert", "--prompt a --embed max", "--embed is 'max'; expected one of: mean, first"),
+    ("bert", "--prompt a --embed max", "--embed is 'max'; expected mean or first"),
     ("bert", "--prompt= --embed mean", "an empty text has no vector"),
     ("bert", "--prompt a --embed mean --n 2", "--n has no effect: --embed prints vectors"),
     ("bert", "--prompt a --embed mean --attention-map a.svg", "--attention-map has no effect"),
@@ -387,7 +387,7 @@ WRONG = [
     (
         "gpt2",
         "--prompt a --tempersture 1",
-        "unknown argument '--tempersture'; options are written --run",
+        "unrecognized arguments: --tempersture 1; see --help",
     ),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),

@@ -6,7 +6,6 @@ python -m training.evaluate --run runs/book data=text data.path=other.txt
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -31,7 +30,7 @@ from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import init_config, init_run, newest_run, read_state, step_name
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
-from model.generate.options import SETTINGS
+from model.generate.options import add_options
 from training.checkpointer import TrainState
 from training.distributed import start
 from training.ema import EMA
@@ -271,8 +270,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 def main(args: list[str] | None = None) -> None:
     about = "Evaluate a run or a Hugging Face folder, on its own validation set or on other data."
     parser = ArgumentParser("python -m training.evaluate", description=about)
-    for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", OPTIONS):
-        parser.add_argument(flag, help=text, **SETTINGS[metavar])
+    add_options(parser, OPTIONS)
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     options = parser.parse_intermixed_args(args)

@@ -1,16 +1,16 @@
 """Embed: an encoder turns each text into one vector."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from model.generate.decode import Rows, left_pad
 
-POOLINGS = ("mean", "first")
+Pooling = Literal["mean", "first"]
 
 
 @torch.inference_mode()
-def embed(model: Any, rows: Rows, pooling: str) -> list[list[float]]:
+def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
     """The mean of the last hidden states of each row, or that of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()

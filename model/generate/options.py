@@ -3,22 +3,25 @@
 import re
 import sys
 from argparse import Namespace
+from itertools import count
 from typing import Annotated, Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Bounds, check_value, from_dict
-from data.chat import read_turns, to_messages
+from data.chat import Messages, read_turns, to_messages
 from data.readers import parse_json
-from model.generate.embed import POOLINGS
+from model.generate.embed import Pooling
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling
 
-OPTIONS = """
+INPUTS = """
 --prompt TEXT               text to continue, or a source; --prompt=TEXT if it begins with a dash
 --source TEXT               text whose target to generate
 --file PATH                 file with one prompt per line
 --interactive               read one prompt after another
 --chat                      hold a conversation; with --json, each line of stdin has its messages
+"""
+OPTIONS = """
 --system TEXT               system message of --chat
 --special                   special tokens in the prompt, such as <|im_start|>, are parsed; none are added
 --slide                     truncate a prompt longer than the context on the left
@@ -44,7 +47,6 @@ OPTIONS = """
 --attention-map PATH        save all attention weights as .png, .pdf or .svg
 --debug                     show the traceback of an error
 """
-INPUTS = ("--prompt", "--source", "--file", "--interactive", "--chat")
 DEFAULTS: dict[str, Any] = {
     "checkpoint": "latest",
     "device": "auto",
@@ -54,8 +56,6 @@ DEFAULTS: dict[str, Any] = {
     "n": 1,
     "length_penalty": 1.0,
     "system": [],
-    "slide": False,
-    "special": False,
 }
 # names of options
 FILTERS = "top_k top_p min_p n"
@@ -64,7 +64,7 @@ GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
 IMAGES = (".png", ".pdf", ".svg")
 Samples = Annotated[int, Bounds(least=1, most=10_000)]
 SETTINGS: dict[str, dict[str, Any]] = {
-    "": {"action": "store_true"},
+    "": {"action": "store_true", "default": None},
     "TEXT": {"action": "append", "metavar": "TEXT"},
     "NAME": {"metavar": "NAME"},
     "PATH": {"type": expand_user, "metavar": "PATH"},
@@ -81,56 +81,56 @@ def make_parser() -> ArgumentParser:
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
     )
-    inputs = parser.add_mutually_exclusive_group()
-    for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", OPTIONS):
-        group = inputs if flag in INPUTS else parser
-        group.add_argument(flag, help=text, **SETTINGS[metavar])
+    add_options(parser.add_mutually_exclusive_group(), INPUTS)
+    add_options(parser, OPTIONS)
     parser.set_defaults(**DEFAULTS)
     return parser
 
 
+def add_options(parser: Any, table: str) -> None:
+    """An option for each line of a table: its flag, what its value is called, and its help."""
+    for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", table):
+        parser.add_argument(flag, help=text, **SETTINGS[metavar])
+
+
 def parse_options(args: list[str] | None = None) -> Namespace:
-    options, unknown = make_parser().parse_known_args(args)
-    if unknown:
-        hint = "options are written --run runs/name --prompt TEXT; see --help"
-        raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
+    options = make_parser().parse_args(args)
     check_value("--n", options.n, Samples)
-    if "" in (*options.stop, *options.system, *vars(options).values()):
-        raise ValueError("--stop, --system, --checkpoint, --device and --precision cannot be empty")
+    if "" in options.stop:
+        raise ValueError("--stop cannot be empty")
+    if options.attention_map and options.attention_map.suffix not in IMAGES:
+        raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
     if options.chat:
         names = "slide special " + ("system" if options.json else "n")
         refuse(names, options, "--chat has a template and, with --json, all messages")
     else:
         refuse("system", options, "it is for --chat")
-    if options.attention_map and options.attention_map.suffix not in IMAGES:
-        raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
-    if options.embed not in (None, *POOLINGS):
-        raise ValueError(f"--embed is {options.embed!r}; expected one of: {', '.join(POOLINGS)}")
-    if options.embed and options.precision == "auto":
-        options.precision = "fp32"  # vectors are compared with those of other programs
+    if options.embed is not None:
+        check_value("--embed", options.embed, Pooling)
+        refuse(f"{GENERATION} attention_map json", options, "--embed prints vectors")
+        if options.precision == "auto":
+            options.precision = "fp32"  # vectors are compared with those of other programs
+    if options.beams is None:
+        refuse("length_penalty", options, "it is for --beams")
+    else:
+        refuse(SAMPLING, options, "beam search does not sample")
     return options
 
 
 def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
-    """The options of sampling, for a model of this kind; `continues` if it continues a prompt."""
+    """The options of sampling, for a model of this kind; `continues` if it continues a text."""
+    if options.embed and kind != "encoder":
+        raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
+    if kind == "encoder":
+        refuse(GENERATION, options, f"an encoder fills in {MASK}")
+    if continues:
+        refuse("source", options, "this model continues a --prompt")
+
     values = {"temperature": 0.8 if continues else 0.0}
     for name in vars(Sampling()):
         if vars(options)[name] is not None:
             values[name] = vars(options)[name]
     sampling = from_dict(Sampling, values)
-
-    if continues:
-        refuse("source", options, "this model continues a --prompt")
-    if options.embed and kind != "encoder":
-        raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
-    if options.embed:
-        refuse(f"{GENERATION} attention_map", options, "--embed prints vectors")
-    if kind == "encoder":
-        refuse(GENERATION, options, f"an encoder fills in {MASK}")
-    if options.beams is None:
-        refuse("length_penalty", options, "it is for --beams")
-    else:
-        refuse(SAMPLING, options, "beam search does not sample")
     if sampling.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
     return sampling
@@ -146,17 +146,20 @@ def refuse(names: str, options: Namespace, reason: str) -> None:
 def read_texts(options: Namespace) -> list[Any]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
     its lines for --embed; messages in each for --chat."""
-    file = options.file
     if options.prompt or options.source:
         return options.prompt or options.source
+    file = options.file
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
 
     data = file.read_bytes() if file else sys.stdin.buffer.read()
     text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+    if not (file or options.embed or options.chat):
+        return [text]
     lines = text.split("\n")
-    if options.chat:
-        places = [f"line {number}" for number in range(1, len(lines) + 1)]
-        rows = map(parse_json, places, lines)
-        return [to_messages(read_turns(*row)) for row in zip(places, rows, strict=True)]
-    return lines if file or options.embed else [text]
+    return list(map(read_messages, count(1), lines)) if options.chat else lines
+
+
+def read_messages(number: int, line: str) -> Messages:
+    place = f"line {number}"
+    return to_messages(read_turns(place, parse_json(place, line)))

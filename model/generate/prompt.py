@@ -1,33 +1,17 @@
 """Prompt: text becomes the ids that a model has learned to see, and masks become predictions."""
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import cycle
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from data.tokenizers.tokenizer import HubTokenizer, Tokenizer
+from data.tokenizers.tokenizer import Tokenizer
 from model.generate.decode import Rows, left_pad
 
 MASK = "[MASK]"
 TOP_K = 5
-
-
-def encode_marks(text: str, tokenizer: Tokenizer, marks: Sequence[int]) -> list[int]:
-    """The ids of a text with these marks, in turn, in place of [MASK]. An imported tokenizer
-    decides which white space belongs to a mark, and how the text behind it begins."""
-    first, *rest = text.split(MASK) if marks else [text]
-    if marks and isinstance(tokenizer, HubTokenizer):
-        for mark, piece in zip(cycle(marks), rest, strict=False):
-            first += tokenizer.backend.id_to_token(mark) + piece
-        return tokenizer.encode_specials(first)[0]
-
-    ids = tokenizer.encode(first).tolist()
-    for mark, piece in zip(cycle(marks), rest, strict=False):
-        ids += [mark, *tokenizer.encode(piece).tolist()]
-    return ids
+Prediction = list[tuple[int, float]]  # (id, log-probability), the most likely first
 
 
 def encode_prompt(
@@ -41,29 +25,29 @@ def encode_prompt(
 ) -> list[int]:
     """The ids of a text in its template, none for a text without any. [MASK] becomes the mask
     token, the sentinels of span corruption in turn, or, for other models, ordinary text; where an
-    objective has special tokens around the pieces of a text, it becomes those between them. With
-    `special`, the text has all of them written out."""
-    count = 0 if special else text.count(MASK)
-    sentinels = [i for name, i in tokenizer.specials.items() if name.startswith("sentinel")]
+    objective has special tokens around the pieces of a text, it becomes those between them. A text
+    with masks, or with `special`, may have all of them written out."""
     before, after = ([], []) if special else template
-
+    count = 0 if special else text.count(MASK)
+    specials = tokenizer.specials
+    marks = [specials[name] for name in specials if name.startswith("sentinel")]
     if around and count:
-        first, *marks, last = [tokenizer.specials[name] for name in around]
+        first, *marks, last = [specials[name] for name in around]
         before, after = [*before, first], [last, *after]
-        if count != len(marks):
-            raise ValueError(f"the prompt has {count} {MASK}; this run needs {len(marks)}")
-    elif "mask" in tokenizer.specials:
-        marks = [tokenizer.specials["mask"]]
-    elif count > len(sentinels) > 0:
-        known = f"this run was trained with up to {len(sentinels)}"
+    elif "mask" in specials:
+        marks = [specials["mask"]] * count
+    if count > len(marks) > 0:
+        known = f"this run was trained with up to {len(marks)}"
         raise ValueError(f"the prompt has {count} {MASK}; {known}")
-    else:
-        marks = sentinels[:count]
 
-    if special:
+    marks = marks[:count]
+    if marks or special or "mask" in specials:
+        for mark in marks:
+            text = text.replace(MASK, tokenizer.special_texts()[mark], 1)
         ids, _ = tokenizer.encode_specials(text)
     else:
-        ids = encode_marks(text, tokenizer, marks)
+        ids = tokenizer.encode(text).tolist()
+
     room = context_length - len(before) - len(after)
     if len(ids) > room and not slide:
         n = len(ids) + context_length - room
@@ -72,27 +56,17 @@ def encode_prompt(
     return [*before, *ids[-room:], *after] if ids else []
 
 
-class Filled(NamedTuple):
-    ids: list[int]  # of the text, with the most likely token in place of each mask
-    predictions: list[list[tuple[int, float]]]  # for each mask: (id, log-probability)
-
-
 @torch.inference_mode()
-def fill_masks(model: nn.Module, rows: Rows, specials: dict[str, int]) -> Iterator[Filled]:
-    """Masks stand for text: no special token fills one in."""
+def fill_masks(model: nn.Module, rows: Rows, specials: dict[str, int]) -> list[Prediction]:
+    """The top predictions for each mask, row after row. Masks stand for text: no special token
+    fills one in."""
     tokens, visible = left_pad(rows, model)
-    logprobs_BTV = model(tokens, visible=visible).float().log_softmax(-1)
-    logprobs_BTV[..., list(specials.values())] = -math.inf
+    is_mask = tokens == specials["mask"]
+    if visible is not None:
+        is_mask &= visible
+    logprobs_NV = model(tokens, visible=visible)[is_mask].float().log_softmax(-1)
+    logprobs_NV[:, list(specials.values())] = -math.inf
 
-    top = logprobs_BTV.topk(min(TOP_K, logprobs_BTV.shape[-1]))
-
-    for number, row in enumerate(rows):
-        ids = list(row)
-        predictions = []
-        for place, i in enumerate(row, tokens.shape[1] - len(row)):
-            if i == specials["mask"]:
-                best = top.indices[number, place].tolist()
-                logprobs = top.values[number, place].tolist()
-                ids[place - tokens.shape[1]] = best[0]
-                predictions.append(list(zip(best, logprobs, strict=True)))
-        yield Filled(ids, predictions)
+    top = logprobs_NV.topk(min(TOP_K, logprobs_NV.shape[-1]))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return [list(zip(ids, logprobs, strict=True)) for ids, logprobs in pairs]
