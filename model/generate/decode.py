@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, check_value
@@ -33,19 +32,25 @@ def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
             raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
 
     longest = max(map(len, rows))
-    padded = [[-1] * (longest - len(row)) + row for row in rows]
+    padded = [row[:1] * (longest - len(row)) + row for row in rows]
     tokens = torch.tensor(padded, device=table.weight.device)
-    if min(map(len, rows)) == longest:
-        return tokens, None
-    return tokens.clamp(min=0), tokens >= 0
+    is_padded = min(map(len, rows)) < longest
+    return tokens, visible_slots(rows, longest, tokens.device) if is_padded else None
+
+
+def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
+    """(B, size): false at the padding of each row, true at its tokens and those to come."""
+    longest = max(map(len, rows))
+    starts_B1 = torch.tensor([[longest - len(row)] for row in rows], device=device)
+    return torch.arange(size, device=device) >= starts_B1
 
 
 class DecodingState:
     """A batch of rows during generation. A row longer than the context slides: it continues with
     its newer half, which alone is read again. A source is encoded once."""
 
-    visible: Tensor | None  # (B, size), false at padding, true where tokens will be
-    memory: Tensor | None = None
+    visible: Tensor | None = None  # (B, size); None if no row is padded
+    memory: Any = None  # of the sources
     slot: Tensor | None = None  # of the next token, where the caches are fixed
 
     def __init__(
@@ -62,18 +67,22 @@ class DecodingState:
 
         self.model = model
         self.rows = [list(row) for row in prompts]
-        longest = max(map(len, prompts)) + max_new_tokens
+        longest = self.longest() + max_new_tokens
         # masks of other lengths than multiples of 8 are copied in each layer
         self.size = min(model.context_length, longest + -longest % 8)
         self.caches = model.new_caches(self.size)
-        self.tokens, self.visible = left_pad(prompts, model)
-        if self.visible is not None:
-            n_free = self.size - self.tokens.shape[1]
-            self.visible = F.pad(self.visible, (0, n_free), value=True)
-
+        self.tokens, visible = left_pad(prompts, model)
+        if visible is not None:
+            self.visible = self.visible_slots()
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
             self.memory = model.encode(tokens, visible=self.memory_visible)
+
+    def longest(self) -> int:
+        return max(map(len, self.rows))
+
+    def visible_slots(self) -> Tensor:
+        return visible_slots(self.rows, self.size, self.tokens.device)
 
     def hidden(self, tokens: Tensor, rows: Any = slice(None), **options: Any) -> Tensor:
         if self.memory is None:
@@ -86,9 +95,7 @@ class DecodingState:
         """The logits of the next token of each row."""
         visible = self.visible
         if visible is not None and self.slot is None:
-            end = self.caches[0].self_attn.length + self.tokens.shape[1]
-            visible = visible[:, :end]
-
+            visible = visible[:, : self.longest()]
         hidden = self.hidden(self.tokens, visible=visible, caches=self.caches)
         if self.slot is not None:
             self.slot += 1
@@ -97,61 +104,50 @@ class DecodingState:
     def fix(self) -> None:
         """From now on all shapes and places stay the same, as a CUDA graph needs."""
         n_stored = self.caches[0].self_attn.length
-        device = self.tokens.device
-        self.slot = torch.tensor([n_stored], device=device)
+        self.slot = torch.tensor([n_stored], device=self.tokens.device)
+        self.visible = self.visible_slots()
         for layer in self.caches:
             layer.self_attn.slot = self.slot
-        if self.visible is None:
-            everything = self.tokens.new_ones(len(self.rows), self.size)
-            self.visible = everything.bool()
 
-    def is_full(self, n_new: int) -> bool:
+    def is_full(self, n_new: int = 0) -> bool:
         """Whether a row with this many more tokens exceeds the context."""
-        longest = max(map(len, self.rows))
-        return longest + n_new > self.model.context_length
+        return self.longest() + n_new > self.model.context_length
 
     def append(self, ids: list[int]) -> None:
         """One new id for each row."""
-        full = []
-        for number, row in enumerate(self.rows):
-            row.append(ids[number])
-            if len(row) > self.model.context_length:
-                full.append(number)
-        if full:
-            self.slide(full)
+        for row, i in zip(self.rows, ids, strict=True):
+            row.append(i)
+        if self.is_full():
+            self.slide()
 
-    def slide(self, full: list[int]) -> None:
-        """These rows continue with their newer half. All of it but the newest id is read again,
-        into their last slots; the other rows stay as they are."""
-        half = self.model.context_length // 2 or 1
-        n_stored = max(map(len, self.rows)) - 1
+    def slide(self) -> None:
+        """Rows longer than the context continue with their newer half. All of it but the newest id
+        is read again, into their last slots; the other rows stay as they are."""
+        context = self.model.context_length
+        half = max(2, context // 2)
+        n_stored = self.longest() - 1
+        full = [number for number, row in enumerate(self.rows) if len(row) > context]
         for number in full:
             self.rows[number] = self.rows[number][-half:]
 
-        longest = max(map(len, self.rows))
-        slots = longest - 1
-        shift = n_stored - slots
-        if self.visible is not None:
-            moved = F.pad(self.visible[:, shift:], (0, shift), value=True)
-            self.visible.copy_(moved)
-            self.visible[full, : slots + 1 - half] = False
-        if self.slot is not None:
-            self.slot.fill_(slots)
+        n_kept = self.longest() - 1
         for layer in self.caches:
-            layer.self_attn.keep(shift, n_stored)
+            layer.self_attn.keep(n_stored - n_kept, n_stored)
+        if self.visible is not None:
+            self.visible.copy_(self.visible_slots())
+        if self.slot is not None:
+            self.slot.fill_(n_kept)
 
-        if half > 1:
-            newer = [self.rows[number][:-1] for number in full]
-            tokens, _ = left_pad(newer, self.model)
-            caches = self.model.new_caches(half - 1)
-            self.hidden(tokens, full, caches=caches)
-            for layer, new in zip(self.caches, caches, strict=True):
-                layer.self_attn.overwrite_rows(full, new.self_attn)
+        tokens, _ = left_pad([self.rows[number][:-1] for number in full], self.model)
+        caches = self.model.new_caches(half - 1)
+        self.hidden(tokens, full, caches=caches)
+        for layer, new in zip(self.caches, caches, strict=True):
+            layer.self_attn.overwrite_rows(full, new.self_attn)
 
     def select_rows(self, numbers: list[int]) -> None:
-        """Continue with these rows, some perhaps repeated; for a batch without padding."""
+        """Continue with these targets of one source, some perhaps repeated."""
         self.rows = [list(self.rows[number]) for number in numbers]
-        self.memory = None if self.memory is None else self.memory[numbers]
+        self.memory = self.memory[numbers]
         for layer in self.caches:
             layer.self_attn.select_rows(numbers)
             layer.cross_attn.select_rows(numbers)
@@ -164,28 +160,24 @@ class Chooser:
         self.state = state
         self.sampling = sampling
         self.row_ids = row_ids
-        device = state.tokens.device
         self.new_B1 = torch.empty_like(state.tokens[:, :1])
 
         self.seen_BV: Tensor | None = None
         if sampling.repetition_penalty != 1:
             vocab_size = state.model.embedding.table.num_embeddings
             self.seen_BV = self.new_B1.new_zeros(len(state.rows), vocab_size).bool()
-            for row, seen_V in zip(state.rows, self.seen_BV, strict=True):
-                seen_V[row] = True
+            self.seen_BV.scatter_(1, state.tokens, True)
 
-        # mps has no float64
-        home = "cpu" if device.type == "mps" else device
-        n_rows = len(state.rows)
-        self.uniforms_B = torch.zeros(n_rows, dtype=torch.float64, device=home)
+        # where a graph reads them; mps has no float64
+        self.uniforms_B = torch.zeros(len(state.rows), dtype=torch.float64)
+        if self.new_B1.is_cuda:
+            self.uniforms_B = self.uniforms_B.cuda()
 
     def draw(self, step: int) -> None:
         if self.sampling.temperature > 0:
-            seed = self.sampling.seed
-            numbers = [uniform(seed, n, step) for n in self.row_ids]
-            drawn_B = torch.tensor(numbers, dtype=torch.float64)
-            if self.uniforms_B.is_cuda:
-                drawn_B = drawn_B.pin_memory()
+            numbers = [uniform(self.sampling.seed, n, step) for n in self.row_ids]
+            is_cuda = self.uniforms_B.is_cuda
+            drawn_B = torch.tensor(numbers, dtype=torch.float64, pin_memory=is_cuda)
             self.uniforms_B.copy_(drawn_B, non_blocking=True)
 
     def __call__(self) -> Tensor:
