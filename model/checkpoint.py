@@ -88,13 +88,11 @@ def clean_up(run: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def set_aside(run: Path, step: int) -> None:
+def remove_after(run: Path, step: int) -> None:
     """Checkpoints newer than the one that a run resumes from, for they are damaged."""
     for checkpoint in list_checkpoints(run):
         if step_of(checkpoint) > step:
-            aside = checkpoint.with_suffix(".damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(checkpoint, aside)
+            remove(checkpoint)
 
 
 def prune(run: Path, keep: int) -> None:
@@ -127,8 +125,7 @@ def write_metadata(
 
 def list_runs() -> list[Path]:
     """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
-    found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
-    oldest_first = sorted(found, key=os.path.getmtime)
+    oldest_first = sorted(RUNS.glob(f"**/checkpoints/{STEP}"), key=os.path.getmtime)
     return list(dict.fromkeys(path.parents[1] for path in oldest_first))
 
 
@@ -145,11 +142,10 @@ def newest_run() -> Path:
 
 
 def did_you_mean_run(place: str | Path) -> str:
-    """A hint at the run whose folder has the nearest name, or nothing."""
-    if (RUNS / place / "config.yaml").exists():
-        return f" (did you mean {RUNS / place}?)"
-    near = get_close_matches(str(place), map(str, list_runs()), 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    """A hint at the run with the nearest name, or nothing."""
+    runs = {run.name: run for run in list_runs()}
+    near = get_close_matches(Path(place).name, runs, 1)
+    return f" (did you mean {runs[near[0]]}?)" if near else ""
 
 
 def read_best(run: Path) -> str | None:
@@ -203,14 +199,11 @@ def verify(checkpoint: Path) -> None:
 def read_config(run: Path) -> dict[str, Any]:
     """The settings of a run, and its choices and overrides."""
     path = run / "config.yaml"
+    if not run.exists():
+        raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}")
     if not path.exists():
-        hint = did_you_mean_run(run)
-        if (run / "config.json").exists():
-            hint = "; model.hub makes one from a Hugging Face folder"
-        reason = f"{run} is not the folder of a run: it has no config.yaml"
-        if not run.exists():
-            reason = f"there is no folder {run}"
-        raise CheckpointError(reason + hint)
+        hint = "python -m model.hub import makes a run of a Hugging Face folder"
+        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {hint}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
@@ -296,50 +289,42 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 # ---- what init_from loads, of a run or a Hugging Face folder
 
 
-def init_config(place: str) -> dict[str, Any]:
-    """Its settings, among them model and tokenizer."""
+def init_settings(place: str) -> tuple[dict[str, Any], Tokenizer]:
+    """(its settings, among them those of the model; its tokenizer)"""
     from model.hub.convert import read_hf_config
     from model.hub.files import is_hf_folder, resolve_folder
     from model.hub.spec import config_from_spec
+    from model.hub.tokenizer import drop_template
+    from model.hub.tokenizer import read_tokenizer as read_hf_tokenizer
 
     if is_hf_folder(place):
-        _, spec, _ = read_hf_config(resolve_folder(place))
-        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
+        folder = resolve_folder(place)
+        _, spec, hf_config = read_hf_config(folder)
+        config = {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
+        return config, drop_template(read_hf_tokenizer(folder, hf_config))
     run = expand_user(place)
     if not run.exists():
         hint = "a model of the Hub has a name such as openai-community/gpt2"
         raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
     config = read_config(run)
     check_code(run, config, own_code())
-    return config
+    return config, drop_template(read_tokenizer(run))
 
 
-def init_tokenizer(place: str) -> Tokenizer:
-    from model.hub.convert import read_hf_config
-    from model.hub.files import is_hf_folder, resolve_folder
-    from model.hub.tokenizer import drop_template
-    from model.hub.tokenizer import read_tokenizer as read_hf_tokenizer
-
-    if not is_hf_folder(place):
-        return drop_template(read_tokenizer(expand_user(place)))
-    folder = resolve_folder(place)
-    *_, hf_config = read_hf_config(folder)
-    return drop_template(read_hf_tokenizer(folder, hf_config))
-
-
-def init_run(place: str, which: str = "latest") -> LoadedRun:
-    """A Hugging Face folder has no checkpoints, and is at step 0."""
+def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
+    """(model, tokenizer, step); a Hugging Face folder has no checkpoints, and is at step 0."""
     from model.hub.convert import load_hf
     from model.hub.files import is_hf_folder
     from model.hub.tokenizer import drop_template
 
+    step = 0
     if not is_hf_folder(place):
-        run = load_run(place, which)
+        model, tokenizer, _, step = load_run(place, which)
     elif which == "latest":
-        run = LoadedRun(*load_hf(place)[:2], init_config(place), step=0)
+        model, tokenizer, _ = load_hf(place)
     else:
         raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
-    return run._replace(model=run.model.train(), tokenizer=drop_template(run.tokenizer))
+    return model.train(), drop_template(tokenizer), step
 
 
 def load_base(place: str, config: ModelConfig, node: dict[str, Any]) -> tuple[nn.Module, Tokenizer]:
@@ -348,7 +333,7 @@ def load_base(place: str, config: ModelConfig, node: dict[str, Any]) -> tuple[nn
     older = [str(step_of(checkpoint)) for checkpoint in list_checkpoints(expand_user(place))[1:]]
     for which in ("latest", *older):
         try:
-            model, tokenizer, *_ = init_run(place, which)
+            model, tokenizer, _ = init_run(place, which)
         except (CheckpointError, HubError) as error:
             hint = "if it was moved, resume this run with init_from= and its new place"
             raise CheckpointError(f"the base of this run: {error}; {hint}") from None

@@ -341,7 +341,7 @@ MISSING = [
         "--run runs/gtp2",
         "there is no folder runs/gtp2 (did you mean runs/gpt2?)",
     ),
-    ("--run hf", "; model.hub makes one from a Hugging Face"),
+    ("--run hf", "no config.yaml; python -m model.hub import makes a run of a Hugging Face folder"),
 ]
 
 

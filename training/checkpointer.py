@@ -174,7 +174,7 @@ class Checkpointer:
             self.world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
         if self.world.is_main:
-            checkpoint.set_aside(self.run, state.step)
+            checkpoint.remove_after(self.run, state.step)
         if self.world.is_main and state.best_step == state.step:  # it was stopped before it could
             checkpoint.mark_best(self.run, state.step)
         return state

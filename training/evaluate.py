@@ -27,7 +27,7 @@ from configs.schema import IGNORE_INDEX
 from data.corpus import load_data
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import init_config, init_run, newest_run, read_state, step_name
+from model.checkpoint import init_run, init_settings, newest_run, read_state, step_name
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from model.generate.options import add_options
@@ -237,7 +237,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             known = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
             raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
-    stored = init_config(place)
+    stored, _ = init_settings(place)
     is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
     if not is_own and "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"
@@ -250,7 +250,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             node.precision = stored["precision"]
     config = to_config(node)
 
-    model, tokenizer, _, step = init_run(place, which)
+    model, tokenizer, step = init_run(place, which)
     is_made = is_own and stored["init_from"] is None  # the tokenizer, for this data
     data = load_data(config, None if is_made else tokenizer)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)

@@ -10,7 +10,7 @@ from torch import nn
 from configs.compose import CONFIGS, read_yaml, to_config
 from configs.schema import Config
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import init_config, init_run, load_base, read_tokenizer, rebuilt
+from model.checkpoint import init_run, init_settings, load_base, read_tokenizer, rebuilt
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
 TUNABLE = ("model.context_length", "model.dropout")
@@ -23,7 +23,7 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
         if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
-    start = init_config(node.init_from)
+    start, _ = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     model = dict(start["model"])
     for key in TUNABLE:
@@ -67,5 +67,5 @@ def starting_point(
         return model, read_tokenizer(run) if is_resumed else tokenizer
     if is_resumed:
         return None, read_tokenizer(run)
-    model, tokenizer, *_ = init_run(config.init_from)
+    model, tokenizer, _ = init_run(config.init_from)
     return rebuilt(model, config.model), tokenizer

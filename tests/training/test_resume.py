@@ -208,9 +208,8 @@ def test_damaged_checkpoints_do_not_count_as_the_newest(run, start):
         (folder / f"checkpoints/step-0000000{step}/model.safetensors").write_bytes(b"")
     arguments = ("train.steps=6", "checkpoint.every=100", "checkpoint.keep=1", "eval.every=null")
     assert start.plainly("name=mine", "resume=true", *arguments)[0] == 0
-    names = {path.name for path in (folder / "checkpoints").glob("step-*")}
-    assert "step-00000006" in names
-    assert {"step-00000003.damaged", "step-00000004.damaged"} <= names
+    names = [path.name for path in sorted(folder.glob("checkpoints/step-*"))]
+    assert names == ["step-00000006"]
 
 
 @pytest.mark.parametrize("length", ["train.epochs=1", "train.tokens=512", "train.steps=0"])
