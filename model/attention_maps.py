@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +39,8 @@ def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[Atten
         return attend(layer, q, k, v, mask)
 
     device = next(model.parameters()).device
-    try:
-        Attention.attend = record  # type: ignore[assignment, method-assign]
+    with patch.object(Attention, "attend", record):
         model(**{name: torch.tensor([ids], device=device) for name, ids in inputs.items()})
-    finally:
-        Attention.attend = attend  # type: ignore[method-assign]
     if not maps:
         raise ValueError("this model's attention computes its weights itself: none can be shown")
     return maps

@@ -93,14 +93,6 @@ def test_while_tensors_are_written(file, tmp_path):
     assert_equal(tmp_path / RUN)
 
 
-def test_tensors_that_can_never_be_written(tmp_path):
-    assert run(tmp_path, "train.steps=2")[0] == 0
-    code, output = run(tmp_path, *LONG, "resume=true", act=partial(limit_files, 10_000))
-    assert code == 6, output
-    assert "error: runs/run/checkpoints/step-00000005.draft/model.safetensors" in output
-    assert verified_steps(tmp_path / RUN) == [1, 2]
-
-
 def test_free_space_is_checked_before_the_first_step(tmp_path):
     def act():
         shutil.disk_usage = lambda path: SimpleNamespace(free=1000)

@@ -1,6 +1,6 @@
 """A run that is killed at any moment resumes, and ends equal to one that was never killed.
 
-`pytest -m faults` kills 150 + 300 + 160 + 25 + 400 runs here.
+`pytest -m faults` kills 150 + 300 + 25 + 400 runs here.
 """
 
 import random
@@ -11,7 +11,6 @@ from functools import cache, partial
 
 import pytest
 
-from model import weights
 from model.checkpoint import read_best, step_name
 from tests.faults.harness import (
     RUN,
@@ -26,8 +25,6 @@ from tests.faults.harness import (
 from tests.faults.shim import Shim, kill, kill_after_a_checkpoint, operations
 
 KILLS = 150  # of one kind of run, at least one at each operation
-TENSOR_FILES = 8  # that a run saves
-DELAYS = 20
 TIMERS = 10  # that end a run in a row
 
 
@@ -58,59 +55,29 @@ def number_of_operations(kind):
     return count
 
 
-def check_new(number, cwd):
-    at = 1 + number * number_of_operations("new") // KILLS
+def check(kind, number, cwd):
+    if kind == "resumed":
+        assert is_killed(cwd, kill_after_a_checkpoint)
+    at = 1 + number * number_of_operations(kind) // KILLS
     assert is_killed(cwd, Shim(kill, at))
     assert_resumes(cwd)
 
 
 @pytest.mark.parametrize("number", range(0, KILLS, 50))
 def test_smoke(number, tmp_path):
-    check_new(number, tmp_path)
+    check("new", number, tmp_path)
 
 
 @pytest.mark.faults
+@pytest.mark.parametrize("kind", ["new", "resumed"])
 @pytest.mark.parametrize("number", range(KILLS))
-def test_at_every_operation(number, tmp_path):
-    check_new(number, tmp_path)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("number", range(KILLS))
-def test_twice_at_every_operation_of_a_resumed_run(number, tmp_path):
-    at = 1 + number * number_of_operations("resumed") // KILLS
-    assert is_killed(tmp_path, kill_after_a_checkpoint)
-    assert is_killed(tmp_path, Shim(kill, at))
-    assert_resumes(tmp_path)
+def test_at_every_operation(number, kind, tmp_path):
+    check(kind, number, tmp_path)
 
 
 def set_timer(seconds):
     """The system then ends this process, whatever it does."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def kill_in_file(number, seconds):
-    """So long after it begins to write the n-th file of tensors."""
-    real = weights.save_file
-    count = 0
-
-    def save_file(*arguments):
-        nonlocal count
-        count += 1
-        if count == number:
-            set_timer(seconds)
-        real(*arguments)
-
-    weights.save_file = save_file
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("delay", range(DELAYS))
-@pytest.mark.parametrize("number", range(1, TENSOR_FILES + 1))
-def test_in_a_file_of_tensors(number, delay, tmp_path):
-    """safetensors writes it in a few hundred microseconds."""
-    assert is_killed(tmp_path, partial(kill_in_file, number, 20e-6 * 1.25**delay))
-    assert_resumes(tmp_path)
 
 
 def fine_tune(cwd, act=None):

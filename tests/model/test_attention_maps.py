@@ -66,9 +66,3 @@ def test_attention_with_weights_of_its_own_is_rejected(monkeypatch, capsys):
         attention_maps(alive(tiny(attention=own)), {"tokens": [1, 2, 3]})
     draw_masks(["--mask", "attention=mha", "model.attention.kind=own"])
     assert capsys.readouterr().out == "no tensor is named weights_BHTS\n"
-
-
-def test_attention_is_restored_after_an_error():
-    with pytest.raises(ValueError, match="17 positions"):
-        attention_maps(alive(tiny()), {"tokens": [1] * 17})
-    assert model.attention.Attention.attend.__name__ == "attend"

@@ -109,21 +109,13 @@ def test_the_loss():
 
 
 def test_a_wrong_name_is_found(monkeypatch):
-    """Heads and positions swapped; a letter with two sizes in one call; a missing axis."""
+    """Heads and positions swapped."""
     net = alive(tiny())
     monkeypatch.setattr("model.attention.split", lambda packed, n: packed.unflatten(-1, (n, -1)))
     with trace_tensors(net) as records, pytest.raises(RuntimeError):
         net(tokens(2, 7))
     messages = violations(records, axis_sizes(net, B=[2], T=[7], S=[7]))
     assert any(re.match(r"attention.py.* q_BHTD is \(2, 7, 4, 8\)", text) for text in messages)
-
-    record = next(record for record in records if record.axes == "BTC")
-    longer = record._replace(tensor=torch.empty(2, 9, 32))
-    flat = record._replace(tensor=torch.empty(2, 7))
-    sizes = axis_sizes(net, B=[2], T=[7, 9], S=[7])
-    assert violations([longer], sizes) == []
-    assert len(violations([record, longer], sizes)) == 1
-    assert len(violations([flat], sizes)) == 1
 
 
 def test_sinks_stay_visible(capsys):

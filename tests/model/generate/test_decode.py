@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
-from model.generate.decode import decode, generate
+from model.generate.decode import generate
 from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
 from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
@@ -79,10 +78,6 @@ def test_around_the_context_length():
     for count in (1, 2, 3, 4):
         expected = [uncached(net, prompt, count) for prompt in prompts]
         assert collect(generate(net, prompts, max_new_tokens=count)) == expected
-    lengths = []
-    net.stack.register_forward_pre_hook(lambda module, args: lengths.append(args[0].shape[1]))
-    list(generate(net, [prompts[2]], max_new_tokens=5))
-    assert lengths == [14, 1, 1, 7, 1, 1]
 
 
 def test_a_sliding_row_costs_the_others_nothing():
@@ -146,24 +141,3 @@ def test_logits_that_are_not_finite(value, sampling):
     net.head.map.weight.data[3:5, 0] = torch.tensor([value, -value])
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
         list(generate(net, [[1], [2]], max_new_tokens=1, sampling=sampling))
-
-
-class Waits(TorchFunctionMode):
-    """Counts the calls in which the host would wait for a GPU."""
-
-    names = "tolist item __bool__ __int__ __float__ __index__ cpu numpy nonzero"
-    count = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.count += getattr(function, "__name__", "") in self.names.split()
-        return function(*args, **(kwargs or {}))
-
-
-@SAMPLINGS
-def test_a_step_waits_for_the_device_once(sampling):
-    """For its ids and log-probabilities, which come in one tensor."""
-    with Waits() as waits:
-        list(decode(lively(), PROMPTS, max_new_tokens=6, sampling=sampling))
-    with Waits() as waits_of_more:
-        list(decode(lively(), PROMPTS, max_new_tokens=7, sampling=sampling))
-    assert waits_of_more.count - waits.count == 1
