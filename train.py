@@ -23,7 +23,7 @@ from data.corpus import load_data
 from data.loader import prefetch
 from data.objectives import Batch
 from model.adapt import adapt
-from model.checkpoint import name_of, newest_undamaged, write_metadata
+from model.checkpoint import RUNS, newest_undamaged, write_metadata
 from model.transformer import build_model
 from training import cost, distributed, run_folder
 from training.checkpointer import Checkpointer, TrainState
@@ -107,7 +107,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
                     saver.finish(state)
                 world.wait()  # torchrun ends all processes once one has exited
                 parts = f" parts={config.parts}" if config.parts else ""
-                name = f"name={name_of(folder)}{parts}"
+                name = f"name={folder.relative_to(RUNS).as_posix()}{parts}"
                 print(f"stopped; to resume: python train.py {name} resume=true")
                 raise
         if world.is_main:

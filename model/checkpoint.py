@@ -129,11 +129,6 @@ def list_runs() -> list[Path]:
     return list(dict.fromkeys(path.parents[1] for path in oldest_first))
 
 
-def name_of(run: Path) -> str:
-    """As name= takes it."""
-    return run.relative_to(RUNS).as_posix()
-
-
 def newest_run() -> Path:
     runs = list_runs()
     if not runs:
@@ -217,9 +212,7 @@ def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"
         raise ValueError(f"{run} was trained with {Path(place).name}: {hint}")
-    known = config.get("code")
-    if not isinstance(known, dict):  # imported, or of an earlier version
-        return
+    known = config.get("code") or {}  # of an imported run
     changed = [name for name, digest in code.items() if known.get(name, digest) != digest]
     if changed:
         warn(f"the code of {', '.join(changed)} has changed since {run} was started")

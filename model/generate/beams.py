@@ -80,8 +80,6 @@ def beam_search(
         if max(bounds, default=-math.inf) <= best_score:
             break
 
-        state.select_rows(rows)
-        state.tokens = totals.new_tensor([h.ids[-1:] for h in longer], dtype=torch.long)
-        state.append([h.ids[-1] for h in longer])
+        state.branch(rows, [h.ids[-1] for h in longer])
         active = longer
     return [DecodeStep([i], [logprob]) for i, logprob in zip(*best, strict=True)]

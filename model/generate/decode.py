@@ -144,13 +144,15 @@ class DecodingState:
         for layer, new in zip(self.caches, caches, strict=True):
             layer.self_attn.overwrite_rows(full, new.self_attn)
 
-    def select_rows(self, numbers: list[int]) -> None:
-        """Continue with these targets of one source, some perhaps repeated."""
+    def branch(self, numbers: list[int], ids: list[int]) -> None:
+        """Continue these targets of one source, some perhaps repeated, with an id for each."""
         self.rows = [list(self.rows[number]) for number in numbers]
         self.memory = self.memory[numbers]
         for layer in self.caches:
             layer.self_attn.select_rows(numbers)
             layer.cross_attn.select_rows(numbers)
+        self.tokens = self.tokens.new_tensor(ids)[:, None]
+        self.append(ids)
 
 
 class Chooser:
@@ -238,8 +240,7 @@ def decode(
 
         while len(copies) > n_waiting:
             numbers, logprobs = copies.popleft().read()
-            is_nan = map(math.isnan, logprobs)
-            if any(is_nan):
+            if any(map(math.isnan, logprobs)):
                 raise FloatingPointError(NOT_FINITE)
 
             ids = list(map(int, numbers))

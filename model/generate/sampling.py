@@ -9,11 +9,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from configs.registry import Bounds, Count, NonNegative
+from configs.registry import Bounds, Count, Natural, NonNegative
 
 Probability = Annotated[float, Bounds(above=0, most=1)]
 Penalty = Annotated[float, Bounds(least=0.01, most=100)]
-Seed = Annotated[int, Bounds(least=0)]
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Sampling:
     top_p: Probability | None = None
     min_p: Probability | None = None  # relative to the probability of the most likely token
     repetition_penalty: Penalty = 1.0  # of CTRL, arxiv.org/abs/1909.05858, section 4.1
-    seed: Seed = 0
+    seed: Natural = 0
 
 
 GREEDY = Sampling()
