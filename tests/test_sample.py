@@ -338,7 +338,7 @@ WRONG = [
         "--prompt a --stop ''",
         "--stop cannot be empty",
     ),
-    ("gpt2", "--prompt a --n 999999", "--n is 999999; expected an integer at least 1 and at most"),
+    ("gpt2", "--prompt a --n 0", "--n is 0; expected an integer at least 1"),
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
     ("gpt2", "--source a", "--source has no effect: this model continues a --prompt"),
     ("bart", "--prompt a --beams 2 --seed 1", "--seed has no effect: beam search does not sample"),

@@ -3,16 +3,14 @@ step."""
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from configs.registry import Bounds, Count, check_value
+from configs.registry import Count, check_value
 from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Rows
 from model.generate.sampling import at_least_float32
-
-LengthPenalty = Annotated[float, Bounds(least=-10, most=10)]
 
 
 class Hypothesis(NamedTuple):
@@ -40,7 +38,7 @@ def beam_search(
     if model.kind != "encoder_decoder":
         raise ValueError(f"beam search needs an encoder_decoder; this model is a {model.kind}")
     check_value("beams", beams, Count)
-    check_value("length_penalty", length_penalty, LengthPenalty)
+    check_value("length_penalty", length_penalty, float)
 
     state = DecodingState(model, prompts, sources, max_new_tokens)
 

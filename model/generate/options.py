@@ -4,10 +4,10 @@ import re
 import sys
 from argparse import Namespace
 from itertools import count
-from typing import Annotated, Any
+from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
-from configs.registry import Bounds, check_value, from_dict
+from configs.registry import Count, check_value, from_dict
 from data.chat import Messages, read_turns, to_messages
 from data.readers import parse_json
 from model.generate.embed import Pooling
@@ -62,7 +62,6 @@ FILTERS = "top_k top_p min_p n"
 SAMPLING = f"{FILTERS} temperature repetition_penalty seed"
 GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
 IMAGES = (".png", ".pdf", ".svg")
-Samples = Annotated[int, Bounds(least=1, most=10_000)]
 SETTINGS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true", "default": None},
     "TEXT": {"action": "append", "metavar": "TEXT"},
@@ -95,7 +94,7 @@ def add_options(parser: Any, table: str) -> None:
 
 def parse_options(args: list[str] | None = None) -> Namespace:
     options = make_parser().parse_args(args)
-    check_value("--n", options.n, Samples)
+    check_value("--n", options.n, Count)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
     if options.attention_map and options.attention_map.suffix not in IMAGES:

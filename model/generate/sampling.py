@@ -9,10 +9,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from configs.registry import Bounds, Count, Natural, NonNegative
+from configs.registry import Bounds, Count, Natural, NonNegative, Positive
 
 Probability = Annotated[float, Bounds(above=0, most=1)]
-Penalty = Annotated[float, Bounds(least=0.01, most=100)]
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Sampling:
     top_k: Count | None = None
     top_p: Probability | None = None
     min_p: Probability | None = None  # relative to the probability of the most likely token
-    repetition_penalty: Penalty = 1.0  # of CTRL, arxiv.org/abs/1909.05858, section 4.1
+    repetition_penalty: Positive = 1.0  # of CTRL, arxiv.org/abs/1909.05858, section 4.1
     seed: Natural = 0
 
 

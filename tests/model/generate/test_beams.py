@@ -103,7 +103,7 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
 ERRORS = [
     ("decoder", {}, "beam search needs an encoder_decoder; this model is a decoder"),
     ("encoder_decoder", {"beams": 0}, "beams is 0; expected an integer at least 1"),
-    ("encoder_decoder", {"length_penalty": 400.0}, "length_penalty is 400.0; expected a number"),
+    ("encoder_decoder", {"length_penalty": torch.nan}, "length_penalty is nan; expected a number"),
 ]
 
 
