@@ -78,7 +78,9 @@ class Sampler:
         self.target_start = [specials[name] for name in starts if name in specials]
 
         self.chat = ChatTemplate(run.tokenizer) if options.chat else None
-        self.system = [{"role": "system", "content": text} for text in options.system]
+        self.system: Messages = []
+        for text in options.system:
+            self.system.append({"role": "system", "content": text})
         self.messages = self.system  # of the conversation so far
         if self.chat:
             self.continues = False
@@ -107,7 +109,8 @@ class Sampler:
 
     def answer(self, texts: list[Any]) -> None:
         numbers = range(self.options.n)
-        self.write([self.encode(text, number) for text in texts for number in numbers])
+        rows = [self.encode(text, number) for text in texts for number in numbers]
+        self.write(rows)
 
     def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -185,13 +188,14 @@ class Sampler:
     def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
-        mask = self.tokenizer.specials["mask"]
         if self.is_headless:
             raise ValueError("this encoder was imported without a head; --embed gives vectors")
+        mask = self.tokenizer.specials["mask"]
         for row in rows:
             if mask not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-        found = iter(fill_masks(self.model, [row.ids for row in rows], self.tokenizer.specials))
+        prompts = [row.ids for row in rows]
+        found = iter(fill_masks(self.model, prompts, self.tokenizer.specials))
         for row in rows:
             predictions = ""
             for number in range(1, row.ids.count(mask) + 1):
