@@ -14,7 +14,6 @@ import hydra
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import Optimizer
 
 from configs.cli import print, run_hydra
 from configs.errors import NonFiniteError, StopRequested
@@ -26,15 +25,14 @@ from model.adapt import adapt
 from model.checkpoint import RUNS, newest_undamaged, write_metadata
 from model.transformer import build_model
 from training import cost, distributed, run_folder
-from training.checkpointer import Checkpointer, TrainState
-from training.distributed import World
+from training.checkpointer import Checkpointer
 from training.ema import EMA
 from training.evaluate import evaluate, sample
 from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
-from training.run import Run
+from training.run import Run, TrainState
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
 from training.step import (
@@ -79,9 +77,11 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         # optimizers; weights, optimizer state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)
         ema = EMA(model, config.ema.decay)
-        saver = Checkpointer(folder, config.checkpoint.keep, world, model, optimizers, ema=ema)
-        content = data.content_hash
-        state = saver.load(stored, content) if stored else TrainState(dataset=content)
+        state = TrainState(dataset=data.content_hash)
+        run = Run(config, data, world, loss_module, optimizers, ema, state)
+        saver = Checkpointer(folder, run)
+        if stored:
+            saver.load(stored)
 
         # micro-batches that fit in memory; DDP and torch.compile, for steps only: evaluations and
         # samples use loss_module, which has the same weights, in eval mode and with other shapes
@@ -91,11 +91,10 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
-            run_folder.check_disk_space(folder, saver.nbytes(), config.checkpoint.keep)
+            saver.check_disk_space()
             environment = run_folder.environment(world)
             write_metadata(folder, config, command_line, data.tokenizer, environment)
-            print(run_folder.describe(folder, config, data, model, world, state))
-        run = Run(config, data, world, loss_module, optimizers, ema, state)
+            print(run_folder.describe(folder, run))
         log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))
         with distributed.catch_signals(), closing(saver), closing(log):
             try:
@@ -104,7 +103,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
                 log.evaluation(state, metrics, full=True)
             except StopRequested:
                 if state.step:
-                    saver.finish(state)
+                    saver.finish()
                 world.wait()  # torchrun ends all processes once one has exited
                 parts = f" parts={config.parts}" if config.parts else ""
                 name = f"name={folder.relative_to(RUNS).as_posix()}{parts}"
@@ -142,14 +141,14 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
     if state.step == 0 and evaluates:
         state.record(validate())
         if config.init_from:
-            saver.save(state, best=True)
+            saver.save(best=True)
 
     while not run_length.is_over(state) and not state.is_out_of(config.train.patience):
         progress = run_length.progress(state)
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
         clock = time.perf_counter() - start  # update shares the main process's: all end together
-        result = update(train_module, next(batches), optimizers, world, config, state, clock)
+        result = update(run, train_module, next(batches), clock)
         state.step += 1
         state.tokens += run_length.tokens_per_step
         state.seconds = result.seconds
@@ -164,11 +163,11 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
         if config.metrics.names and is_due(config.metrics.every):
             log.record(state, measure(run))
         if is_best or is_due(config.checkpoint.every):
-            saver.save(state, is_best)
+            saver.save(is_best)
         if result.stop:
             raise StopRequested
     if state.step:
-        saver.finish(state)
+        saver.finish()
 
 
 class StepResult(NamedTuple):
@@ -180,27 +179,20 @@ class StepResult(NamedTuple):
     stop: bool  # one of them has received a signal
 
 
-def update(
-    train_module: nn.Module,
-    batch: Batch,
-    optimizers: list[Optimizer],
-    world: World,
-    config: Config,
-    state: TrainState,
-    clock: float,
-) -> StepResult:
+def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResult:
     """One step: forward and backward passes, clipping, update."""
+    config, _, world, _, optimizers, _, state = run
     scaler = world.scaler
 
     # the gradient of the mean over all targets, in micro-batches
-    count = world.sum(batch.count)[0] if world.size > 1 else batch.count  # stays on the GPU
+    [count] = world.sum(batch.count)  # stays on the GPU
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        with distributed.syncing(train_module, is_last, world):
-            with world.precision.autocast():
-                losses = train_module(*micro_batch)  # inputs, targets, their number
-            # DDP and FSDP average over the processes; the sum is needed
-            scaler.scale(sum(losses.values()) * (world.size / count)).backward()
+        train_module.require_backward_grad_sync = is_last  # DDP adds them up until then
+        with world.precision.autocast():
+            losses = train_module(*micro_batch)  # inputs, targets, their number
+        # DDP and FSDP average over the processes; the sum is needed
+        scaler.scale(sum(losses.values()) * (world.size / count)).backward()
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
 

@@ -8,7 +8,6 @@ import random
 import sys
 import tempfile
 from contextlib import chdir
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,9 +20,10 @@ from data.corpus import load_data
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import names
-from training.checkpointer import TrainState
 from training.distributed import World
+from training.ema import EMA
 from training.optimizer import build_optimizers, set_lr
+from training.run import Run, TrainState
 from training.schedule import RunLength, build_schedule
 from training.step import LossModule, seed_step
 
@@ -47,8 +47,8 @@ def write_text(folder):
 def losses(preset):
     """By the update of train.py, on one thread of a CPU in float32."""
     data = ["data=text", "data.path=text", "tokenizer=byte"]
-    run = [f"train.steps={STEPS}", "train.batch_size=4"]
-    config = compose([f"model={preset}", "size=tiny", *data, *run])
+    length = [f"train.steps={STEPS}", "train.batch_size=4"]
+    config = compose([f"model={preset}", "size=tiny", *data, *length])
     loaders = load_data(config)
     model = build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
     module = LossModule(model, config.loss)
@@ -58,13 +58,14 @@ def losses(preset):
     length = RunLength(config.train, loaders.train)
     schedule = build_schedule(config.schedule, length.steps)
     state = TrainState(micro_batch_size=4)
+    run = Run(config, loaders, world, module, optimizers, EMA(model, None), state)
     found = []
     for step in range(STEPS):
-        state = replace(state, step=step)
+        state.step = step
         set_lr(optimizers, schedule(length.progress(state)))
         seed_step(config.seed, step, 0)
         batch = loaders.train.batch(step)
-        result = train.update(module, batch, optimizers, world, config, state, 0.0)
+        result = train.update(run, module, batch, clock=0.0)
         found.append(result.losses["loss"])
     return found
 

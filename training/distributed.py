@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -174,14 +174,6 @@ def wrap(module: nn.Module, world: World) -> nn.Module:
     if world.parallel == "ddp":
         return DistributedDataParallel(module, gradient_as_bucket_view=True)
     return module
-
-
-def syncing(module: Any, is_last: bool, world: World) -> AbstractContextManager[Any]:
-    """DDP exchanges gradients with those of the last micro-batch, and only adds them up before it. FSDP
-    exchanges those of each: whole gradients may not fit."""
-    if world.parallel == "ddp" and not is_last:
-        return module.no_sync()
-    return nullcontext()
 
 
 def is_sharded(tensor: Tensor) -> bool:

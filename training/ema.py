@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from model.weights import trained_parameters
 from training.distributed import local
@@ -17,9 +17,6 @@ class EMA:
         self.decay = decay
         self.weights = trained_parameters(model) if decay else {}
         self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.average
 
     @torch.no_grad()
     def update(self, step: int) -> None:

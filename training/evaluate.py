@@ -31,12 +31,11 @@ from model.checkpoint import init_run, init_settings, newest_run, read_state, st
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from model.generate.options import add_options
-from training.checkpointer import TrainState
 from training.distributed import start
 from training.ema import EMA
 from training.finetune import with_model
 from training.log import in_words
-from training.run import Run
+from training.run import Run, TrainState
 from training.step import CPU_TOKENS, LossModule, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48

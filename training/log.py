@@ -18,10 +18,9 @@ from configs.cli import print, warn
 from configs.schema import Config
 from data.disk import atomic_write
 from data.objectives import Batch
-from training.checkpointer import TrainState
 from training.distributed import stoppable
 from training.plot import draw_run
-from training.run import Run
+from training.run import Run, TrainState
 
 MANY_BATCHES = 200  # are announced where no bar can be shown
 MAX_NAMED = 4  # more values that have no format are not printed; metrics.jsonl has all

@@ -1,7 +1,9 @@
-"""Run: what train.py has built, for evaluations, samples and metrics to look at."""
+"""Run: what train.py has built, for its parts to work on, and how far it has come."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -9,10 +11,38 @@ from torch.optim import Optimizer
 
 from configs.schema import Config
 from data.corpus import Loaders
-from training.checkpointer import TrainState
 from training.distributed import World
 from training.ema import EMA
 from training.step import LossModule
+
+
+@dataclass
+class TrainState:
+    """How far a run has come, and how well: state.json."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0  # of training and evaluation, until the last step
+    best_val_loss: float = math.inf
+    best_step: int = 0
+    evals_since_best: int = 0
+    micro_batch_size: int = 0  # a resumed run keeps it: rounding and dropout depend on it
+    dataset: str = ""  # its content_hash, which must not change
+
+    def is_out_of(self, patience: int | None) -> bool:
+        """Early stopping."""
+        return patience is not None and self.evals_since_best >= patience
+
+    def record(self, val_loss: float) -> bool:
+        """Note the result of an evaluation; whether it is the best so far."""
+        # a fine-tuning that was killed after step 0 evaluates it again when it is resumed
+        is_repeated = (val_loss, self.step) == (self.best_val_loss, self.best_step)
+        is_best = val_loss < self.best_val_loss or is_repeated
+        self.evals_since_best = 0 if is_best else self.evals_since_best + 1
+        if is_best:
+            self.best_val_loss = val_loss
+            self.best_step = self.step
+        return is_best
 
 
 class Run(NamedTuple):

@@ -17,17 +17,15 @@ import torch
 from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from torch import nn
 
 from configs.errors import RunLockedError
 from configs.parts import own_code
 from configs.schema import Config
-from data.corpus import Loaders
-from data.disk import filesize, sync_folder
-from model.checkpoint import RUNS, clean_up, list_checkpoints
+from data.disk import sync_folder
+from model.checkpoint import RUNS, clean_up
 from model.moe import count_parameters
-from training.checkpointer import TrainState
 from training.distributed import World
+from training.run import Run
 from training.schedule import RunLength
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,17 +94,6 @@ def make_folder(config: Config) -> Path:
     return run
 
 
-def check_disk_space(run: Path, checkpoint_bytes: int, keep: int) -> None:
-    """There must be room for the checkpoints that are kept (the first ten of them), the best, and
-    one being written."""
-    needed = checkpoint_bytes * max(1, min(keep, 10) + 2 - len(list_checkpoints(run)))
-    free = shutil.disk_usage(run).free
-    if needed > free:
-        sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"
-        hint = "free some space, or lower checkpoint.keep"
-        raise OSError(f"the checkpoints of this run {sizes}; {hint}")
-
-
 def environment(world: World) -> str:
     """For the record: versions, commit, device, command line."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
@@ -136,15 +123,9 @@ def code_hashes() -> dict[str, str]:
     return hashes | own_code()
 
 
-def describe(
-    run: Path,
-    config: Config,
-    data: Loaders,
-    model: nn.Module,
-    world: World,
-    state: TrainState,
-) -> str:
+def describe(folder: Path, run: Run) -> str:
     """The lines that are printed before the first step."""
+    config, data, world, _, _, _, state = run
     precision, train = world.precision, data.train
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
@@ -164,14 +145,14 @@ def describe(
     if state.micro_batch_size * world.size < config.train.batch_size:
         batch += f", in micro-batches of {state.micro_batch_size}"
     lines = [
-        f"run         {run}{begin}",
+        f"run         {folder}{begin}",
         f"device      {precision.device}, {dtype}: {precision.reason}",
-        f"model       {config.model.kind}, {count_parameters(model)}",
+        f"model       {config.model.kind}, {count_parameters(run.model)}",
         f"data        {train.n_tokens:,} tokens, {train.n:,} {examples}; for validation "
         f"{data.validation.n:,}, all of them at the end",
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",
     ]
     if state.step and run_length.is_over(state):
-        lines.append(f"{run} is finished; raise train.steps, or its other length, to go on")
+        lines.append(f"{folder} is finished; raise train.steps, or its other length, to go on")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import Any
 from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
 from data.loader import PairLoader, TokenLoader
-from training.checkpointer import TrainState
+from training.run import TrainState
 
 UNKNOWN_STEPS = 1e12  # before the text is read, or of a run without steps: any warmup fits
 Schedule = Callable[[float], float]

@@ -9,13 +9,11 @@ import argparse
 import time
 from statistics import mean, median
 
-import training.run
 from configs.compose import compose
 from data.corpus import load_data
 from tests.benchmarks.step import Ours
 from tests.parts import names
 from training import cost
-from training.ema import EMA
 from training.evaluate import evaluate
 from training.optimizer import set_lr
 from training.schedule import RunLength, build_schedule
@@ -59,9 +57,7 @@ def measure(settings, overrides, steps, seed):
     pairs = zip(run.train(timed), default.train(timed), strict=True)
     ratio = median(own / other for own, other in pairs)
     list(run.train(steps - timed))
-    ema = EMA(run.model, None)
-    built = (run.config, run.data, run.world, run.module, run.optimizers, ema, run.state)
-    metrics = evaluate(training.run.Run(*built))
+    metrics = evaluate(run.run._replace(data=run.data))
     counted = cost.count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
     return metrics["val_bpb"], ratio, sum(counted.states.values()) + counted.activations
 

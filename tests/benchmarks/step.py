@@ -21,8 +21,9 @@ from data.objectives import Batch
 from model.transformer import build_model
 from train import update
 from training import distributed
-from training.checkpointer import TrainState
+from training.ema import EMA
 from training.optimizer import build_optimizers
+from training.run import Run, TrainState
 from training.step import LossModule, compile_module, recompute_blocks
 
 # overrides, rows, layers, heads, width, length, vocabulary; the default run has no peer
@@ -57,19 +58,12 @@ class Ours:
         self.optimizers = build_optimizers(config.optimizer, self.model)
         self.train_module = compile_module(self.module, config, self.world)
         self.state = TrainState(micro_batch_size=config.train.batch_size)
+        ema = EMA(self.model, None)
+        self.run = Run(config, None, self.world, self.module, self.optimizers, ema, self.state)
 
     def __call__(self, batch):
         """The loss of a batch, before its step."""
-        result = update(
-            self.train_module,
-            batch,
-            self.optimizers,
-            self.world,
-            self.config,
-            self.state,
-            clock=0.0,
-        )
-        return result.losses["loss"]
+        return update(self.run, self.train_module, batch, clock=0.0).losses["loss"]
 
 
 def random_batch(config, vocab_size, rows, seed=0):

@@ -7,7 +7,7 @@ import pytest
 
 from configs.compose import compose
 from tests.parts import part
-from training.checkpointer import TrainState
+from training.run import TrainState
 from training.schedule import SCHEDULES, RunLength, build_schedule
 
 pytestmark = pytest.mark.quick

@@ -16,7 +16,6 @@ from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
 from training import step
-from training.checkpointer import TrainState
 from training.distributed import World
 from training.ema import EMA
 from training.evaluate import mean_loss
@@ -28,7 +27,7 @@ from training.optimizer import (
     start_state,
     state_tensors,
 )
-from training.run import Run
+from training.run import Run, TrainState
 from training.step import LossModule, micro_batches, seed_step
 
 pytestmark = pytest.mark.quick
@@ -57,23 +56,21 @@ def make_world(device="cpu", dtype=torch.float32):
     return World(0, 1, "none", precision, precision.scaler())
 
 
-def updater(model, optimizers, rows=6, clip=0.0, world=None):
-    """update(batch) -> (loss, gradient norm)"""
-    module = LossModule(model, LossConfig(0.0, 0.0))
+def make_run(module, optimizers=(), rows=4, clip=0.0, world=None):
     config = SimpleNamespace(train=SimpleNamespace(grad_clip=clip))
     state = TrainState(micro_batch_size=rows)
+    return Run(config, None, world or make_world(), module, optimizers, EMA(module, None), state)
+
+
+def updater(model, optimizers, rows=6, **options):
+    """update(batch) -> (loss, gradient norm)"""
+    run = make_run(LossModule(model, LossConfig(0.0, 0.0)), optimizers, rows, **options)
 
     def update(batch):
-        everywhere = world or make_world()
-        result = train.update(module, batch, optimizers, everywhere, config, state, 0.0)
+        result = train.update(run, run.loss_module, batch, clock=0.0)
         return result.losses["loss"], result.grad_norm
 
     return update
-
-
-def make_run(module):
-    state = TrainState(micro_batch_size=4)
-    return Run(None, None, make_world(), module, [], EMA(module, None), state)
 
 
 def sgd(model, lr=1.0):

@@ -69,11 +69,10 @@ class Bench:
         actions = {0: reset_peak} | (before or {})
         update = train.update
 
-        def watched(*args):
-            *_, state, _ = args
-            if state.step in actions:
-                actions[state.step]()
-            return update(*args)
+        def watched(run, *args):
+            if run.state.step in actions:
+                actions[run.state.step]()
+            return update(run, *args)
 
         sys.argv = ["train.py", f"name={name}", *self.settings(*overrides)]
         train.update = watched
