@@ -49,6 +49,7 @@ SYNONYMS = {
     "rope_theta": "base",
 }
 MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
+LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
 HINTS = {  # beside the options of a group
     "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
@@ -95,12 +96,12 @@ def quote(override: str) -> str:
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
-    """A length replaces the default one; the parts file brings its options."""
+    """A length replaces all others; the parts file brings its options."""
     values = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
     given = {key for key, value in values.items() if value != "null"}
     added = []
-    if given & {"train.tokens", "train.epochs", "train.minutes"} and "train.steps" not in values:
-        added.append("train.steps=null")
+    if given & {*LENGTHS}:
+        added += [f"{length}=null" for length in LENGTHS if length not in values]
     if "parts" in given and (folder := parts_configs(values["parts"].strip("'\""))):
         place = QuotedString(str(folder), Quote.single).with_quotes()
         added.append(f"hydra.searchpath=[{place}]")
@@ -118,9 +119,8 @@ def to_config(node: DictConfig) -> Config:
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train
-    if (train.steps, train.tokens, train.epochs, train.minutes) == (None, None, None, None):
-        lengths = "train.steps, train.tokens, train.epochs or train.minutes"
-        raise ValueError(f"a run needs an end: set {lengths}")
+    if {train.steps, train.tokens, train.epochs, train.minutes} == {None}:
+        raise ValueError(f"a run needs an end: set one of {', '.join(LENGTHS)}")
     if train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config

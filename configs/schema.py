@@ -73,13 +73,13 @@ class LogConfig:
 
 @dataclass
 class EMAConfig:
-    decay: Ratio | None
+    decay: Ratio | None = None
 
 
 @dataclass
 class MetricsConfig:
-    names: list[str]
-    every: Count
+    names: list[str] = field(default_factory=list)
+    every: Count = 100
 
 
 @dataclass
@@ -126,16 +126,16 @@ class Config:
     data: dict[str, Any]
     tokenizer: dict[str, Any]
     objective: dict[str, Any]
-    adapt: dict[str, Any]
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
     train: TrainConfig
     loss: LossConfig
-    ema: EMAConfig
     plan: PlanConfig
     eval: EvalConfig
-    metrics: MetricsConfig
     checkpoint: CheckpointConfig
     log: LogConfig
     sample: SampleConfig
     wandb: WandbConfig
+    adapt: dict[str, Any] = field(default_factory=lambda: {"kind": "none"})
+    ema: EMAConfig = field(default_factory=EMAConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)

@@ -149,25 +149,20 @@ def build_device(world: World) -> torch.device:
 def shard(loss_module: nn.Module, world: World) -> None:
     """FSDP: each process keeps a part of every tensor, and blocks gather theirs while they run. The
     parameters become DTensors, so the optimizers have to be made after it."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
     dtype = None if world.precision.dtype is torch.float32 else world.precision.dtype
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    weights = {name: weight.data for name, weight in loss_module.named_parameters()}
+    weights = loss_module.state_dict()
     for module in (*blocks_of(loss_module), loss_module):
         fully_shard(module, mesh=mesh, mp_policy=policy)
-
+    loss_module.to_empty(device=world.device)
     # hand out those of the main process
-    if not world.is_main:
-        loss_module.to_empty(device=world.device)
-    for name, parameter in loss_module.named_parameters():
-        weight = weights.pop(name)
-        if weight.is_meta:
-            weight = torch.empty_like(weight, device=world.device)
-        with torch.no_grad():
-            parameter.copy_(like(weight, parameter, source=0))
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
 
 
 def wrap(module: nn.Module, world: World) -> nn.Module:
@@ -190,15 +185,15 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def like(tensor: Tensor, sharded: Any, source: int | None = None) -> Tensor:
-    """A whole tensor on the device of another, and sharded in the same way. source: the process
-    that has it; None: all have."""
+def like(tensor: Tensor, sharded: Any) -> Tensor:
+    """A whole tensor, which all processes have, on the device of another and sharded in the same
+    way."""
     tensor = tensor.to(sharded.device)
     if not is_sharded(sharded):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=source)
+    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
 # ---- signals

@@ -25,17 +25,15 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
     start, _ = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-    model = dict(start["model"])
+    changed.model = start["model"]
+    changed.tokenizer = start["tokenizer"]
     for key in TUNABLE:
-        name = key.partition(".")[2]
         if key in keys:
-            model[name] = node.model[name]
-    wanted, longest = model["context_length"], start["model"]["context_length"]
+            OmegaConf.update(changed, key, OmegaConf.select(node, key))
+    wanted, longest = changed.model.context_length, start["model"]["context_length"]
     if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
-    changed.model = model
-    changed.tokenizer = start["tokenizer"]
     return changed
 
 

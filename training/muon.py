@@ -1,6 +1,6 @@
-"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Unlike torch.optim.Muon, its
-base, it updates several matrices of one shape together: fewer kernels, which is faster on a GPU.
-A parameter may be a stack of matrices."""
+"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. It makes the updates of
+torch.optim.Muon, but several matrices of one shape together: fewer kernels, which is faster on a
+GPU. A parameter may be a stack of matrices."""
 
 import math
 from functools import cache
@@ -10,14 +10,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
 from model.cpu import Eager, fast_bf16
 from training.distributed import is_sharded, like, local, whole
 
 AT_ONCE = 8  # matrices: more would need more memory, and gain little
+ITERATIONS = 5  # of Newton and Schulz
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
-class Muon(Eager, torch.optim.Muon):
+class Muon(Eager, Optimizer):
+    def __init__(self, params: Any, lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
     def start_state(self, parameter: Tensor) -> dict[str, Tensor]:
         return {"momentum_buffer": torch.zeros_like(parameter)}
 
@@ -41,9 +47,9 @@ class Muon(Eager, torch.optim.Muon):
         updates = list(torch._foreach_lerp(gradients, buffers, group["momentum"]))
 
         if dist.is_initialized():
-            updates = orthogonalize_in_turn(updates, params, group)
+            updates = orthogonalize_in_turn(updates, params)
         else:
-            updates = list(newton_schulz(torch.stack(updates), group))
+            updates = list(newton_schulz(torch.stack(updates)))
 
         weights = [local(p) for p in params]
         if group["weight_decay"]:
@@ -52,17 +58,17 @@ class Muon(Eager, torch.optim.Muon):
         torch._foreach_add_(weights, updates, alpha=-group["lr"] * scale)
 
 
-def newton_schulz(x: Tensor, group: dict[str, Any]) -> Tensor:
+def newton_schulz(x: Tensor) -> Tensor:
     """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to
     1."""
-    a, b, c = group["ns_coefficients"]
+    a, b, c = COEFFICIENTS
     shape = x.shape
     dtype = x.dtype
     x = x.flatten(0, -3)
     is_tall = x.shape[-2] > x.shape[-1]
     x = (x.mT if is_tall else x).to(matmul_dtype(x.device.type))
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
-    for _ in range(group["ns_steps"]):
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
         square = x @ x.mT
         square = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, square, x, beta=a)
@@ -75,11 +81,7 @@ def matmul_dtype(device: str) -> torch.dtype:
     return torch.float32 if slow_bf16 else torch.bfloat16
 
 
-def orthogonalize_in_turn(
-    updates: list[Tensor],
-    params: list[Any],
-    group: dict[str, Any],
-) -> list[Tensor]:
+def orthogonalize_in_turn(updates: list[Tensor], params: list[Any]) -> list[Tensor]:
     """Each process orthogonalizes one of `size` matrices at a time, and all exchange the results;
     with FSDP, which has only a part of each, they gather these first."""
     rank = dist.get_rank()
@@ -90,7 +92,7 @@ def orthogonalize_in_turn(
         matrices = [whole(as_part(u, p)) for u, p in zip(updates[start:], turn, strict=False)]
         results = matrices[0].new_zeros(len(turn), *turn[0].shape)
         if rank < len(turn):
-            results[rank] = newton_schulz(matrices[rank][None], group)[0]
+            results[rank] = newton_schulz(matrices[rank][None])[0]
         dist.all_reduce(results)
         done += [local(like(result, p)) for result, p in zip(results, turn, strict=True)]
     return done

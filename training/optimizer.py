@@ -67,47 +67,36 @@ def make_muon(
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
     modules = [module for name, module in model.named_modules() if not name.startswith("head.")]
     trained = [p for p in model.parameters() if p.requires_grad]
-    matrices = {module.weight for module in modules if isinstance(module, nn.Linear)}
     tables = {p for m in modules if isinstance(m, Embedding) for p in m.parameters()}
-    hidden = [p for p in trained if p in matrices]
-    embeddings = [p for p in trained if p in tables]
-    rest = [p for p in trained if p not in matrices | tables]
-    if not hidden:
+    # of each matrix, the share of lr. All updates are of one size, too large for queries that are
+    # initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
+    shares = {m.weight: 1.0 for m in modules if isinstance(m, nn.Linear)}
+    shares |= {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
+    if shares.keys().isdisjoint(trained):
         raise ValueError(
             "it is for matrices of the model, and none is trained; choose optimizer=lora"
         )
 
-    # all of Muon's updates are of one size, too large for queries that are initialized smaller:
-    # T5's, whose scores are not divided by sqrt(head_dim)
-    scales = {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
-    flat = [m for m in hidden if m.ndim == 2]  # torch's constructor takes no others
-    groups: list[dict[str, Any]] = [
-        {"params": [m for m in flat if scales.get(m, 1.0) == scale], "lr": lr * scale}
-        for scale in dict.fromkeys([1.0, *scales.values()])
+    groups = [
+        {"params": [p for p in trained if shares.get(p) == share], "lr": share * lr}
+        for share in dict.fromkeys([1.0, *shares.values()])
     ]
-    muon = Muon(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    if stacks := [m for m in hidden if m.ndim > 2]:
-        muon.add_param_group({"params": stacks})
-
-    embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr
-    others: list[dict[str, Any]] = [{"params": embeddings, "lr": embedding_lr}, {"params": rest}]
-    return [muon, adamw(others, adamw_lr_ratio * lr, beta1, beta2, eps)]
+    embeddings = {
+        "params": [p for p in trained if p in tables],
+        "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr,
+    }
+    rest = {"params": [p for p in trained if p not in tables and p not in shares]}
+    return [
+        Muon(groups, lr, momentum, weight_decay),
+        adamw([embeddings, rest], adamw_lr_ratio * lr, beta1, beta2, eps),
+    ]
 
 
 OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = Registry(adamw=make_adamw, muon=make_muon)
 
 
-def make_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
+def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
-    for optimizer in optimizers:
-        if not hasattr(optimizer, "start_state"):
-            hint = "give it a method start_state(parameter) -> {name: tensor}"
-            raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
-    return optimizers
-
-
-def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Optimizer]:
-    optimizers = make_optimizers(config, model)
     for group in groups_of(optimizers):
         group["base_lr"] = group["lr"]
     for optimizer in optimizers:
@@ -131,7 +120,10 @@ def set_lr(optimizers: list[Optimizer], factor: float) -> float:
 def start_state(optimizer: Any) -> None:
     """As torch makes it at the first step: so a checkpoint has the same tensors at every step, and a
     micro-batch is fitted beside them."""
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+    if not hasattr(optimizer, "start_state"):
+        hint = "give it a method start_state(parameter) -> {name: tensor}"
+        raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
+    for parameter in (p for group in groups_of([optimizer]) for p in group["params"]):
         optimizer.state[parameter] = optimizer.start_state(parameter)
 
 

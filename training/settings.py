@@ -4,8 +4,8 @@ changes of this command line."""
 import json
 import math
 import os
-from dataclasses import asdict, fields, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -13,8 +13,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
-from configs.compose import key_of, read_yaml, to_config
-from configs.parts import CONFIGS, load_parts
+from configs.compose import key_of, to_config
+from configs.parts import load_parts
 from configs.registry import build, flatten
 from configs.schema import Config
 from data.corpus import build_data
@@ -25,7 +25,7 @@ from model.checkpoint import RUNS, check_code, did_you_mean_run, list_runs, read
 from model.transformer import build_model
 from training.finetune import fine_tuned
 from training.metrics import check_metrics
-from training.optimizer import make_optimizers
+from training.optimizer import build_optimizers
 from training.run_folder import code_hashes
 from training.schedule import UNKNOWN_STEPS, build_schedule
 
@@ -44,7 +44,6 @@ FIXED = (
 )
 # may change without a word
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
-LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
@@ -92,28 +91,25 @@ def resumed(
     run = RUNS / node.name
     stored = read_config(run)
     check_code(run, stored, command_line["code"])
-    choices = command_line["choices"]
-    old_choices = stored.pop("choices")
-    old_overrides = stored.pop("overrides")
+    choices = stored.pop("choices")
+    overrides = stored.pop("overrides")
     stored.pop("code", None)
-    # not those of this command line, which may change less
-    composed: Any = OmegaConf.to_container(node, resolve=True)
-    merged = OmegaConf.merge(composed, read_yaml(CONFIGS / "train.yaml"))
-    defaults: Any = OmegaConf.to_container(merged)
-    before = flatten(with_new_settings(Config, stored, defaults))
     changed = OmegaConf.create(stored)
+    before = flatten(asdict(to_config(changed)))
+    for key in sorted(before.keys() - flatten(stored)):
+        print(f"{key} is new since this run was started, and is {show(before[key])}")
+
+    new_choices = command_line["choices"]
     for key in keys:
-        if key not in choices:
+        if key not in new_choices:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
         elif key == "schedule":
             changed.schedule = node.schedule
-            old_choices[key] = choices[key]
-        elif choices[key] != old_choices.get(key):
-            refuse(key, old_choices.get(key), choices[key])
-    if set(LENGTHS) & set(keys):  # a length replaces the stored one
-        for key in set(LENGTHS) - set(keys):
-            OmegaConf.update(changed, key, None)
+            choices[key] = new_choices[key]
+        elif choices.get(key) != new_choices[key]:
+            refuse(key, choices.get(key), new_choices[key])
     config = to_config(changed)
+
     for key, new in flatten(asdict(config)).items():
         old = before.get(key)
         if old == new or key in UNTOLD:
@@ -123,24 +119,8 @@ def resumed(
         if key.startswith(FIXED) and not is_moved:
             refuse(key, old, new)
         print(f"{key} was {show(old)} and is now {show(new)}")
-    new_overrides = [o for o in command_line["overrides"] if o not in old_overrides]
-    overrides = [*old_overrides, *new_overrides]
-    return config, command_line | {"choices": old_choices, "overrides": overrides}
-
-
-def with_new_settings(
-    schema: Any, stored: dict[str, Any], defaults: dict[str, Any]
-) -> dict[str, Any]:
-    """What an older run lacks takes today's default."""
-    hints = get_type_hints(schema)
-    for field in fields(schema):
-        name = field.name
-        if name not in stored:
-            stored[name] = defaults[name]
-            print(f"{name} is new since this run was started, and is {show(defaults[name])}")
-        elif is_dataclass(hints[name]):
-            stored[name] = with_new_settings(hints[name], stored[name], defaults[name])
-    return stored
+    overrides += [o for o in command_line["overrides"] if o not in overrides]
+    return config, command_line | {"choices": choices, "overrides": overrides}
 
 
 def check_parts(config: Config) -> None:
@@ -158,7 +138,7 @@ def check_parts(config: Config) -> None:
         hint = "choose a smaller size= or train.batch_size"
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
     adapt(model, config.adapt)
-    make_optimizers(config.optimizer, model)
+    build_optimizers(config.optimizer, model)
     build_data(config)
     check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one

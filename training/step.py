@@ -40,7 +40,7 @@ class LossModule(nn.Module):
     def __init__(self, model: nn.Module, config: LossConfig) -> None:
         super().__init__()
         self.model: Any = model
-        self.options = {"label_smoothing": config.label_smoothing, "z_loss": config.z_loss}
+        self.options = vars(config)
         self.sources: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> dict[str, Tensor]:

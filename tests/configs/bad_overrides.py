@@ -48,7 +48,10 @@ CONFIG = [
     # values
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
     ("model.kind=[1]", "model.kind is .1.; expected a string"),
-    ("train.steps=null", "a run needs an end: set train.steps, train.tokens, train.epochs or trai"),
+    (
+        "train.steps=null",
+        "a run needs an end: set one of train.steps, train.tokens, train.epochs, trai",
+    ),
     ("train.batch_size=0", "train.batch_size is 0; expected an integer at least 1"),
     ("train.patience=2 eval.every=null", "train.patience counts evaluations and eval.every is nu"),
     ("log.every=0x10", "log.every is '0x10'; expected an integer at least 1"),

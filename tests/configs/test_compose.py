@@ -94,16 +94,15 @@ def test_a_comma_in_a_path_that_exists(tmp_path):
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("train.epochs=3", ["train.steps=null"]),
-        ("train.tokens=3 train.minutes=1", ["train.steps=null"]),
-        ("train.epochs=3 train.steps=5", []),
+        ("train.steps=5", ["tokens", "epochs", "minutes"]),
+        ("train.tokens=3 train.minutes=1", ["steps", "epochs"]),
         ("train.epochs=null", []),
-        ("++train.epochs=3", ["train.steps=null"]),
+        ("++train.epochs=3", ["steps", "tokens", "minutes"]),
     ],
 )
-def test_a_length_replaces_the_default_one(typed, expected):
+def test_a_length_replaces_all_others(typed, expected):
     words = typed.split()
-    assert prepare_arguments(words)[len(words) :] == expected
+    assert prepare_arguments(words)[len(words) :] == [f"train.{name}=null" for name in expected]
 
 
 def test_a_model_must_fit_in_memory():

@@ -77,7 +77,7 @@ def test_muon_updates_each_matrix_of_a_stack(shape):
     stack = randn(2, *shape).float()
     matrices = [weight.clone() for weight in stack[0]]
     for params, gradients in (([stack[0]], [stack[1]]), (matrices, stack[1])):
-        optimizer = Muon(matrices, lr=0.1, weight_decay=0.1)
+        optimizer = Muon(matrices, lr=0.1, momentum=0.95, weight_decay=0.1)
         optimizer.param_groups[0]["params"] = params
         start_state(optimizer)
         for parameter, gradient in zip(params, gradients, strict=True):

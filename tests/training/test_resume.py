@@ -151,10 +151,10 @@ def edit(change):
 
 
 def test_settings_that_an_older_run_lacks_take_the_default(resume):
-    edit(lambda config: [config.pop("loss"), config["checkpoint"].pop("keep")])
+    edit(lambda config: [config.pop("metrics"), config["model"].pop("prefix_lm")])
     code, output, _ = resume()
-    assert code == 0 and "keep is new since this run was started, and is 2\n" in output
-    assert 'loss is new since this run was started, and is {"label_smoothing": 0.0, ' in output
+    assert code == 0 and "metrics.every is new since this run was started, and is 100\n" in output
+    assert "model.prefix_lm is new since this run was started, and is false\n" in output
     edit(lambda config: [config["eval"].update(every=77), config["code"].update(model="other")])
     _, output, errors = resume("eval.every=250")
     assert "eval.every was 77 and is now 250\n" in output
