@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import hydra
 from omegaconf import DictConfig
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from configs.cli import print, run_hydra
@@ -87,7 +88,10 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         # samples use loss_module, which has the same weights, in eval mode and with other shapes
         previous = state.micro_batch_size  # of a run that is resumed
         state.micro_batch_size = fit_micro_batch(loss_module, data.train, config, world, previous)
-        train_module = compile_module(distributed.wrap(loss_module, world), config, world)
+        train_module: nn.Module = loss_module
+        if world.parallel == "ddp":
+            train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
+        train_module = compile_module(train_module, config, world)
 
         # the folder of the run, with what it needs besides its weights
         if world.is_main:
@@ -96,7 +100,8 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
             write_metadata(folder, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(folder, run))
         log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))
-        with distributed.catch_signals(), closing(saver), closing(log):
+        # whatever ends the run, a checkpoint that is being written is completed
+        with distributed.catch_signals(), saver.thread, closing(log):
             try:
                 loop(run, train_module, saver, log)
                 metrics = evaluate(run, watch=log.watch)
@@ -185,7 +190,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     scaler = world.scaler
 
     # the gradient of the mean over all targets, in micro-batches
-    [count] = world.sum(batch.count)  # stays on the GPU
+    count = world.sum(batch.count)[0] if world.size > 1 else batch.count  # stays on the GPU
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
         train_module.require_backward_grad_sync = is_last  # DDP adds them up until then

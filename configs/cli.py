@@ -28,11 +28,11 @@ def escape(text: object, keep: str = "") -> str:
     return CONTROL.sub(lambda m: m[0] if m[0] in keep else ascii(m[0])[1:-1], str(text))
 
 
-def print(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
+def print(text: object = "", file: TextIO | None = None) -> None:
     """Print text that may come from a file or a model; of several processes, the first does."""
     if file is None and os.environ.get("RANK", "0") != "0":
         return
-    builtins.print(escape(text, keep="\n\t"), file=file, end=end, flush=True)
+    builtins.print(escape(text, keep="\n\t"), file=file, flush=True)
 
 
 def warn(text: str) -> None:
@@ -63,9 +63,6 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
     def command() -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
-        if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
-            hint = "with torchrun, start each run by itself"
-            raise ValueError(f"-m trains one model after another; {hint}")
         # Hydra raises errors: of a run for training/compare.py, others for run_command
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()

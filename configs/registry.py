@@ -27,9 +27,9 @@ class Bounds:
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
-        words = {"least": "at least", "most": "at most"}
-        ends = {words.get(name, name): end for name, end in vars(self).items()}
-        return " and ".join(f"{word} {end:,}" for word, end in ends.items() if abs(end) < LARGEST)
+        words = ("at least", "above", "at most", "below")
+        ends = zip(words, vars(self).values(), strict=True)
+        return " and ".join(f"{word} {end:,}" for word, end in ends if abs(end) < LARGEST)
 
 
 Natural = Annotated[int, Bounds(least=0, most=LARGEST)]
@@ -70,13 +70,11 @@ def matches(value: Any, annotation: Any) -> bool:
         return matches(value, kind) and bounds.allow(value)
     if base is Literal:
         return value in inner
-    if base in (list, dict):
-        return isinstance(value, base)
-    if inner:
+    if inner and base not in NAMES:
         return any(matches(value, option) for option in inner)
     if annotation is float:
         return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is annotation
+    return type(value) is (base or annotation)
 
 
 def describe_type(annotation: Any) -> str:
@@ -113,10 +111,8 @@ def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
     """{dotted key: value} of nested dicts."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{path}{key}.")
-        else:
-            flat[f"{path}{key}"] = value
+        name = f"{path}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat
 
 

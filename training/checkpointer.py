@@ -25,7 +25,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.form = self.form_of(self.tensors())
+        self.form = self.form_now()
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.saved = -1  # the newest step
@@ -33,16 +33,16 @@ class Checkpointer:
 
     def save(self, best: bool = False) -> None:
         """Once per step. All processes call it: each has a part of a sharded tensor."""
-        state, world = self.run.state, self.run.world
+        state = self.run.state
+        world = self.run.world
         if state.step == self.saved:
             return
         self.wait()
         world.wait()  # a slow disk of the main process is not a lost process
-        tensors = self.tensors()
-        if self.form_of(tensors) != self.form:
+        if self.form_now() != self.form:
             hint = "an optimizer names all its state, of tensors, in start_state"
             raise ValueError(f"a checkpoint would not hold what a step has changed: {hint}")
-        copies = {file: self.copied(named) for file, named in tensors.items()}
+        copies = {file: self.copied(named) for file, named in self.tensors().items()}
         self.saved = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
@@ -57,13 +57,11 @@ class Checkpointer:
         }
         return {file: named for file, named in tensors.items() if named}
 
-    def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
+    def form_now(self) -> list[Any]:
         """What no step may change: the names of tensors, and options of optimizers."""
+        names = [name for named in self.tensors().values() for name in named]
         groups = groups_of(self.run.optimizers)
-        options = [
-            {k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups
-        ]
-        return [{file: [*named] for file, named in tensors.items()}, options]
+        return [names, *({**group, "params": None, "lr": None} for group in groups)]
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
         """Whole and on the host; of the main process."""
@@ -75,9 +73,8 @@ class Checkpointer:
         return copies
 
     def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
-        for log in self.folder.glob(
-            "*.jsonl"
-        ):  # a run that resumes here does not repeat their rows
+        # a run that resumes here does not repeat the rows of logs
+        for log in self.folder.glob("*.jsonl"):
             sync_file(log)
         checkpoint.save(self.folder, step, tensors, state)
         if best:
@@ -106,10 +103,6 @@ class Checkpointer:
         self.wait(max_failures=1)
         self.run.world.wait()
 
-    def close(self) -> None:
-        """Whatever ends the run, a checkpoint that is being written is completed."""
-        self.thread.shutdown()
-
     def check_disk_space(self) -> None:
         """There must be room for the checkpoints that are kept (the first ten of them), the best,
         and one being written."""
@@ -124,7 +117,8 @@ class Checkpointer:
 
     def load(self, place: Path) -> None:
         """Progress, weights, optimizers and scaler of a checkpoint, tensor by tensor."""
-        state, world = self.run.state, self.run.world
+        state = self.run.state
+        world = self.run.world
         stored = checkpoint.read_state(place)
         if not {*vars(state), "scaler"} <= stored.keys():
             hint = f"init_from={self.folder} trains from it"

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from configs.errors import StopRequested
 from configs.schema import Config
@@ -87,8 +86,13 @@ def start(config: Config) -> World:
         if ":" in config.device:
             reason = "but each process of torchrun has a GPU of its own"
             raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
-        if device.type == "cuda":
-            device = own_gpu()
+        if device.type == "cuda":  # of its machine's, each process has one
+            local_rank = int(os.environ["LOCAL_RANK"])
+            if local_rank >= torch.cuda.device_count():
+                reason = f"process {local_rank + 1} has no GPU of its own"
+                raise ValueError(f"{reason}; lower --nproc_per_node")
+            device = torch.device("cuda", local_rank)
+            torch.cuda.set_device(device)
         timeout = timedelta(seconds=config.ddp_timeout)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timeout)
@@ -118,15 +122,6 @@ def choose_parallel(config: Config, size: int) -> str:
     if size == 1:
         return "none"
     return "ddp" if parallel == "auto" else parallel
-
-
-def own_gpu() -> torch.device:
-    """Of this process, among those of its machine."""
-    local = int(os.environ["LOCAL_RANK"])
-    if local >= torch.cuda.device_count():
-        raise ValueError(f"process {local + 1} has no GPU of its own; lower --nproc_per_node")
-    torch.cuda.set_device(local)
-    return torch.device("cuda", local)
 
 
 def end(code: int) -> NoReturn:
@@ -163,12 +158,6 @@ def shard(loss_module: nn.Module, world: World) -> None:
     # hand out those of the main process
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
-
-
-def wrap(module: nn.Module, world: World) -> nn.Module:
-    if world.parallel == "ddp":
-        return DistributedDataParallel(module, gradient_as_bucket_view=True)
-    return module
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -84,13 +84,13 @@ def make_folder(config: Config) -> Path:
         run.mkdir(parents=True, exist_ok=True)
         return run
     stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
-    for number in count(1):
-        run = RUNS / (stem if number == 1 else f"{stem}_{number}")
+    run = RUNS / stem
+    for number in count(2):
         try:
             run.mkdir(parents=True)
             break
         except FileExistsError:
-            continue
+            run = RUNS / f"{stem}_{number}"
     return run
 
 

@@ -101,6 +101,6 @@ class RunLength:
         return max((state.step + 0.5) / self.steps, state.seconds / self.seconds)
 
 
-def build_schedule(config: dict[str, Any], steps: float) -> Schedule:
-    """steps: of the run, if it trains at all; infinite if train.minutes alone ends it."""
+def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:
+    """steps: of the run, if they are known; infinite if train.minutes alone ends it."""
     return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

@@ -27,7 +27,7 @@ from training.finetune import fine_tuned
 from training.metrics import check_metrics
 from training.optimizer import build_optimizers
 from training.run_folder import code_hashes
-from training.schedule import UNKNOWN_STEPS, build_schedule
+from training.schedule import build_schedule
 
 # what a run is; the rest, such as its length and its learning rate, may change when it is resumed
 FIXED = (
@@ -51,15 +51,15 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     overrides, and the hashes of the code)"""
     load_parts(node.parts)
     hydra = HydraConfig.get()
-    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name is not None):
-        setting = "resume" if node.resume else "name"
-        raise ValueError(f"{setting}= and -m: each run of a sweep is new and has a name of its own")
+    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name or "RANK" in os.environ):
+        reason = "each run of a sweep is new, with a name and a process of its own"
+        raise ValueError(f"-m takes neither name= nor resume=, nor torchrun: {reason}")
     overrides = list(hydra.overrides.task)
     keys = list(map(key_of, overrides))
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
     command_line = {"choices": choices, "overrides": overrides, "code": code_hashes()}
     if node.resume and is_resumable(node):
-        config, command_line = resumed(node, keys, command_line)
+        config = resumed(node, keys, command_line)
     elif node.init_from is not None:
         config = fine_tuned(node, keys, choices)
     else:
@@ -74,7 +74,7 @@ def is_resumable(node: DictConfig) -> bool:
     if node.name is None:
         runs = list_runs()
         newest = f"the newest run is {runs[-1].name}" if runs else f"{RUNS} has no run yet"
-        raise ValueError(f"resume={str(node.resume).lower()} needs a name=...; {newest}")
+        raise ValueError(f"resume= needs a name=...; {newest}")
     run = RUNS / str(node.name)
     if (run / "config.yaml").exists():
         return True
@@ -84,10 +84,9 @@ def is_resumable(node: DictConfig) -> bool:
     return False
 
 
-def resumed(
-    node: DictConfig, keys: list[str], command_line: dict[str, Any]
-) -> tuple[Config, dict[str, Any]]:
-    """The stored settings, with the values of this command line laid over them."""
+def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> Config:
+    """The stored settings, with the values of this command line laid over them. `command_line`,
+    which config.yaml will have, becomes that of both."""
     run = RUNS / node.name
     stored = read_config(run)
     check_code(run, stored, command_line["code"])
@@ -99,44 +98,40 @@ def resumed(
     for key in sorted(before.keys() - flatten(stored)):
         print(f"{key} is new since this run was started, and is {show(before[key])}")
 
-    new_choices = command_line["choices"]
+    chosen = {group: choice for group, choice in command_line["choices"].items() if group in keys}
     for key in keys:
-        if key not in new_choices:
+        if key not in chosen:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
-        elif key == "schedule":
-            changed.schedule = node.schedule
-            choices[key] = new_choices[key]
-        elif choices.get(key) != new_choices[key]:
-            refuse(key, choices.get(key), new_choices[key])
+    if "schedule" in chosen:
+        changed.schedule = node.schedule
     config = to_config(changed)
 
-    for key, new in flatten(asdict(config)).items():
+    before |= choices
+    for key, new in (chosen | flatten(asdict(config))).items():
         old = before.get(key)
         if old == new or key in UNTOLD:
             continue
+        is_fixed = key.startswith(FIXED) or (key in chosen and key != "schedule")
         # the base of adapt= may be moved: its weights are compared
         is_moved = key == "init_from" and "base" in config.adapt
-        if key.startswith(FIXED) and not is_moved:
-            refuse(key, old, new)
+        if is_fixed and not is_moved:
+            change = f"{key} was {show(old)} in this run and is now {show(new)}"
+            raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
         print(f"{key} was {show(old)} and is now {show(new)}")
-    overrides += [o for o in command_line["overrides"] if o not in overrides]
-    return config, command_line | {"choices": choices, "overrides": overrides}
+    command_line["choices"] = choices | chosen
+    command_line["overrides"] = list(dict.fromkeys([*overrides, *command_line["overrides"]]))
+    return config
 
 
 def check_parts(config: Config) -> None:
     """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
-    try:
-        with torch.device("meta"):
-            model = build_model(config.model, 256)
-    except RuntimeError as error:  # the number of bytes overflows
-        raise ValueError(f"no memory holds a model of these sizes ({error!s:.100})") from None
+    with torch.device("meta"):
+        model = build_model(config.model, 256)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
     memory = host_memory()
-    if weights + batch > memory and not config.dry_run:
-        sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
-        hint = "choose a smaller size= or train.batch_size"
-        raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
+    if weights > memory and not config.dry_run:
+        sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
+        raise MemoryError(f"{sizes}; choose a smaller size=")
     adapt(model, config.adapt)
     build_optimizers(config.optimizer, model)
     build_data(config)
@@ -144,21 +139,14 @@ def check_parts(config: Config) -> None:
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train
-    steps = train.steps or UNKNOWN_STEPS
-    if (train.steps, train.tokens, train.epochs) == (None, None, None):
-        steps = math.inf  # train.minutes alone ends it
-    build_schedule(config.schedule, steps)
+    is_timed = {train.steps, train.tokens, train.epochs} == {None}  # train.minutes alone ends it
+    build_schedule(config.schedule, math.inf if is_timed else train.steps)
 
 
 def host_memory() -> int:
     if not hasattr(os, "sysconf"):  # Windows
         return 1 << 62
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def refuse(key: str, old: Any, new: Any) -> None:
-    change = f"{key} was {show(old)} in this run and is now {show(new)}"
-    raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
 
 
 def show(value: Any) -> str:

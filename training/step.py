@@ -54,9 +54,6 @@ class LossModule(nn.Module):
             for module in self.sources:
                 for name, mean in module.losses().items():
                     check_name(name)
-                    if not isinstance(mean, Tensor) or mean.ndim:
-                        owner = type(module).__name__
-                        raise ValueError(f"{owner}.losses(): {name!r} is no scalar tensor")
                     losses[name] = losses.get(name, 0.0) + count * mean
         return losses
 

@@ -61,9 +61,12 @@ CONFIG = [
     ("parallel=fsdp", "parallel=fsdp needs several processes; use torchrun"),
     ("name=-x", "the first neither '.' nor '-'"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
-    ("resume=true", "resume=true needs a name=...; runs has no run yet"),
+    ("resume=true", "resume= needs a name=...; runs has no run yet"),
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
-    ("-m name=x seed=1,2", "name= and -m: each run of a sweep is new"),
+    (
+        "-m name=x seed=1,2",
+        "-m takes neither name= nor resume=, nor torchrun: each run of a sweep is new",
+    ),
     ("-m optimizer.lr=interval(0,1)", "does not support sweep type"),
     ("plan.gpu=H100 dry_run=true precision=fp16", "plan.gpu plans in bf16, not in fp16"),
     ("plan.gpu=H1000 dry_run=true", "plan.gpu is 'H1000'; choose one of: B200, H200"),
@@ -72,6 +75,7 @@ CONFIG = [
     ("optimizer.lr=nan", "lr is nan; expected a number above 0"),
     ("optimizer=adamw optimizer.beta1=1.0", "beta1 is 1.0; expected a number at least 0 and bel"),
     ("schedule.warmup=9", "warmup is 9 steps but the run has only 4; lower warmup"),
+    ("schedule.warmup=9 train.minutes=1", "warmup is 9 steps, but train.minutes has no steps"),
     ("tokenizer=bpe tokenizer.vocab_size=10", "257"),
     ("model.n_heads=3", r"d_model \(64\) must be a multiple of n_heads \(3\)"),
     (

@@ -69,8 +69,8 @@ def test_a_bug_shows_its_traceback(capsys):
 
 @pytest.mark.quick
 def test_control_characters_are_spelled_out(capsys):
-    print(f"a\té东\n{ESCAPES}", end="")
-    assert capsys.readouterr().out == f"a\té东\n{SPELLED}"
+    print(f"a\té东\n{ESCAPES}")
+    assert capsys.readouterr().out == f"a\té东\n{SPELLED}\n"
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error():

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from model import checkpoint
-from model.checkpoint import list_checkpoints
 from tests.training.runs import content, newest, rows
 from training.log import Log
 
@@ -44,7 +43,7 @@ def test_a_stopped_run_comes_to_the_same_bytes(run, start, monkeypatch, override
     part = Path("runs/part")
     assert code == 75 and len(rows(part, "loss")) == 3
     assert "stopped; to resume: python train.py name=part resume=true\n" in output
-    code, output, errors = start.plainly("name=part", "resume=true")
+    code, output, errors = start("name=part", "resume=true")
     assert code == 0 and "runs/part, resuming from step 3\n" in output, errors
     assert content(part) == content(full)
 
@@ -56,10 +55,11 @@ def test_from_an_older_checkpoint_and_beyond_the_end(run, start):
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     with open("runs/part/metrics.jsonl", "a") as file:
         file.write('{"step": 5, "loss": 1.0}\nnonsense\n{"step": 6, "lo')
-    code, output, errors = start.plainly("name=part", "resume=true", "train.steps=4")
+    code, output, errors = start("name=part", "resume=true", "train.steps=4")
     assert code == 0 and "resuming from step 2" in output
     assert f"warning: {damaged} is damaged: it is not the file that was saved; going" in errors
     assert "train.steps was 3 and is now 4\n" in output
+    assert Path("runs/part/checkpoints/step-00000003.damaged").exists()
     assert content(Path("runs/part")) == content(full)
 
 
@@ -72,23 +72,12 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert code == 0 and "runs/mine is finished; raise train.steps, or its other le" in output
     assert content(Path("runs/mine")) == before
     shutil.rmtree("runs/mine/checkpoints")
-    code, output, _ = start.plainly("name=mine", "resume=true")
+    code, output, _ = start("name=mine", "resume=true")
     assert code == 0 and "runs/mine, starting at step 0" in output
     assert content(Path("runs/mine")) == before
     Path("book.txt").write_text("another text\n" * 500)
     code, _, errors = start(*auto)
     assert code == 3 and "the text has changed, or is that of another data.path, since" in errors
-
-
-def test_the_best_stays_the_best(run, start):
-    """A longer run that gets worse keeps it."""
-    folder = run("name=mine", "train.steps=3", "checkpoint.keep=1")
-    worse = ["train.steps=6", "optimizer.lr=9", "optimizer.adamw_lr_ratio=9"]
-    code, _, errors = start.plainly("name=mine", "resume=true", *worse)
-    losses = {step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step}
-    assert code == 0 and losses[6] > losses[3], errors
-    assert (folder / "checkpoints/best").read_text() == "step-00000003\n"
-    assert [path.name[-1] for path in list_checkpoints(folder)] == ["6", "3"]
 
 
 # ---- settings
@@ -100,7 +89,7 @@ def resume(run, start):
     run("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null")
 
     def resume(*overrides):
-        return start.plainly("name=mine", "resume=true", "dry_run=true", *overrides)
+        return start("name=mine", "resume=true", "dry_run=true", *overrides)
 
     return resume
 
@@ -125,7 +114,7 @@ def test_what_may_change_is_told(resume):
         ("train.steps=9", "train.steps was 0 and is now 9\n"),
         ("train.epochs=2", "train.steps was 0 and is now null\ntrain.epochs was null and is now"),
         ("eval.every=7", "eval.every was null and is now 7\n"),
-        ("schedule=cosine", "schedule.kind was wsd and is now cosine\n"),
+        ("schedule=cosine", "schedule was wsd and is now cosine\nschedule.kind was wsd"),
         ("precision=bf16", "precision was fp32 and is now bf16\n"),
     ):
         code, output, _ = resume(override)
@@ -133,13 +122,6 @@ def test_what_may_change_is_told(resume):
     for same in ("seed=0", "optimizer=muon", "model.context_length=32"):
         code, output, _ = resume(same)
         assert code == 0 and output.startswith("model "), output
-
-
-def test_a_length_replaces_the_stored_one(run, start):
-    run("name=mine", "train.epochs=0.01")
-    code, output, _ = start.plainly("name=mine", "resume=true", "train.steps=5")
-    assert code == 0 and "train.epochs was 0.01 and is now null\n" in output
-    assert newest(Path("runs/mine")).name == "step-00000005"
 
 
 def edit(change):
@@ -168,15 +150,11 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
 
 
 def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
-    run("name=mine", "train.steps=1")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", 2)
         run("name=older", "train.steps=1")
-    code, _, errors = start.plainly("name=older", "resume=true")
+    code, _, errors = start("name=older", "resume=true")
     assert code == 4 and "has format 2, and this version reads 3; continue the run with" in errors
-    edit(lambda config: config.pop("choices"))
-    code, _, errors = start.plainly("name=mine", "resume=true")
-    assert code == 4 and "is damaged, or was written by another version" in errors
 
 
 def test_a_run_is_resumed_by_its_name(run, start):
@@ -184,13 +162,13 @@ def test_a_run_is_resumed_by_its_name(run, start):
     for lr in ("0.01", "0.02"):
         shutil.copytree("runs/mine", f"runs/sweep-2001/lr-{lr}")
     for arguments, sentence in (
-        (["resume=true"], "resume=true needs a name=...; the newest run is "),
+        (["resume=true"], "resume= needs a name=...; the newest run is "),
         (["name=sweep-2001/lr-0.03", "resume=true"], "(did you mean runs/sweep-2001/lr-0.0"),
         (["name=mime", "resume=true"], "no run runs/mime (did you mean runs/mine?); resume=auto"),
     ):
-        code, _, errors = start.plainly(*arguments)
+        code, _, errors = start(*arguments)
         assert code == 2 and re.sub(r"\?\)", ")", sentence) in errors.replace("?)", ")"), errors
-    code, output, _ = start.plainly("name=sweep-2001/lr-0.02", "resume=true", "train.steps=2")
+    code, output, _ = start("name=sweep-2001/lr-0.02", "resume=true", "train.steps=2")
     assert code == 0 and "runs/sweep-2001/lr-0.02, resuming from step 1\n" in output
 
 
@@ -200,16 +178,6 @@ def test_a_failed_start_removes_nothing_that_was_there(start):
     code, _, _ = start("name=sweep-1", "resume=auto", "data.path=missing.txt")
     assert code == 3
     assert Path("runs/sweep-1/0/config.yaml").read_text() == "a: 1"
-
-
-def test_damaged_checkpoints_do_not_count_as_the_newest(run, start):
-    folder = run("name=mine", "train.steps=4", "checkpoint.every=1", "checkpoint.keep=4")
-    for step in (3, 4):
-        (folder / f"checkpoints/step-0000000{step}/model.safetensors").write_bytes(b"")
-    arguments = ("train.steps=6", "checkpoint.every=100", "checkpoint.keep=1", "eval.every=null")
-    assert start.plainly("name=mine", "resume=true", *arguments)[0] == 0
-    names = [path.name for path in sorted(folder.glob("checkpoints/step-*"))]
-    assert names == ["step-00000006"]
 
 
 @pytest.mark.parametrize("length", ["train.epochs=1", "train.tokens=512", "train.steps=0"])
@@ -226,5 +194,5 @@ def test_early_stopping_is_not_undone_by_a_resume(run, start):
     )
     before = newest(folder)
     assert before.name != "step-00000040"
-    assert start.plainly("name=mine", "resume=true")[0] == 0
+    assert start("name=mine", "resume=true")[0] == 0
     assert newest(folder) == before
