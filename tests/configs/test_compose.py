@@ -7,13 +7,10 @@ import pytest
 from configs.compose import compose, prepare_arguments
 from configs.registry import Bounds, Count, Positive, Ratio, describe_type
 from data.corpus import choose_objective
-from data.sources import SOURCES
 from tests.parts import CONFIGS, loaded, names
 from training.settings import check_parts
 
 GROUPS = sorted({path.parent.name for path in CONFIGS.glob("*/*.yaml")})
-REQUIRED = {"text": ["path"], "table": ["path", "field"], "pairs": ["path"], "hub": ["id", "field"]}
-REQUIRED |= {"parallel": ["source", "target"]}
 
 
 def with_required(source):
@@ -40,14 +37,12 @@ def test_every_option_of_every_group_builds(group):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("source", names("data"))
-def test_objective_auto_fits_data_and_model(source):
-    kind = loaded("data", source).get("kind", "hub")
-    for model, of_text in (("modern", "next_token"), ("bert", "masked"), ("t5", "span")):
-        config = compose([*with_required(source), f"model={model}"])
-        input_kind = SOURCES[kind].input_kind
-        expected = of_text if input_kind == "text" else input_kind
-        assert choose_objective(input_kind, config.model.kind)["kind"] == expected
+def test_objective_auto_fits_data_and_model():
+    by_architecture = {"decoder": "next_token", "encoder": "masked", "encoder_decoder": "span"}
+    for architecture, kind in by_architecture.items():
+        assert choose_objective("text", architecture)["kind"] == kind
+        for input_kind in ("pairs", "chat"):
+            assert choose_objective(input_kind, architecture)["kind"] == input_kind
 
 
 @pytest.mark.quick
@@ -68,14 +63,10 @@ def test_objective_auto_fits_data_and_model(source):
     ],
 )
 def test_paths_and_names_are_taken_as_typed(value):
-    text = compose(["data=text", f"data.path={value}", f"data.cache={value}", f"name={value}"])
-    assert text.data["path"] == text.data["cache"] == text.name == value
-
-
-def test_other_paths_are_taken_as_typed():
-    typed = "it's (1) a=b"
-    pairs = compose(["data=parallel", f"data.source={typed}", f"data.target={typed}"])
-    assert pairs.data["source"] == pairs.data["target"] == typed
+    keys = ("data.source", "data.target", "data.cache", "name")
+    config = compose(["data=parallel", *(f"{key}={value}" for key in keys)])
+    assert [config.data[key.partition(".")[2]] for key in keys[:3]] == [value] * 3
+    assert config.name == value
 
 
 def test_a_list_of_paths():

@@ -58,20 +58,20 @@ def test_a_run_remembers_its_parts(own, start, capsys):
     assert start(*USE, "name=full")[0] == start(*USE, "train.steps=2", "name=part")[0] == 0
     resume = ["name=part", "resume=true", "train.steps=4"]
     forget()
-    code, _, errors = start.plainly(*resume)
+    code, _, errors = start(*resume)
     assert code == 2 and "runs/part was trained with my own.py: add parts=my own.py to" in errors
     with pytest.raises(ValueError, match="--parts my own.py"):
         load_run("runs/part")
     assert not LOADED, "no stored config imports anything"
-    code, _, errors = start.plainly(*resume, USE[0])
+    code, _, errors = start(*resume, USE[0])
     assert code == 0 and "warning" not in errors
     part, full = content(Path("runs/part")), content(Path("runs/full"))
     assert part["tensors"] == full["tensors"]
 
     forget()
     own.write_text(f"{OWN}# changed")
-    assert start.plainly(*resume, USE[0])[2] == CHANGED
-    assert start.plainly(*resume, USE[0], "dry_run=true")[2] == ""
+    assert start(*resume, USE[0])[2] == CHANGED
+    assert start(*resume, USE[0], "dry_run=true")[2] == ""
     load_run("runs/full")
     assert capsys.readouterr().err == CHANGED.replace("part was", "full was")
 

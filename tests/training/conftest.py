@@ -1,35 +1,26 @@
 """Runs as a user starts them, in a folder of their own, with a small text."""
 
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from configs.cli import run_hydra
-from tests.training.runs import TEXT, with_usual
-from train import main
-from training.distributed import STOP_SIGNALS
+from tests.training.runs import TEXT, train, with_usual
 
 
 @pytest.fixture
 def room(tmp_path, monkeypatch):
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(TEXT)
-    yield tmp_path
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return tmp_path
 
 
 @pytest.fixture
-def start(room, monkeypatch, capsys):
+def start(room, capsys):
     """start(*overrides) -> (exit code, stdout, stderr), in this process; start.plainly leaves out
     the usual overrides."""
 
     def plainly(*arguments):
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        code = run_hydra(main)
+        code = train(*arguments)
         return code, *capsys.readouterr()
 
     def start(*overrides):

@@ -1,12 +1,10 @@
 """The overrides of a small run, and what is read from its folder."""
 
 import json
-import signal
 import sys
 
 from configs.cli import run_hydra
 from train import main
-from training.distributed import STOP_SIGNALS
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
 USUAL = [
@@ -24,12 +22,16 @@ TIMES = {"seconds", "tokens_per_second", "mfu"}
 
 
 def with_usual(overrides):
-    """The overrides, after those of USUAL that they do not replace."""
+    """The overrides of a new run, after those of USUAL that they do not replace."""
+    if "resume=true" in overrides:
+        return overrides
     replaced = {override.partition("=")[0] for override in overrides}
     if replaced & {"data", "experiment"}:
         replaced.add("data.path")
     if replaced & {"train.tokens", "train.epochs", "train.minutes"}:
         replaced.add("train.steps")
+    if "init_from" in replaced:
+        replaced |= {"size", "model.context_length", "tokenizer"}
     usual = [override for override in USUAL if override.partition("=")[0] not in replaced]
     return [*usual, *overrides]
 
@@ -70,11 +72,8 @@ def content(folder):
 
 def train(*arguments):
     """The exit code of train.py, in this process."""
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     argv, sys.argv = sys.argv, ["train.py", *arguments]
     try:
         return run_hydra(main)
     finally:
         sys.argv = argv
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

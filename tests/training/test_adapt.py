@@ -16,10 +16,10 @@ from model.hub.__main__ import main as hub
 from tests.model.helpers import randn
 from tests.model.hub.hub_models import build_hf, save
 from tests.parts import alive, part, thin, tiny, tokens
-from tests.training.runs import USUAL, newest
+from tests.training.runs import newest
 
-SET = ("size", "model", "tokenizer")  # by init_from
 LORA = part("adapt", "lora")
+LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2"]
 KINDS = ["adapt=lora adapt.dropout=0.1", "adapt=freeze adapt.last=1"]
 
 
@@ -61,11 +61,10 @@ def test_the_seed_alone_draws_them():
 def tune(run, start):
     """tune(name, *overrides) -> (exit code, stdout, stderr) of a run that starts from runs/base"""
     run("name=base", "model=gpt2", "sample.every=null")
-    usual = [override for override in USUAL if not override.startswith(SET)]
-    usual += ["schedule=constant", "schedule.warmup=1", "ema.decay=0.9", "init_from=runs/base"]
+    usual = ["schedule=constant", "schedule.warmup=1", "ema.decay=0.9", "init_from=runs/base"]
 
     def tune(name, *overrides):
-        return start.plainly(*usual, f"name={name}", *overrides)
+        return start(*usual, f"name={name}", *overrides)
 
     return tune
 
@@ -79,7 +78,7 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
     code, output, errors = tune("full", *kind.split())
     assert code == 0 and " trained\n" in output, errors
     tune("part", *kind.split(), "train.steps=2")
-    code, _, errors = start.plainly("name=part", "resume=true", "train.steps=4")
+    code, _, errors = start("name=part", "resume=true", "train.steps=4")
     assert code == 0 and files("runs/part") == files("runs/full"), errors
 
     names = load_file(newest(Path("runs/full")) / "model.safetensors").keys()
@@ -106,7 +105,7 @@ def test_the_base_is_needed_as_it_was(tune, start, kind):
     before = load_run("runs/two").model.state_dict()
     start("name=base", "resume=true", "train.steps=6", "checkpoint.keep=9")
     Path("runs/base").rename("moved")
-    code, output, errors = start.plainly("name=one", "resume=true", "init_from=moved")
+    code, output, errors = start("name=one", "resume=true", "init_from=moved")
     assert code == 0 and "init_from was runs/base and is now moved" in output, errors
     after = load_run("runs/two").model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before), "of an older step"
@@ -115,13 +114,11 @@ def test_the_base_is_needed_as_it_was(tune, start, kind):
     other = load_file(newest(Path("runs/base")) / "model.safetensors")
     shutil.rmtree("runs/base")
     for name in ("one", "two"):
-        code, _, errors = start.plainly(f"name={name}", "resume=true", "train.steps=6")
+        code, _, errors = start(f"name={name}", "resume=true", "train.steps=6")
         assert code == 4 and "the base of this run: there is no folder moved" in errors
     start("name=base", "model=gpt2", "seed=1")
     assert other.keys() == load_run("runs/base").model.state_dict().keys() - {"head.map.weight"}
-    code, _, errors = start.plainly(
-        "name=one", "resume=true", "train.steps=6", "init_from=runs/base"
-    )
+    code, _, errors = start("name=one", "resume=true", "train.steps=6", "init_from=runs/base")
     assert code == 4 and "runs/base has other weights than when a part of them was" in errors
     assert errors.count("\n") == 1
 
@@ -144,7 +141,7 @@ def test_wrong_settings(tune, start):
         assert code == 2 and reason in errors, errors
     assert not Path("runs/wrong").exists()
     assert tune("mine", "adapt=lora", "train.steps=1")[0] == 0
-    code, _, errors = start.plainly("name=mine", "resume=true", "adapt=lora", "adapt.rank=4")
+    code, _, errors = start("name=mine", "resume=true", "adapt=lora", "adapt.rank=4")
     assert code == 2 and "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
 
 
@@ -158,10 +155,7 @@ def exported(folder, *flags):
 def test_transformers_reads_merged_weights_and_peft_adapters(name, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))
-    usual = [override for override in USUAL if not override.startswith(SET)]
-    tune = ["adapt=lora", "optimizer.lr=0.1", "init_from=hf", "name=tuned", "train.steps=2"]
-    code, _, errors = start.plainly(*usual, *tune)
-    assert code == 0, errors
+    assert start(*LORA_OF_HF, "optimizer.lr=0.1")[0] == 0
     net = load_run("runs/tuned").model
     exported("merged")  # which compares the logits with those of transformers
     exported("adapter", "--adapter")
@@ -184,9 +178,7 @@ def test_peft_reads_adapters(start):
     library = pytest.importorskip("peft")
     model = build_hf("gpt2")
     save(model, Path("hf"))
-    usual = [override for override in USUAL if not override.startswith(SET)]
-    tune = ["adapt=lora", "optimizer.lr=0.1", "init_from=hf", "name=tuned", "train.steps=2"]
-    assert start.plainly(*usual, *tune)[0] == 0
+    assert start(*LORA_OF_HF, "optimizer.lr=0.1")[0] == 0
     exported("adapter", "--adapter")
     adapted = library.PeftModel.from_pretrained(model, "adapter").eval()
     net, inputs = load_run("runs/tuned").model, torch.arange(40)[None]
@@ -196,9 +188,7 @@ def test_peft_reads_adapters(start):
 
 def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):
     save(build_hf("gpt2"), Path("hf"))
-    usual = [override for override in USUAL if not override.startswith(SET)]
-    tune = ["adapt=lora", "adapt.layers=value", "init_from=hf", "name=tuned", "train.steps=1"]
-    assert start.plainly(*usual, *tune)[0] == 0
+    assert start(*LORA_OF_HF, "adapt.layers=value")[0] == 0
     command = ["export", "--run", "runs/tuned", "--to", "adapter", "--adapter"]
     assert run_command(lambda: hub(command)) == 4
     assert "value.weight is one with others in GPT2LMHeadModel" in capsys.readouterr().err

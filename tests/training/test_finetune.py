@@ -1,5 +1,6 @@
 """init_from= starts a new run from the weights of another."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,21 +8,14 @@ import yaml
 from safetensors.torch import load_file
 
 from model.checkpoint import list_checkpoints
-from tests.training.runs import USUAL, rows
-
-SET = ("size", "model", "tokenizer")  # by init_from
+from tests.training.runs import rows
 
 
 @pytest.fixture
 def tune(run, start):
     """tune(*overrides) -> (exit code, stdout, stderr) of a run that starts from runs/base"""
     run("name=base", "model=gpt2", "sample.every=null")
-    usual = [override for override in USUAL if not override.startswith(SET)]
-
-    def tune(*overrides):
-        return start.plainly(*usual, "init_from=runs/base", "name=tuned", *overrides)
-
-    return tune
+    return partial(start, "init_from=runs/base", "name=tuned")
 
 
 def test_it_starts_where_the_other_ended(tune):

@@ -59,7 +59,6 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     usual = with_usual([*overrides.split(), *RUN, "checkpoint.every=2", "checkpoint.keep=9"])
     if "init_from" in overrides:
         run("name=base", "model=gpt2", "seed=1")
-        usual = [one for one in usual if not one.startswith(("size", "model", "tokenizer"))]
     assert start.plainly(*usual, "name=alone")[0] == 0
     alone = Path("runs/alone")
     code, errors = torchrun(*usual, "name=two", f"parallel={parallel}")
@@ -71,7 +70,7 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     # one process continues what two have shared
     for name, how in (("alone", "none"), ("two", "auto")):
         more = [f"name={name}", f"parallel={how}", "resume=true", "train.steps=6"]
-        code, output, errors = start.plainly(*more)
+        code, output, errors = start(*more)
         assert code == 0 and "resuming from step 4\n" in output, errors
     assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
 

@@ -144,9 +144,9 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     assert code == 0 and "training    1 minutes" in output
     shares = [lr / 0.02 for [lr] in rows(folder, "lr")]
     assert shares == pytest.approx([1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
-    code, output, _ = start.plainly("name=timed", "resume=true")
+    code, output, _ = start("name=timed", "resume=true")
     assert code == 0 and "runs/timed is finished; raise train.steps, or its" in output
-    assert start.plainly("name=timed", "resume=true", "train.minutes=2")[0] == 0
+    assert start("name=timed", "resume=true", "train.minutes=2")[0] == 0
     assert [seconds for seconds, _ in rows(folder, "seconds", "loss")] == list(range(10, 130, 10))
 
 

@@ -15,7 +15,6 @@ from data.objectives import Batch
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
-from training import step
 from training.distributed import World
 from training.ema import EMA
 from training.evaluate import mean_loss
@@ -51,8 +50,8 @@ def make_optimizers(name, model, **changes):
     return build_optimizers(part("optimizer", name, **changes), model)
 
 
-def make_world(device="cpu", dtype=torch.float32):
-    precision = Precision(torch.device(device), dtype, "for a test")
+def make_world(dtype=torch.float32):
+    precision = Precision(torch.device("cpu"), dtype, "for a test")
     return World(0, 1, "none", precision, precision.scaler())
 
 
@@ -191,32 +190,23 @@ def test_a_step_stays_on_its_device(preset, optimizer):
 # ---- evaluation
 
 
-def test_an_evaluation_is_the_mean_over_targets_without_dropout():
+@pytest.mark.parametrize("options", [(0.0, 0.0), (0.1, 0.0), (0.0, 0.01)])
+def test_an_evaluation_is_the_mean_over_targets(options):
+    """Without dropout, and what is added to the loss of training."""
     model = make_model(dropout=0.5)
-    module = LossModule(model, LossConfig(0.0, 0.0))
+    module = LossModule(model, LossConfig(*options))
     batches = [make_batch(), make_batch(rows=2, seed=5)]
     found = mean_loss(make_run(module), batches)
     assert module.training and model.training
+    seed_step(0, 0, 0)
+    trained = module(*batches[0])["loss"].item()
+    seed_step(0, 0, 0)
+    assert (trained == pytest.approx(cross_entropy(model, batches[0], "sum").item())) != any(
+        options
+    )
     model.eval()
     total = sum(cross_entropy(model, batch, "sum").item() for batch in batches)
     assert found == pytest.approx(total / (batches[0].count + batches[1].count), rel=1e-5)
-
-
-def test_smoothing_and_z_loss_are_of_training_alone(monkeypatch):
-    """Of the whole module: model.eval() would not be enough."""
-    given = []
-
-    def fake(hidden, head, targets, count, **options):
-        given.append(options)
-        return hidden.sum() * 0, count
-
-    monkeypatch.setattr(step, "loss", fake)
-    module = LossModule(make_model(), LossConfig(label_smoothing=0.1, z_loss=0.01))
-    module(*make_batch())
-    mean_loss(make_run(module), [make_batch(rows=4)])
-    module(*make_batch())
-    options = {"label_smoothing": 0.1, "z_loss": 0.01}
-    assert given == [options, {}, options]
 
 
 # ---- the optimizers
