@@ -20,17 +20,7 @@ from training.distributed import World
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 # columns of metrics.jsonl
-OWN_NAMES = {
-    "step",
-    "tokens",
-    "seconds",
-    "loss",
-    "lr",
-    "grad_norm",
-    "tokens_per_second",
-    "mfu",
-    "full",
-}
+TAKEN = {"step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "mfu", "full"}
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
@@ -59,7 +49,7 @@ class LossModule(nn.Module):
 
 
 def check_name(name: str) -> None:
-    if name in OWN_NAMES or name.startswith("val_"):
+    if name in TAKEN or name.startswith("val_"):
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
