@@ -10,7 +10,7 @@ from tests.parts import ROOT
 from tests.training.runs import TEXT, USUAL
 
 LIBRARIES = "datasets huggingface_hub matplotlib pandas requests tokenizers transformers wandb"
-SLOW = {"torch._dynamo", "torch.distributed.tensor", *LIBRARIES.split()}
+SLOW = {"torch._dynamo", "torch.distributed.tensor", "sympy", *LIBRARIES.split()}
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 # prints what is imported at the end, or once a method has returned for the first time
 CHILD = """

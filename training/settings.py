@@ -25,7 +25,7 @@ from model.checkpoint import RUNS, check_code, did_you_mean_run, list_runs, read
 from model.transformer import build_model
 from training.finetune import fine_tuned
 from training.metrics import check_metrics
-from training.optimizer import build_optimizers
+from training.optimizer import OPTIMIZERS
 from training.run_folder import code_hashes
 from training.schedule import build_schedule
 
@@ -133,7 +133,7 @@ def check_parts(config: Config) -> None:
         sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
         raise MemoryError(f"{sizes}; choose a smaller size=")
     adapt(model, config.adapt)
-    build_optimizers(config.optimizer, model)
+    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     build_data(config)
     check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from safetensors.torch import load_file
 
 import train
 from model import checkpoint
@@ -86,8 +85,6 @@ def test_the_checkpoints_of_a_run(run):
     files = ["model.safetensors", "optimizer.safetensors", "state.json"]
     newest = list_checkpoints(folder)[0]
     assert sorted(json.loads((newest / "manifest.json").read_text())) == files
-    keys = {name.rpartition(".")[2] for name in load_file(newest / "optimizer.safetensors")}
-    assert keys == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
 
 
 OBSERVERS = [
