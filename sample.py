@@ -150,6 +150,8 @@ class Sampler:
             ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
             ids = ids or self.template[0] or [self.tokenizer.specials["end"]]
+        if options.embed:
+            ids = ids or sum(self.template, [])
         if not ids and (options.embed or options.attention_map):
             raise ValueError("an empty text has no vector and no attention map")
         before = ids if self.continues else ()

@@ -105,7 +105,7 @@ class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are those of run_command."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see --help")
+        raise ValueError(f"{message}; options are written --name value, see --help")
 
 
 def expand_user(path: str | Path) -> Path:

@@ -88,11 +88,13 @@ def clean_up(run: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def remove_after(run: Path, step: int) -> None:
+def set_aside(run: Path, step: int) -> None:
     """Checkpoints newer than the one that a run resumes from, for they are damaged."""
     for checkpoint in list_checkpoints(run):
         if step_of(checkpoint) > step:
-            remove(checkpoint)
+            aside = checkpoint.with_suffix(".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(checkpoint, aside)
 
 
 def prune(run: Path, keep: int) -> None:

@@ -348,7 +348,11 @@ WRONG = [
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
     ("bert", "--prompt a --embed max", "--embed is 'max'; expected mean or first"),
     ("bert", "--prompt= --embed mean", "an empty text has no vector"),
-    ("bert", "--prompt a --embed mean --n 2", "--n has no effect: --embed prints vectors"),
+    (
+        "bert",
+        "--prompt a --embed mean --n 2",
+        "--n has no effect: --embed prints a vector for each text",
+    ),
     ("gpt2", "--prompt a --embed mean", "--embed needs an encoder; model.kind is decoder"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run was trained with up to"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
@@ -357,7 +361,7 @@ WRONG = [
     (
         "gpt2",
         "--prompt a --tempersture 1",
-        "unrecognized arguments: --tempersture 1; see --help",
+        "unrecognized arguments: --tempersture 1; options are written --name value, see --help",
     ),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),

@@ -136,6 +136,6 @@ class Checkpointer:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
         if world.is_main:
-            checkpoint.remove_after(self.folder, state.step)
+            checkpoint.set_aside(self.folder, state.step)
             if state.best_step == state.step:  # it was stopped before it could
                 checkpoint.mark_best(self.folder, state.step)

@@ -106,7 +106,11 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         refuse("system", options, "it is for --chat")
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
-        refuse(f"{GENERATION} attention_map json", options, "--embed prints vectors")
+        refuse(
+            f"{GENERATION} attention_map json",
+            options,
+            "--embed prints a vector for each text, as JSON",
+        )
         if options.precision == "auto":
             options.precision = "fp32"  # vectors are compared with those of other programs
     if options.beams is None:

@@ -98,6 +98,27 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("share", range(0, 100, 5))
+@pytest.mark.parametrize("zeros", [True, False])
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer.json"])
+def test_other_files_of_a_run(name, zeros, share, tmp_path):
+    """Cut off, or overwritten with zeros from there on. A tokenizer is that of the cached text."""
+    path = copy_run(tmp_path) / name
+    data = path.read_bytes()
+    kept = len(data) * share // 100
+    path.write_bytes(data[:kept] + bytes(len(data) - kept) * zeros)
+    code, output = run(tmp_path, "resume=true")
+    if name == "config.yaml" and kept > data.index(b"overrides:") and not zeros:
+        return  # nothing depends on those that the run was started with
+    if name == "tokenizer.json":
+        assert code == 0 and path.read_bytes() == data, output
+        return
+    assert code == 4, output
+    assert output.count("error: ") == 1
+    assert f"runs/run/{name}" in output
+
+
 # ---- runs
 
 

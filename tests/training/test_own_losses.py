@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import sample
 from configs.cli import run_command
+from configs.schema import LossConfig
 from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import ACTIVATIONS, FFNS, MLP
@@ -18,9 +19,11 @@ from model.loss import loss
 from model.transformer import ARCHITECTURES, Decoder, build_model
 from tests.parts import VOCABULARY, part, tiny
 from tests.training.runs import rows, weights
-from tests.training.test_update import cross_entropy, make_batch, sgd, updater
+from tests.training.test_update import cross_entropy, make_batch, make_run, sgd, updater
+from training.evaluate import mean_loss
 from training.metrics import METRICS
 from training.optimizer import AdamW
+from training.step import LossModule
 
 OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
 
@@ -59,6 +62,14 @@ def test_it_is_weighted_by_the_targets_of_each_micro_batch():
     updater(model, sgd(model), rows=4)(batch)
     for parameter, old, gradient in zip(model.parameters(), before, gradients, strict=True):
         assert torch.allclose(parameter, old - gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_a_validation_loss_has_none_of_it():
+    model, batch = make_model(), make_batch()
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    found = mean_loss(make_run(module), [batch])
+    assert found == pytest.approx(cross_entropy(model, batch).item(), rel=1e-9)
+    assert module(*batch)["size"] > 0 and "size" not in module.eval()(*batch)
 
 
 class MultiToken(Decoder):
