@@ -150,12 +150,13 @@ class Sampler:
             ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
             ids = ids or self.template[0] or [self.tokenizer.specials["end"]]
+        before, after = self.template
         if options.embed:
-            ids = ids or sum(self.template, [])
+            ids = ids or [*before, *after]
         if not ids and (options.embed or options.attention_map):
             raise ValueError("an empty text has no vector and no attention map")
-        before = ids if self.continues else ()
-        return Row(prompt, ids, sample_id, TextStream(self.tokenizer, options.stop, before))
+        stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
+        return Row(prompt, ids, sample_id, stream)
 
     def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Complete each row. Yields its text as it grows."""

@@ -43,7 +43,7 @@ def errors_as(kind: type[Exception], reason: str) -> Iterator[None]:
     except kind:
         raise
     except Exception as error:
-        raise kind(f"{reason}: {first_line(error.__cause__ or error)}") from error
+        raise kind(f"{reason}: {first_line(error.__cause__ or error)}") from None
 
 
 def first_line(error: BaseException) -> str:
