@@ -89,22 +89,30 @@ def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> Match:
 
 
 def export(
-    model: Any, tokenizer: Tokenizer, config: ModelConfig, folder: Path, name: str | None = None
+    model: Any,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    folder: Path,
+    name: str | None = None,
 ) -> str:
     """Write a folder, and keep it if its logits and ids are those of the run. Return the class of
     transformers."""
     files = tokenizer_files(tokenizer, config)
-    ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.specials.get("pad")}
-    ids |= read_file(files, CONFIG)
+    ids = {
+        "vocab_size": tokenizer.vocab_size,
+        "pad_token_id": tokenizer.specials.get("pad"),
+        **read_file(files, CONFIG),
+    }
     found = first_match(spec_from_config(config, model), ids, name)
     [architecture] = found.hf_config["architectures"]
 
     # random ids over the whole context; padding has no position in RoBERTa
-    texts = torch.tensor([i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]])
+    usable = [i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]]
     n_inputs = 2 if config.kind == "encoder_decoder" else 1
     shape = (n_inputs, 1, model.context_length)
-    inputs = texts[torch.randint(len(texts), shape, generator=torch.Generator().manual_seed(0))]
-    text = tokenizer.decode(texts.tolist())
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.tensor(usable)[torch.randint(len(usable), shape, generator=generator)]
+    text = tokenizer.decode(usable)
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, found, model, files)
         logits = model.float()(*inputs)
@@ -148,10 +156,12 @@ def write_folder(draft: Path, found: Match, model: nn.Module, files: dict[str, s
         is_gain = len(shape) == 1 and name.endswith("weight")
         tensors[name] = torch.full(shape, float(is_gain))
     hf_tensors = {}
-    for hf_name, (rule, names) in resolve(family.tensors(spec, hf_config), upgraded).items():
+    table = family.tensors(spec, hf_config)
+    for hf_name, (rule, names) in resolve(table, upgraded).items():
         weight = rule.to_hf([tensors[name] for name in names])
         # a head may be the embedding, and a file has no tensor twice
         hf_tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
     write_tensors(draft / "model.safetensors", hf_tensors)
-    for name, text in (files | {CONFIG: json.dumps(hf_config, indent=2)}).items():
+    written = files | {CONFIG: json.dumps(hf_config, indent=2)}
+    for name, text in written.items():
         (draft / name).write_text(text, encoding="utf-8")

@@ -112,7 +112,9 @@ def merge_layers(layers: list[Spec]) -> Spec:
     """One spec: the first with the most options (without positions there are fewer), and what each
     layer changes in it."""
     spec = max(layers, key=len)
-    changes = [{n: layer[n] for n in layer if layer[n] != spec.get(n)} for layer in layers]
+    changes = []
+    for layer in layers:
+        changes.append({n: layer[n] for n in layer if layer[n] != spec.get(n)})
     return spec | {"layers": changes if any(changes) else None}
 
 
@@ -122,7 +124,8 @@ def closed_options(node: Spec, part: Any) -> Spec:
     options = {name: getattr(part, name, node[name]) for name in node if name != "scale"}
     options |= {"scale": node.get("scale"), "expansion": None, "multiple_of": None}
     if kind in ("mha", "gqa", "mqa"):
-        options |= {"kind": "gqa", "queries_per_kv": part.n_heads // part.n_groups}
+        options["kind"] = "gqa"
+        options["queries_per_kv"] = part.n_heads // part.n_groups
     if kind == "mla":
         options["qk_rope_head_dim"] = part.rotary_dim
     if kind == "moe":

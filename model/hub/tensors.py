@@ -50,7 +50,11 @@ def scaled(name: str, factor: float) -> TensorRule:
 
 def skip_rows(n: int, name: str) -> TensorRule:
     """The first n rows of the file are never used."""
-    return elementwise(name, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
+    return elementwise(
+        name,
+        lambda rows: rows[n:],
+        lambda rows: F.pad(rows, (0, 0, n, 0)),
+    )
 
 
 def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:

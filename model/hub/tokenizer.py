@@ -153,8 +153,10 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
         ids: HFConfig = {"eos_token_id": ends if len(ends) > 1 else ends[0]}
-        ids |= {"bos_token_id": tokenizer.start, "pad_token_id": tokenizer.specials.get("pad")}
+        ids["bos_token_id"] = tokenizer.start
+        ids["pad_token_id"] = tokenizer.specials.get("pad")
         if config.kind == "encoder_decoder":
-            ids |= {"decoder_start_token_id": tokenizer.start, "forced_eos_token_id": None}
+            ids["decoder_start_token_id"] = tokenizer.start
+            ids["forced_eos_token_id"] = None
         files[CONFIG] = files[GENERATION] = json.dumps(ids, indent=2)
     return files
