@@ -186,7 +186,9 @@ class StepResult(NamedTuple):
 
 def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResult:
     """One step: forward and backward passes, clipping, update."""
-    config, _, world, _, optimizers, _, state = run
+    world = run.world
+    state = run.state
+    optimizers = run.optimizers
     scaler = world.scaler
 
     # the gradient of the mean over all targets, in micro-batches
@@ -205,7 +207,8 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
     parameters = list(train_module.parameters())
-    norm = distributed.whole(clip_grad_norm_(parameters, config.train.grad_clip or math.inf))
+    max_norm = run.config.train.grad_clip or math.inf
+    norm = distributed.whole(clip_grad_norm_(parameters, max_norm))
 
     # what the host reads, in one exchange: the only wait for a GPU
     seconds = clock if world.is_main else 0.0  # so that the sum is that of the main process
