@@ -59,7 +59,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
-        world.wait()  # for a process that still tokenizes, the next exchange would time out
+        world.wait()  # without a limit, while another process tokenizes
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
@@ -120,14 +120,15 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
 
 def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> None:
-    """Every weight is a function of (seed, step); evaluations, samples and logs only observe."""
+    """Every weight is a function of (seed, step), or of the clock with train.minutes; evaluations,
+    samples and logs only observe."""
     config, data, world, _, optimizers, ema, state = run
     run_length = RunLength(config.train, data.train)
     schedule = build_schedule(config.schedule, run_length.steps)
 
     def batch(step: int) -> Batch:
-        share = data.train.batch(step).share(*world.share)
-        return share.pinned() if world.device.type == "cuda" else share
+        rows = data.train.batch(step).share(*world.share)
+        return rows.pinned() if world.device.type == "cuda" else rows
 
     batches = prefetch(batch, itertools.count(state.step))
     start = time.perf_counter() - state.seconds
@@ -152,7 +153,7 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
         progress = run_length.progress(state)
         lr = set_lr(optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
-        clock = time.perf_counter() - start  # update shares the main process's: all end together
+        clock = time.perf_counter() - start  # all go by that of the main process: they end together
         result = update(run, train_module, next(batches), clock)
         state.step += 1
         state.tokens += run_length.tokens_per_step
@@ -192,10 +193,12 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     scaler = world.scaler
 
     # the gradient of the mean over all targets, in micro-batches
-    count = world.sum(batch.count)[0] if world.size > 1 else batch.count  # stays on the GPU
+    # (of several processes a tensor, which the host need not read yet)
+    count = world.sum(batch.count)[0] if world.size > 1 else batch.count
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        train_module.require_backward_grad_sync = is_last  # DDP adds them up until then
+        # DDP, also a compiled one, adds gradients up until it has to exchange them
+        train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
             losses = train_module(*micro_batch)  # inputs, targets, their number
         # DDP and FSDP average over the processes; the sum is needed

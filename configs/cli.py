@@ -63,7 +63,8 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
     def command() -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
-        # Hydra raises errors: of a run for training/compare.py, others for run_command
+        # Hydra raises errors: those within main() reach Compare.on_job_end (see configs/train.yaml),
+        # those before it run_command
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()
 

@@ -128,13 +128,13 @@ def to_config(node: DictConfig) -> Config:
 
 def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
     """A source of a mix, with the settings of its option that it does not set itself."""
-    kind = source.get("kind")
-    path = CONFIGS / f"data/{kind}.yaml"
+    name = source.get("kind")  # of an option, such as tinystories, which is of the kind hub
+    path = CONFIGS / f"data/{name}.yaml"
     option = read_yaml(path) if path.exists() else {}
     for base in option.pop("defaults", []):
         option = with_defaults({"kind": base}) | option
     given = {key: value for key, value in option.items() if value != "???"}
-    return given | source | {"kind": option.get("kind", kind)}
+    return given | source | {"kind": option.get("kind", name)}
 
 
 def read_yaml(path: Path) -> Any:

@@ -184,4 +184,4 @@ def add_turn_end(tokenizer: Tokenizer) -> None:
         tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
         for name in GENERATION & tokenizer.files.keys():
             settings = json.loads(tokenizer.files[name]) | {"eos_token_id": tokenizer.end_ids}
-            tokenizer.files[name] = json.dumps(settings, indent=2)  # as drop_template does
+            tokenizer.files[name] = json.dumps(settings, indent=2)  # as in model/hub/tokenizer.py

@@ -34,7 +34,8 @@ class Loader:
     weights: dict[str, float]  # of the sources of a mix; other data is one source without a name
 
     def divide(self, ends: ndarray, lengths: ndarray) -> None:
-        """The examples among sources: where those of each end, and how many tokens each has."""
+        """ends: how many examples a source and those before it have; lengths: tokens of each
+        example."""
         self.n = len(lengths)
         self.shares = [*self.weights.values()]
         self.ranges = list(starmap(range, pairwise([0, *ends.tolist()])))  # of ids
@@ -154,9 +155,10 @@ class PairLoader(Loader):
 
         self.starts = starts[used]
         self.lengths = truncated[used]
-        counts = np.searchsorted(self.part.ends[1::2], self.part.ends_of_sources, "right")
+        pairs_until = np.searchsorted(self.part.ends[1::2], self.part.ends_of_sources, "right")
+        used_before = np.append(0, used.cumsum())
         widths = self.objective.widths(self.lengths)
-        self.divide(np.append(0, used.cumsum())[counts], widths.sum(1))
+        self.divide(used_before[pairs_until], widths.sum(1))
         self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:

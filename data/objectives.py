@@ -24,11 +24,11 @@ MeanLength = Annotated[float, Bounds(least=1)]
 
 
 class Batch(NamedTuple):
-    """Keyword arguments of the model's forward, and the targets, (B, T) each; how many targets."""
+    """What a step takes: rows of a text, or pairs that are padded."""
 
-    inputs: dict[str, Tensor]
-    targets: Tensor
-    count: int  # type: ignore[assignment]  # not that of tuple
+    inputs: dict[str, Tensor]  # keyword arguments of the model's hidden()
+    targets: Tensor  # (B, T)
+    count: int  # type: ignore[assignment]  # of targets; not that of tuple
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         inputs = {name: function(x) for name, x in self.inputs.items()}
@@ -66,8 +66,8 @@ def make_batch(targets: ndarray | Tensor, **inputs: ndarray | Tensor) -> Batch:
 
 
 class Objective:
-    """Base of all kinds: batch(rows, draw, tokenizer) has rows of `seq_len` tokens of text and
-    `lookahead` more; or Seq2Seq's, of pairs, and Chat's."""
+    """Base of all kinds. Those of text have batch(rows, draw, tokenizer), whose rows are `seq_len`
+    tokens and `lookahead` more; of pairs and conversations see Seq2Seq and Chat."""
 
     input_kind = "text"  # or pairs, or chat
     items = "sequences"  # that it is trained on
@@ -76,7 +76,8 @@ class Objective:
     lookahead = 0
     bits_per_byte = False  # the loss is that of a text, each token once: it has a val_bpb
     accuracy: str | None = None  # of ACCURACIES in training/evaluate.py
-    prompt: tuple[str, ...] = ()  # special tokens around the pieces of a prompt that [MASK] splits
+    # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
+    prompt: tuple[str, ...] = ()
 
 
 class NextToken(Objective):

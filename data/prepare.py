@@ -72,9 +72,11 @@ def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
 def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, Document]]:
     """Each document with its split. A single one is cut: its end is for validation."""
     hashed = hashed_documents(source, skipped)
-    for held_out in source.held_out():
+    if held_out := source.held_out():
         yield from ((TRAIN, document) for _, document in hashed)
-        yield from ((VALIDATION, document) for _, document in hashed_documents(held_out, skipped))
+        for part in held_out:
+            for _, document in hashed_documents(part, skipped):
+                yield VALIDATION, document
         return
 
     first = list(islice(hashed, LOOKAHEAD))
@@ -87,7 +89,8 @@ def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, D
         length = sum(map(len, document.chunks()))
         cut = int(length * (1 - source.val_fraction))
         for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
-            yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
+            chunks = slice_chunks(document.chunks(), start, stop)  # which is read once
+            yield split, Document(document.name, chunks)
         return
 
     highest = source.val_fraction
@@ -113,29 +116,32 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float
 
 
 def read_begin(document: Document, source: Source) -> bytes:
-    """The first chunk, of a pair its source; of a conversation, whose first may be that of many,
-    all. All are read, and must not be blank, of a pair or where others are skipped."""
-    is_pair = source.input_kind == "pairs"
-    n_chunks = None if source.input_kind == "chat" else 1
+    """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
+    n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
     try:
         begin = "".join(islice(document.chunks(), n_chunks)).encode()
-        if is_pair or source.on_error == "skip":
-            blank = [not text.encode().strip() for text in document.chunks()]
-            if all(blank) or (is_pair and any(blank)):
-                what = "the source or the target" if is_pair else "the text"
-                raise DataError(f"{document.name}: {what} is empty")
+        if source.input_kind == "pairs" or source.on_error == "skip":
+            refuse_blank(document, source)
     except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
         hint = "set data.encoding, or data.on_error=skip"
         raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
     return begin
 
 
+def refuse_blank(document: Document, source: Source) -> None:
+    is_pair = source.input_kind == "pairs"
+    blank = [not text.encode().strip() for text in document.chunks()]
+    if all(blank) or (is_pair and any(blank)):
+        what = "the source or the target" if is_pair else "the text"
+        raise DataError(f"{document.name}: {what} is empty")
+
+
 def settings_of(source: Source) -> dict[str, Any]:
     """What its documents depend on besides files: all settings but the default ones."""
-    usual = type(source)
     settings = asdict(source) | {"cache": None}  # which may be moved
     del settings["document_mask"]  # of batches
-    return {k: v for k, v in settings.items() if getattr(usual, k, usual) != v}
+    kind = type(source)  # of which a dataclass makes default values attributes
+    return {k: v for k, v in settings.items() if not hasattr(kind, k) or getattr(kind, k) != v}
 
 
 def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus:

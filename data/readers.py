@@ -101,7 +101,7 @@ def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Without line ends. Bytes that are not text are told where their line is known."""
+    """Without line ends. Bytes that are not text are refused later, where their line is known."""
     with open_text(path, encoding, "surrogateescape") as file:
         for line in file:
             yield line.removesuffix("\n").removesuffix("\r")

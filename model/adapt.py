@@ -52,7 +52,7 @@ def merge_adapters(model: nn.Module) -> None:
 def add_lora(
     model: nn.Module,
     seed: int,
-    base: str | None,
+    base: str | None,  # a hash, for load_base of checkpoint.py
     rank: Count,
     alpha: Positive,
     dropout: BelowOne,

@@ -146,7 +146,7 @@ def attend_in_float32(
     with torch.autocast("cpu", enabled=False):
         for rows in zip(*(tensor.split(n_rows) for tensor in tensors), strict=True):
             q, k, v, *bias = (tensor.float() for tensor in rows)
-            outputs.append(attend(q, k, v, Mask(*bias), **options))
+            outputs.append(attend(q, k, v, Mask(*bias), **options))  # one query: never causal
     return torch.cat(outputs).type_as(q_BHTD)
 
 

@@ -13,7 +13,8 @@ from model.position import Rotate
 
 
 class AttentionContext(NamedTuple):
-    """What the attention of every layer needs beside x; a stack makes it once per forward pass."""
+    """What the attention of every layer needs beside x; made once per forward pass
+    for all layers that are alike in it."""
 
     mask: Mask
     rotate: Rotate | None = None  # applies rotary position embeddings

@@ -64,7 +64,8 @@ class KVCache:
         """The slots of n new tokens, and all that an append will return."""
         if self.slot is not None:
             places = torch.arange(self.size, device=device)
-            return self.slot, self.slots_at(places, self.slot) if self.is_ring else places
+            stored = self.slots_at(places, self.slot) if self.is_ring else places
+            return self.slot, stored
         slots = torch.arange(self.length + n, device=device)
         new = slots[self.length :]
         if not self.is_ring:

@@ -1,5 +1,5 @@
 """What is faster on a CPU than torch's own, each with its gain as measured on an AMD EPYC. Results
-are the same up to rounding; without this file everything works, only more slowly."""
+are the same up to rounding; without what is here everything works, only more slowly."""
 
 import ctypes
 import platform

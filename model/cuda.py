@@ -1,5 +1,5 @@
-"""What is faster on a CUDA GPU than launching the kernels of a token one by one. Without this file
-everything works, only more slowly."""
+"""What is faster on a CUDA GPU than launching the kernels of a token one by one. Without what is
+here everything works, only more slowly."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,8 @@ def layer_configs(config: ModelConfig) -> list[ModelConfig]:
 
 
 def merged(node: Any, changes: Any) -> Any:
-    """What names a kind replaces the node, whose options are others then."""
+    """Changes that name a kind replace the node, for another kind has other options. Others are laid
+    over it."""
     if not isinstance(changes, dict) or "kind" in changes:
         return changes
     return node | {name: merged(node.get(name), changes[name]) for name in changes}

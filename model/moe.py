@@ -70,8 +70,8 @@ class MixtureOfExperts(nn.Module):
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
         added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
-        # last: a block that is recomputed for the backward pass stops before it, so that usually its
-        # graph is not kept a second time
+        # last: torch stops recomputing a block for the backward pass once it has all saved tensors,
+        # so that usually this graph is not kept a second time
         self.load_X = counts_X / counts_X.sum() * len(counts_X)
         self.probability_X = probs_BTX.mean((0, 1))
         return added

@@ -51,6 +51,7 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         norm = norm_factory(config)
+        # memory and cross are named here, too, so that no config can set them
         shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             shared[name] = getattr(config, name)
@@ -70,18 +71,19 @@ class Stack(nn.Module):
     def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
         """self.position is that of the model, and the only one that adds to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
-        settings = [(config.position, attentions[0].rotary_dim)]
+        distinct = [(config.position, attentions[0].rotary_dim)]
         self.views = []  # of each layer
         for layer, attention in zip(self.layers, attentions, strict=True):
             own = (layer.position, attention.rotary_dim)
-            if own not in settings:
-                settings.append(own)
-            view = View(settings.index(own), attention.sliding_window, attention.sinks)
+            if own not in distinct:
+                distinct.append(own)
+            view = View(distinct.index(own), attention.sliding_window, attention.sinks)
             self.views.append(view)
+        # whose caches stand for those of the other layers: they hold the same positions
         self.first_layers = {view: self.views.index(view) for view in self.views}
 
         positions: list[Position] = []
-        for node, rotary_dim in settings:
+        for node, rotary_dim in distinct:
             sizes = shared | {"rotary_dim": rotary_dim}
             position = build("model.position", POSITIONS, node, sizes)
             if positions and type(position).embed is not Position.embed:

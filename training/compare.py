@@ -35,7 +35,7 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
 STUDENT_T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 
-class Run(NamedTuple):
+class RunEnd(NamedTuple):
     name: str
     seed: int
     settings: dict[str, Any]  # dotted keys and groups, and the hashes of its code; not its seed
@@ -88,7 +88,7 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunEnd:
     stored = read_config(folder)
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
@@ -99,12 +99,12 @@ def read_run(folder: Path) -> Run:
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    return Run(folder.name, stored["seed"], settings, chosen, last)
+    return RunEnd(folder.name, stored["seed"], settings, chosen, last)
 
 
-def group_seeds(runs: list[Run]) -> list[list[Run]]:
+def group_seeds(runs: list[RunEnd]) -> list[list[RunEnd]]:
     """Runs that differ only in their seed are one group. The best group is first."""
-    groups: dict[str, list[Run]] = defaultdict(list)
+    groups: dict[str, list[RunEnd]] = defaultdict(list)
     for run in runs:
         groups[repr(run.settings)].append(run)
 
@@ -113,11 +113,11 @@ def group_seeds(runs: list[Run]) -> list[list[Run]]:
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
-def values(group: list[Run], field: str) -> list[float]:
+def values(group: list[RunEnd], field: str) -> list[float]:
     return [run.last[field] for run in group if field in run.last]
 
 
-def table(groups: list[list[Run]]) -> str:
+def table(groups: list[list[RunEnd]]) -> str:
     """A row per group: the settings that were given on a command line and differ, and the
     metrics."""
     firsts = [group[0] for group in groups]
@@ -135,12 +135,12 @@ def table(groups: list[list[Run]]) -> str:
     return markdown(columns)
 
 
-def group_name(group: list[Run]) -> str:
+def group_name(group: list[RunEnd]) -> str:
     name = group[0].name
     return f"{name} (n={len(group)})" if len(group) > 1 else name
 
 
-def difference(group: list[Run], best: list[Run]) -> str:
+def difference(group: list[RunEnd], best: list[RunEnd]) -> str:
     """The mean over the seeds that both were run with, and half its interval."""
     own = losses_by_seed(group)
     others = losses_by_seed(best)
@@ -152,7 +152,7 @@ def difference(group: list[Run], best: list[Run]) -> str:
     return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
 
 
-def losses_by_seed(group: list[Run]) -> dict[int, float]:
+def losses_by_seed(group: list[RunEnd]) -> dict[int, float]:
     return {run.seed: run.last["val_loss"] for run in group if "val_loss" in run.last}
 
 

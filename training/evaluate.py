@@ -74,7 +74,8 @@ def evaluate(
     if data.objective.bits_per_byte:
         metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
 
-    if name := "val_exact_match" if answers else data.objective.accuracy:
+    name = "val_exact_match" if answers else data.objective.accuracy
+    if name:
         # the loss shares the rows of a batch; here processes share the batches. With FSDP each
         # forward pass needs all processes: all count all batches, which leaves the ratio as it is
         rank, size = (0, 1) if world.parallel == "fsdp" else world.share
@@ -299,5 +300,5 @@ def main(args: list[str] | None = None) -> None:
         print(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
 
 
-if __name__ == "__main__":  # as the module in which parts of yours register
+if __name__ == "__main__":  # __main__ would have its own copy of ACCURACIES, without yours
     sys.exit(run_command(import_module("training.evaluate").main))

@@ -61,7 +61,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     if node.resume and is_resumable(node):
         config = resumed(node, keys, command_line)
     elif node.init_from is not None:
-        config = fine_tuned(node, keys, choices)
+        config = fine_tuned(node, keys, choices)  # which changes them
     else:
         config = to_config(node)
         if "base" in config.adapt:
@@ -134,7 +134,7 @@ def check_parts(config: Config) -> None:
         raise MemoryError(f"{sizes}; choose a smaller size=")
     adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    build_data(config)
+    build_data(config)  # also decides what objective=auto is
     check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})

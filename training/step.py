@@ -62,7 +62,7 @@ def recompute_blocks(model: nn.Module) -> None:
 def compile_module(module: nn.Module, config: Config, world: World) -> Any:
     """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly."""
     is_optional = config.compile == "auto" and world.device.type == "cuda"
-    if not is_optional and config.compile is not True:
+    if not (is_optional or config.compile is True):
         return module
     torch._dynamo.config.suppress_errors = is_optional
     # batches of pairs have different numbers of targets, and the loss a graph for each number of

@@ -48,7 +48,7 @@ class Tokenizer:
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
-        self.names = {i: name for name, i in reversed(specials.items())}  # of several, the first
+        self.names = {i: name for name, i in reversed(specials.items())}  # the first of several
         self.vocab_size = vocab_size or max(n_ordinary - 1, *specials.values()) + 1
         self.files: dict[str, str] = {}  # other files of an imported tokenizer
 
@@ -106,8 +106,9 @@ class Tokenizer:
                 new = self.encode(piece).tolist()
                 ids += new
                 sizes += [len(self.decode_bytes([i])) for i in new]
-        is_first = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80  # byte of a character
-        return ids, (is_first.cumsum() - 1)[np.cumsum(sizes)[:-1]].tolist()
+        begins_character = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
+        character_of_byte = begins_character.cumsum() - 1
+        return ids, character_of_byte[np.cumsum(sizes)[:-1]].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is certain by now, never half a

@@ -17,7 +17,7 @@ class Key(NamedTuple):
 
     options: str  # of the spec, separated by spaces
     type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
-    default: Any = ...  # what a missing key means
+    default: Any = ...  # what a missing key means; ...: it is required
     older: str = ""  # another name of the key
 
 

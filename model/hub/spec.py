@@ -122,6 +122,7 @@ def closed_options(node: Spec, part: Any) -> Spec:
     """The options of a part. What its config may leave open is an attribute of the same name."""
     kind = node["kind"]
     options = {name: getattr(part, name, node[name]) for name in node if name != "scale"}
+    # the part has the scale that null stands for
     options |= {"scale": node.get("scale"), "expansion": None, "multiple_of": None}
     if kind in ("mha", "gqa", "mqa"):
         options["kind"] = "gqa"

@@ -99,7 +99,7 @@ ROBERTA = BERT.derive(
     },
     optional=r"roberta\.pooler\..*|lm_head\.bias|.*\.position_ids",
 )
-# which a model with one type, or none, is written as, and not as BERT
+# export writes a model with one type, or none, as this class and not as BERT
 ONE_TYPE_ROBERTA = ROBERTA._replace(
     keys=ROBERTA.keys | {"type_vocab_size": Key("embedding.type_vocab_size", {1: 1})},
 )

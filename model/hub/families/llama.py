@@ -64,6 +64,7 @@ DECODER = Family(
         "hidden_act": Key("ffn.kind", GATED, "silu"),
         "rms_norm_eps": Key("norm.eps", Positive, 1e-6),
         "tie_word_embeddings": Key("head.tie_weights", bool, False),
+        # as it is, until read_groups divides the query heads by it
         "num_key_value_heads": Key("attention.queries_per_kv", Count | None, None),
         "head_dim": Key("attention.head_dim attention.v_head_dim", Count | None, None),
         "attention_bias": Key("attention.bias attention.o_bias", bool, False),

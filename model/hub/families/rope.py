@@ -21,7 +21,8 @@ def rope_parameters(hf_config: HFConfig, default_theta: float = 1e4) -> HFConfig
     older = hf_config.get("rope_scaling") or {}
     rope = dict(hf_config.get("rope_parameters") or older)
     theta = hf_config.get("rope_theta") or rope.get("rope_theta", default_theta)
-    if older not in ({}, rope) or rope.setdefault("rope_theta", theta) != theta:
+    is_contradicted = older not in ({}, rope)
+    if is_contradicted or rope.setdefault("rope_theta", theta) != theta:
         raise HubError("rope_scaling or rope_theta contradicts rope_parameters; remove one")
     defaults = {
         "rope_type": rope.pop("type", "default"),

@@ -99,6 +99,7 @@ T5 = Family(
     implied=implied,
     read=read,
     write=write,
+    # layer.1 of a decoder is its cross-attention
     names=ENCODER + ENCODER.replace("encoder", "decoder").replace("layer.1", "layer.2") + CROSS,
     rules=rules,
     aliases=dict.fromkeys(COPIES.split(), "shared.weight"),
