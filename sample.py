@@ -154,7 +154,7 @@ class Sampler:
         if options.embed:
             ids = ids or [*before, *after]
         if not ids and (options.embed or options.attention_map):
-            raise ValueError("an empty text has no vector and no attention map")
+            raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
         return Row(prompt, ids, sample_id, stream)
 

@@ -73,13 +73,13 @@ class LogConfig:
 
 @dataclass
 class EMAConfig:
-    decay: Ratio | None = None
+    decay: Ratio | None
 
 
 @dataclass
 class MetricsConfig:
-    names: list[str] = field(default_factory=list)
-    every: Count = 100
+    names: list[str]
+    every: Count
 
 
 @dataclass
@@ -130,12 +130,12 @@ class Config:
     schedule: dict[str, Any]
     train: TrainConfig
     loss: LossConfig
+    ema: EMAConfig
     plan: PlanConfig
     eval: EvalConfig
+    metrics: MetricsConfig
     checkpoint: CheckpointConfig
     log: LogConfig
     sample: SampleConfig
     wandb: WandbConfig
     adapt: dict[str, Any] = field(default_factory=lambda: {"kind": "none"})
-    ema: EMAConfig = field(default_factory=EMAConfig)
-    metrics: MetricsConfig = field(default_factory=MetricsConfig)

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
 from configs.cli import run_command
+from configs.errors import HubError
 from model.checkpoint import init_run, load_run
 from model.hub.__main__ import export_run, import_run
-from model.hub.convert import load_hf
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
@@ -132,7 +132,7 @@ def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
 
 
 def test_generation_settings_of_config_json_are_kept(imported, tmp_path):
-    """Where older folders have them. Forced tokens may be a list, or none of the model's."""
+    """Where older folders have them. Forced tokens may be a list, and must exist."""
     imported("bart")
     (tmp_path / "hf/generation_config.json").unlink()
     older = dict(num_beams=4, length_penalty=2.0, forced_eos_token_id=[END])
@@ -144,7 +144,8 @@ def test_generation_settings_of_config_json_are_kept(imported, tmp_path):
     written = json.loads((tmp_path / "back/config.json").read_text())
     assert written | older == written
     edit_config(tmp_path / "hf", forced_bos_token_id=9999)
-    assert "forced_start" not in load_hf(tmp_path / "hf")[1].specials
+    with pytest.raises(HubError, match="forced_bos_token_id is 9999; the model has 300 tokens"):
+        import_run(tmp_path / "hf", tmp_path / "odd")
 
 
 def test_decoders_generate_as_in_transformers(imported, run):

@@ -69,7 +69,8 @@ def runs_of(sweep: Path) -> list[Path]:
 def expand_sweeps(paths: list[Path]) -> list[Path]:
     """A sweep stands for its runs; the other files in its folder are none."""
     folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
-    return [run for folder in folders for run in runs_of(folder) or [folder]]
+    runs = [run for folder in folders for run in runs_of(folder) or [folder]]
+    return list(dict.fromkeys(runs))
 
 
 def compare(folders: list[Path], home: Path | None = None) -> str:

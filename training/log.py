@@ -23,7 +23,7 @@ from training.plot import draw_run
 from training.run import Run, TrainState
 
 MANY_BATCHES = 200  # are announced where no bar can be shown
-MAX_NAMED = 4  # more values that have no format are not printed; metrics.jsonl has all
+MAX_NAMED = 12  # more values that have no format are not printed; metrics.jsonl has all
 FORMATS = {
     "loss": "loss {:6.3f}",
     "lr": "lr {:.1e}",

@@ -4,7 +4,7 @@ changes of this command line."""
 import json
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
-from configs.compose import key_of, to_config
+from configs.compose import CONFIGS, key_of, read_yaml, to_config
 from configs.parts import load_parts
 from configs.registry import build, flatten
 from configs.schema import Config
@@ -93,7 +93,7 @@ def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> 
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
     stored.pop("code", None)
-    changed = OmegaConf.create(stored)
+    changed = OmegaConf.create(with_new_settings(stored))
     before = flatten(asdict(to_config(changed)))
     for key in sorted(before.keys() - flatten(stored)):
         print(f"{key} is new since this run was started, and is {show(before[key])}")
@@ -121,6 +121,18 @@ def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> 
     command_line["choices"] = choices | chosen
     command_line["overrides"] = list(dict.fromkeys([*overrides, *command_line["overrides"]]))
     return config
+
+
+def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
+    """What an older run lacks takes today's default."""
+    usual = read_yaml(CONFIGS / "train.yaml")
+    settings = dict(stored)
+    for name in usual.keys() & {field.name for field in fields(Config)}:
+        if isinstance(usual[name], dict):
+            settings[name] = usual[name] | stored.get(name, {})
+        else:
+            settings.setdefault(name, usual[name])
+    return settings
 
 
 def check_parts(config: Config) -> None:

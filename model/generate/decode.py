@@ -124,7 +124,7 @@ class DecodingState:
         """Rows longer than the context continue with their newer half. All of it but the newest id
         is read again, into their last slots; the other rows stay as they are."""
         context = self.model.context_length
-        half = max(2, context // 2)
+        half = context // 2 or 1
         n_stored = self.longest() - 1
         full = [number for number, row in enumerate(self.rows) if len(row) > context]
         for number in full:
@@ -138,6 +138,8 @@ class DecodingState:
         if self.slot is not None:
             self.slot.fill_(n_kept)
 
+        if half == 1:
+            return
         tokens, _ = left_pad([self.rows[number][:-1] for number in full], self.model)
         caches = self.model.new_caches(half - 1)
         self.hidden(tokens, full, caches=caches)

@@ -25,8 +25,8 @@ def encode_prompt(
 ) -> list[int]:
     """The ids of a text in its template, none for a text without any. [MASK] becomes the mask
     token, the sentinels of span corruption in turn, or, for other models, ordinary text; where an
-    objective has special tokens around the pieces of a text, it becomes those between them. A text
-    with masks, or with `special`, may have all of them written out."""
+    objective has special tokens around the pieces of a text, it becomes those between them. With
+    `special`, the text has all of them written out."""
     before, after = ([], []) if special else template
     count = 0 if special else text.count(MASK)
     specials = tokenizer.specials
@@ -36,17 +36,20 @@ def encode_prompt(
         before, after = [*before, first], [last, *after]
     elif "mask" in specials:
         marks = [specials["mask"]] * count
-    if count > len(marks) > 0:
-        known = f"this run was trained with up to {len(marks)}"
-        raise ValueError(f"the prompt has {count} {MASK}; {known}")
+    if count > len(marks) > 0 or (around and 0 < count < len(marks)):
+        raise ValueError(f"the prompt has {count} {MASK}; this run knows {len(marks)}")
 
     marks = marks[:count]
-    if marks or special or "mask" in specials:
+    if special or (tokenizer.text and (marks or "mask" in specials)):
+        # an imported tokenizer decides which white space belongs to a mark
         for mark in marks:
             text = text.replace(MASK, tokenizer.special_texts()[mark], 1)
         ids, _ = tokenizer.encode_specials(text)
     else:
-        ids = tokenizer.encode(text).tolist()
+        begin, *pieces = text.split(MASK, len(marks))
+        ids = tokenizer.encode(begin).tolist()
+        for mark, piece in zip(marks, pieces, strict=True):
+            ids += [mark, *tokenizer.encode(piece).tolist()]
 
     room = context_length - len(before) - len(after)
     if len(ids) > room and not slide:

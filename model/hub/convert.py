@@ -103,6 +103,8 @@ def export(
         "pad_token_id": tokenizer.specials.get("pad"),
         **read_file(files, CONFIG),
     }
+    if config.kind == "encoder_decoder":
+        ids["is_encoder_decoder"] = True
     found = first_match(spec_from_config(config, model), ids, name)
     [architecture] = found.hf_config["architectures"]
 

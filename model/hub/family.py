@@ -151,7 +151,9 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
             spec[option] = spec["d_model"] // spec["n_heads"]
         if value is None and option == "ffn.d_ff":
             spec[option] = 4 * spec["d_model"]
-    spec |= family.read(hf_config, spec)
+    options = family.read(hf_config, spec)
+    spec.pop("position.rope_theta", None)  # what a missing one means, for `read`
+    spec |= options
     ignored = family.ignored.split()
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
     older = [key.older for key in family.keys.values()]
@@ -159,7 +161,8 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     for name, value in hf_config.items():
         if name in ignored:
             continue
-        if value != expected.get(name, value):
+        needed = expected.get(name, value)
+        if value != needed and (value is not None or needed):  # null is no, or none
             only = json.dumps(expected[name])
             raise HubError(f"{name} is {json.dumps(value)}; only {only} is supported")
         if value is not None and name not in understood:

@@ -127,6 +127,7 @@ def closed_options(node: Spec, part: Any) -> Spec:
     if kind in ("mha", "gqa", "mqa"):
         options["kind"] = "gqa"
         options["queries_per_kv"] = part.n_heads // part.n_groups
+        options["scale"] = None if part.scale == part.head_dim**-0.5 else part.scale
     if kind == "mla":
         options["qk_rope_head_dim"] = part.rotary_dim
     if kind == "moe":

@@ -96,7 +96,7 @@ def join(pieces: Tensors, shape: torch.Size) -> Tensor:
     first, *others = pieces.values()
     if first.shape == shape:
         if not all(torch.equal(first, other) for other in others):
-            raise HubError(f"{' and '.join(pieces)} differ, but are one tensor here")
+            raise HubError(f"{' and '.join(pieces)} differ, but config.json makes them one")
         others = []
     return torch.cat([first, *others])
 

@@ -90,8 +90,10 @@ def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dic
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
 
     valid = range(hf_config["vocab_size"])
-    ids: dict[str, list[int]] = {}  # the last source has the last word
-    for source in (added, names, hf_config, generation):
+    # pad decides on positions, too: of it, config.json has the last word
+    last = {key: value for key, value in generation.items() if key != "pad_token_id"}
+    ids: dict[str, list[int]] = {}
+    for source in (added, names, generation, hf_config, last):
         for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
             known = [i for i in listed if type(i) is int and i in valid]  # -1 stands for none
@@ -107,7 +109,10 @@ def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dic
     if "start" not in specials and hf_config.get("is_encoder_decoder"):
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
     for special, key in FORCED.items():
-        if key in ids and (generation or hf_config).get(key) is not None:
+        forced = (generation or hf_config).get(key)
+        if forced is not None and key not in ids:
+            raise HubError(f"{key} is {forced}; the model has {len(valid)} tokens")
+        if forced is not None:
             specials[special] = ids[key][0]
     for name, i in added.items():
         if match := SENTINEL.fullmatch(name):

@@ -134,6 +134,7 @@ def edit(change):
 
 def test_settings_that_an_older_run_lacks_take_the_default(resume):
     edit(lambda config: [config.pop("metrics"), config["model"].pop("prefix_lm")])
+    edit(lambda config: [config.pop("deterministic"), config["train"].pop("recompute")])
     code, output, _ = resume()
     assert code == 0 and "metrics.every is new since this run was started, and is 100\n" in output
     assert "model.prefix_lm is new since this run was started, and is false\n" in output

@@ -50,7 +50,12 @@ NEOX = DECODER.derive(
         "gpt_neox.layers.*.attention.query_key_value": packed_heads(spec)
     },
     read=lambda hf_config, spec: read_rope(
-        hf_config | {"rope_theta": None, "partial_rotary_factor": None}, spec
+        hf_config
+        | {
+            "rope_theta": hf_config.get("rotary_emb_base"),
+            "partial_rotary_factor": hf_config.get("rotary_pct"),
+        },
+        spec,
     ),
     write=lambda spec, ids: write_rope(spec),
     prefix="gpt_neox.",

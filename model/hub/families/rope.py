@@ -55,11 +55,11 @@ def read_rope(hf_config: HFConfig, spec: Spec) -> Spec:
     rope = rope_parameters(hf_config, spec.get("position.rope_theta", 1e4))
     kind = check_value("rope_type", rope.pop("rope_type"), str).replace("default", "none")
     theta = check_value("rope_theta", rope.pop("rope_theta"), Positive)
-    fraction = spec.get("position.rotary_fraction")
     rotated = rope.pop("partial_rotary_factor")
-    rotated = (fraction or 1.0) if rotated is None else rotated
+    if rotated is None:
+        rotated = spec.get("position.rotary_fraction", 1.0)
     check_value("partial_rotary_factor", rotated, NonNegative)
-    if fraction is None and rotated != 1.0:
+    if "position.rotary_fraction" not in spec and rotated != 1.0:
         raise HubError(f"partial_rotary_factor is {rotated}; only 1.0 is supported")
     if kind in ("yarn", "llama3"):
         default = hf_config.get("max_position_embeddings")

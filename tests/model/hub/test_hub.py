@@ -241,6 +241,8 @@ PUBLISHED = [
         "smollm3",
         dict(layer_types=..., no_rope_layers=..., no_rope_layer_interval=2, max_window_layers=28),
     ),
+    ("smollm3", dict(no_rope_layers=[0, 0, 0])),
+    ("qwen3_moe", dict(mlp_only_layers=None)),
 ]
 
 
@@ -321,6 +323,8 @@ BAD_KEYS = [
         "layer_types is ..sliding_attention..; expected 2 of: full_attention, sliding_attention",
     ),
     ("qwen3, a window", dict(sliding_window=None), "sliding_window is None; expected an integer"),
+    ("gpt_neox", dict(rotary_pct=0, rope_parameters=...), "rotary_fraction is 0"),
+    ("gpt_neox", dict(rotary_emb_base=25000), "rope_theta contradicts rope_parameters"),
     ("smollm3", dict(no_rope_layers=[1]), r"no_rope_layers is .1.; expected 3 of 0 and 1"),
     ("roberta", dict(max_position_embeddings=9), "none of 9 positions is left after pad_token_id"),
     ("mixtral", dict(num_experts_per_tok=1), "num_experts_per_tok is 1; expected an integer at le"),
