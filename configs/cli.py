@@ -63,6 +63,9 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
     def command() -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
+        if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
+            hint = "with torchrun, start each run by itself"
+            raise ValueError(f"-m trains one model after another; {hint}")
         # Hydra raises errors: those within main() reach Compare.on_job_end (see configs/train.yaml),
         # those before it run_command
         os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -106,7 +109,7 @@ class ArgumentParser(argparse.ArgumentParser):
     """A parser whose errors are those of run_command."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; options are written --name value, see --help")
+        raise ValueError(f"{message}; see --help")
 
 
 def expand_user(path: str | Path) -> Path:

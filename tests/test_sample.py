@@ -361,7 +361,7 @@ WRONG = [
     (
         "gpt2",
         "--prompt a --tempersture 1",
-        "unrecognized arguments: --tempersture 1; options are written --name value, see --help",
+        "unknown argument '--tempersture'; options are written --run",
     ),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),

@@ -51,9 +51,9 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     overrides, and the hashes of the code)"""
     load_parts(node.parts)
     hydra = HydraConfig.get()
-    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name or "RANK" in os.environ):
-        reason = "each run of a sweep is new, with a name and a process of its own"
-        raise ValueError(f"-m takes neither name= nor resume=, nor torchrun: {reason}")
+    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name):
+        reason = "each run of a sweep is new, with a name of its own"
+        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
     overrides = list(hydra.overrides.task)
     keys = list(map(key_of, overrides))
     choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
@@ -140,10 +140,12 @@ def check_parts(config: Config) -> None:
     with torch.device("meta"):
         model = build_model(config.model, 256)
     weights = sum(parameter.nbytes for parameter in model.parameters())
+    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
     memory = host_memory()
-    if weights > memory and not config.dry_run:
-        sizes = f"the weights need {filesize(weights)}, and the memory is {filesize(memory)}"
-        raise MemoryError(f"{sizes}; choose a smaller size=")
+    if weights + batch > memory and not config.dry_run:
+        sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
+        hint = "choose a smaller size= or train.batch_size"
+        raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
     adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     build_data(config)  # also decides what objective=auto is

@@ -93,7 +93,10 @@ def add_options(parser: Any, table: str) -> None:
 
 
 def parse_options(args: list[str] | None = None) -> Namespace:
-    options = make_parser().parse_args(args)
+    options, unknown = make_parser().parse_known_args(args)
+    if unknown:
+        hint = "options are written --run runs/name --prompt TEXT; see --help"
+        raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
     check_value("--n", options.n, Count)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")

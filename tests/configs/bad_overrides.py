@@ -65,7 +65,7 @@ CONFIG = [
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
     (
         "-m name=x seed=1,2",
-        "-m takes neither name= nor resume=, nor torchrun: each run of a sweep is new",
+        "-m takes neither name= nor resume=: each run of a sweep is new",
     ),
     ("-m optimizer.lr=interval(0,1)", "does not support sweep type"),
     ("plan.gpu=H100 dry_run=true precision=fp16", "plan.gpu plans in bf16, not in fp16"),

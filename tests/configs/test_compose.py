@@ -96,9 +96,10 @@ def test_a_length_replaces_all_others(typed, expected):
     assert prepare_arguments(words)[len(words) :] == [f"train.{name}=null" for name in expected]
 
 
-def test_a_model_must_fit_in_memory():
-    with pytest.raises(MemoryError, match="the weights need .* GiB"):
-        check_parts(compose(["model.d_model=8_388_608"]))
+@pytest.mark.parametrize("size", ["model.d_model=8_388_608", "train.batch_size=1_000_000_000"])
+def test_a_model_and_a_batch_must_fit_in_memory(size):
+    with pytest.raises(MemoryError, match="the weights need .*, a batch .* GiB"):
+        check_parts(compose([size]))
 
 
 @pytest.mark.quick

@@ -78,6 +78,8 @@ def test_around_the_context_length():
     for count in (1, 2, 3, 4):
         expected = [uncached(net, prompt, count) for prompt in prompts]
         assert collect(generate(net, prompts, max_new_tokens=count)) == expected
+    net = lively(context_length=1)
+    assert collect(generate(net, [[3]], max_new_tokens=4)) == [uncached(net, [3], 4)]
 
 
 def test_a_sliding_row_costs_the_others_nothing():
