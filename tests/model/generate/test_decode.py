@@ -29,7 +29,7 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
     new = []
     for step in range(count):
         if len(row) > net.context_length:
-            row = row[-(net.context_length // 2) :]
+            row = row[-(net.context_length // 2 or 1) :]
         text = torch.tensor([row])
         logits = net(text) if source is None else net(torch.tensor([source]), text)
         draws = [uniform(sampling.seed, row_id, step)]
