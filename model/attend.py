@@ -173,11 +173,12 @@ def attend(
         q, k, v = q_BHTD, k_BGSD, v_BGSE
         bias = None if mask.bias is None else mask.bias.to(q.dtype)
         n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
-        if q.shape[-2] == 1:  # they become its queries
+        needs_change = n_sharing > 1 and not takes_groups(q, bias)
+        if needs_change and q.shape[-2] == 1:  # they become its queries
             q = group_queries(q, k)
             if bias is not None and bias.shape[1] > 1:
                 bias = group_queries(bias, k)
-        elif n_sharing > 1 and not takes_groups(q, bias):
+        elif needs_change:
             k = k.repeat_interleave(n_sharing, 1)
             v = v.repeat_interleave(n_sharing, 1)
         y = F.scaled_dot_product_attention(
