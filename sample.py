@@ -109,8 +109,7 @@ class Sampler:
 
     def answer(self, texts: list[Any]) -> None:
         numbers = range(self.options.n)
-        rows = [self.encode(text, number) for text in texts for number in numbers]
-        self.write(rows)
+        self.write([self.encode(text, number) for text in texts for number in numbers])
 
     def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -150,9 +149,9 @@ class Sampler:
             ids = encode_prompt(prompt, self.tokenizer, limit, *how)
         if self.continues:
             ids = ids or self.template[0] or [self.tokenizer.specials["end"]]
-        before, after = self.template
-        if options.embed:
-            ids = ids or [*before, *after]
+        if options.embed and not ids:
+            before, after = self.template
+            ids = [*before, *after]
         if not ids and (options.embed or options.attention_map):
             raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())

@@ -66,7 +66,7 @@ def run_hydra(main: Callable[[], Any]) -> int:
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
             hint = "with torchrun, start each run by itself"
             raise ValueError(f"-m trains one model after another; {hint}")
-        # Hydra raises errors: those within main() reach Compare.on_job_end (see configs/train.yaml),
+        # Hydra raises errors: those within main() reach Compare.on_job_end (configs/train.yaml), and
         # those before it run_command
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()

@@ -140,7 +140,8 @@ def construct(
     path: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
 ) -> Any:
     """constructor(**options), and those of the shared values that it has a parameter for. The
-    path, such as "train." or "optimizer (muon): ", is that of an option in a message. No option can set a shared value."""
+    path, such as "train." or "optimizer (muon): ", is that of an option in a message.
+    No option can set a shared value."""
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}

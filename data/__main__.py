@@ -26,11 +26,11 @@ def main(args: list[str] | None = None) -> None:
 
     tokenizer = None
     if node.init_from is not None:  # what fine-tuning will see
-        from model.checkpoint import init_settings
+        from model.checkpoint import init_tokenizer
         from training.finetune import with_model
 
         node = with_model(node, list(map(key_of, overrides)))
-        _, tokenizer = init_settings(node.init_from)
+        tokenizer = init_tokenizer(node.init_from)
     config = to_config(node)
     loaders = load_data(config, tokenizer)
     train: Any = loaders.train

@@ -25,6 +25,7 @@ from configs.schema import Config, ModelConfig
 from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.adapt import adapt, merge_adapters
+from model.hub.files import is_hf_folder, resolve_folder
 from model.transformer import build_model
 from model.weights import (
     Tensors,
@@ -127,7 +128,8 @@ def write_metadata(
 
 def list_runs() -> list[Path]:
     """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
-    oldest_first = sorted(RUNS.glob(f"**/checkpoints/{STEP}"), key=os.path.getmtime)
+    found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
+    oldest_first = sorted(found, key=os.path.getmtime)
     return list(dict.fromkeys(path.parents[1] for path in oldest_first))
 
 
@@ -284,32 +286,35 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 # ---- what init_from loads, of a run or a Hugging Face folder
 
 
-def init_settings(place: str) -> tuple[dict[str, Any], Tokenizer]:
-    """(its settings, among them those of the model; its tokenizer)"""
+def init_settings(place: str) -> dict[str, Any]:
+    """Its settings, among them model and tokenizer."""
     from model.hub.convert import read_hf_config
-    from model.hub.files import is_hf_folder, resolve_folder
     from model.hub.spec import config_from_spec
-    from model.hub.tokenizer import drop_template
-    from model.hub.tokenizer import read_tokenizer as read_hf_tokenizer
 
     if is_hf_folder(place):
-        folder = resolve_folder(place)
-        _, spec, hf_config = read_hf_config(folder)
-        config = {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
-        return config, drop_template(read_hf_tokenizer(folder, hf_config))
+        _, spec, _ = read_hf_config(resolve_folder(place))
+        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
     if not run.exists():
         hint = "a model of the Hub has a name such as openai-community/gpt2"
         raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
     config = read_config(run)
     check_code(run, config, own_code())
-    return config, drop_template(read_tokenizer(run))
+    return config
+
+
+def init_tokenizer(place: str) -> Tokenizer:
+    from model.hub import tokenizer as hub
+
+    if not is_hf_folder(place):
+        return hub.drop_template(read_tokenizer(expand_user(place)))
+    folder = resolve_folder(place)
+    return hub.drop_template(hub.read_tokenizer(folder, read_json(folder / "config.json")))
 
 
 def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
     """(model, tokenizer, step); a Hugging Face folder has no checkpoints, and is at step 0."""
     from model.hub.convert import load_hf
-    from model.hub.files import is_hf_folder
     from model.hub.tokenizer import drop_template
 
     step = 0

@@ -23,8 +23,8 @@ def layer_configs(config: ModelConfig) -> list[ModelConfig]:
 
 
 def merged(node: Any, changes: Any) -> Any:
-    """Changes that name a kind replace the node, for another kind has other options. Others are laid
-    over it."""
+    """Changes that name a kind replace the node, for another kind has other options. Others are
+    laid over it."""
     if not isinstance(changes, dict) or "kind" in changes:
         return changes
     return node | {name: merged(node.get(name), changes[name]) for name in changes}

@@ -25,7 +25,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.form = self.form_now()
+        self.form = self.form_of(self.tensors())
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.saved = -1  # the newest step
@@ -39,10 +39,11 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # a slow disk of the main process is not a lost process
-        if self.form_now() != self.form:
+        tensors = self.tensors()
+        if self.form_of(tensors) != self.form:
             hint = "an optimizer names all its state, of tensors, in start_state"
             raise ValueError(f"a checkpoint would not hold what a step has changed: {hint}")
-        copies = {file: self.copied(named) for file, named in self.tensors().items()}
+        copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
@@ -57,9 +58,9 @@ class Checkpointer:
         }
         return {file: named for file, named in tensors.items() if named}
 
-    def form_now(self) -> list[Any]:
+    def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
         """What no step may change: the names of tensors, and options of optimizers."""
-        names = [name for named in self.tensors().values() for name in named]
+        names = [name for named in tensors.values() for name in named]
         groups = groups_of(self.run.optimizers)
         return [names, *({**group, "params": None, "lr": None} for group in groups)]
 

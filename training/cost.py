@@ -14,7 +14,7 @@ from configs.cli import warn
 from configs.schema import Config
 from data.disk import filesize
 from model.adapt import adapt
-from model.checkpoint import init_settings
+from model.checkpoint import init_tokenizer
 from model.loss import GPU_CHUNK
 from model.moe import count_parameters
 from model.precision import PEAKS, Precision, choose_device, choose_precision
@@ -183,8 +183,7 @@ def report(config: Config) -> str:
 def vocab_size_of(config: Config) -> int:
     """A guess, where the text decides."""
     if config.init_from:
-        _, tokenizer = init_settings(config.init_from)
-        return tokenizer.vocab_size
+        return init_tokenizer(config.init_from).vocab_size
     kind = config.tokenizer["kind"]
     return config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
 

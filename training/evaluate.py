@@ -237,7 +237,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             known = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
             raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
-    stored, _ = init_settings(place)
+    stored = init_settings(place)
     is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
     if not is_own and "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"

@@ -42,8 +42,9 @@ def encode_prompt(
     marks = marks[:count]
     if special or (tokenizer.text and (marks or "mask" in specials)):
         # an imported tokenizer decides which white space belongs to a mark
+        written = tokenizer.special_texts()
         for mark in marks:
-            text = text.replace(MASK, tokenizer.special_texts()[mark], 1)
+            text = text.replace(MASK, written[mark], 1)
         ids, _ = tokenizer.encode_specials(text)
     else:
         begin, *pieces = text.split(MASK, len(marks))
