@@ -85,7 +85,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
     corpus = prepare(source, trainer, objective.specials)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
-    weights = getattr(source, "weights", {"": 1.0})
+    weights = getattr(source, "weights", {})
     options = (objective, corpus.tokenizer, config.train.batch_size, config.seed, weights)
     train = loader(corpus.train, *options)
     validation = loader(corpus.validation, *options)

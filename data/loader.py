@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice, pairwise, starmap
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -31,21 +31,26 @@ class Loader:
     tokenizer: Tokenizer
     batch_size: int
     seed: int
-    weights: dict[str, float]  # of the sources of a mix; other data is one source without a name
+    weights: dict[str, float]  # of the sources of a mix; empty for other data, which is one source
 
-    def divide(self, ends: ndarray, lengths: ndarray) -> None:
-        """ends: how many examples a source and those before it have; lengths: tokens of each
-        example."""
+    def divide(self, starts: ndarray, lengths: ndarray) -> None:
+        """Which examples are of which source. They begin at these tokens, and are so long."""
         self.n = len(lengths)
-        self.shares = [*self.weights.values()]
-        self.ranges = list(starmap(range, pairwise([0, *ends.tolist()])))  # of ids
-        sizes = np.diff(self.part.ends_of_sources, prepend=0)
-        for name, ids, size in zip(self.weights, self.ranges, sizes, strict=True):
+        self.shares = [*self.weights.values()] or [1.0]
+        ends = self.part.ends_of_sources
+        bounds = [0, *np.searchsorted(starts, ends).tolist()]
+        self.ranges = [range(*pair) for pair in pairwise(bounds)]  # of ids
+        self.mean_lengths = []
+
+        names = [f" of data.sources.{name}" for name in self.weights] or [""]
+        sizes = np.diff(ends, prepend=0)
+        for name, ids, size in zip(names, self.ranges, sizes, strict=True):
             if not ids:
-                found = f"{size} tokens" + (f" of data.sources.{name}" if name else "")
                 hint = "give more text, or change model.context_length or data.val_fraction"
-                raise DataError(f"{self.part.split} has {found}, too few for an example; {hint}")
-        self.mean_lengths = [lengths[ids.start : ids.stop].mean() for ids in self.ranges]
+                found = f"{self.part.split} has {size} tokens{name}"
+                raise DataError(f"{found}, too few for an example; {hint}")
+            self.mean_lengths.append(lengths[ids.start : ids.stop].mean())
+
         self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
 
     def ids(self, positions: ndarray) -> ndarray:
@@ -54,17 +59,17 @@ class Loader:
     def tokens_seen(self, step: int) -> dict[str, int]:
         """Of each source of a mix, before a step."""
         counts = drawn(step * self.batch_size, self.shares)
-        seen = zip(self.weights, counts, self.mean_lengths, strict=True)
-        return {name: round(count * mean) for name, count, mean in seen if name}
+        seen = zip(self.weights, counts, self.mean_lengths, strict=False)
+        return {name: round(count * mean) for name, count, mean in seen}
 
-    def ids_of(self, source: str) -> range:
+    def ids_of(self, source: str | None) -> range:
         """Of a source of a mix, or of all."""
-        return dict(zip(self.weights, self.ranges, strict=True)).get(source, range(self.n))
+        ranges = dict(zip(self.weights, self.ranges, strict=False))
+        return ranges[source] if source else range(self.n)
 
-    def eval_batches(self, limit: int | None, source: str) -> list[ndarray]:
-        """The ids of all examples, or of `limit` of them, always the same."""
-        ids = self.ids_of(source)
-        positions = np.arange(min(len(ids), limit or len(ids)))
+    def eval_batches(self, ids: range, limit: int | None) -> list[ndarray]:
+        """All of the ids, or `limit` of them, always the same."""
+        positions = np.arange(len(ids))[:limit]
         chosen = np.sort(permutation(positions, len(ids), hash_seed("evaluation")))
         ordered = self.sort(ids.start + chosen)
         return np.split(ordered, range(self.batch_size, len(ordered), self.batch_size))
@@ -75,7 +80,8 @@ class Loader:
     @property
     def n_tokens(self) -> int:
         """Beside each id of a conversation is one of its mask."""
-        return self.part.n_tokens // (2 if self.objective.input_kind == "chat" else 1)
+        is_chat = self.objective.input_kind == "chat"
+        return self.part.n_tokens // 2 if is_chat else self.part.n_tokens
 
 
 @dataclass
@@ -86,14 +92,13 @@ class TokenLoader(Loader):
     n_too_long = 0
 
     def __post_init__(self) -> None:
-        seq_len = self.objective.seq_len
-        firsts = [0, *self.part.ends_of_sources[:-1]]
-        sizes = np.diff(self.part.ends_of_sources, prepend=0)
-        counts = np.maximum(sizes - self.objective.lookahead, 0) // seq_len
-        self.divide(counts.cumsum(), np.broadcast_to(seq_len, counts.sum()))
-        self.rests = sizes - counts * seq_len  # tokens of each source
-        parts = [first + seq_len * np.arange(n) for first, n in zip(firsts, counts, strict=True)]
+        size = self.objective.seq_len
+        width = size + self.objective.lookahead
+        parts = []
+        for first, stop in pairwise([0, *self.part.ends_of_sources]):
+            parts.append(np.arange(first, stop - width + 1, size))
         self.starts = np.concatenate(parts)
+        self.divide(self.starts, np.broadcast_to(size, len(self.starts)))
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
@@ -114,18 +119,21 @@ class TokenLoader(Loader):
         width = width or self.objective.seq_len + self.objective.lookahead
         return self.objective.batch(self.part.windows(starts, width), draw, self.tokenizer)
 
-    def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None, source: str | None = None) -> Iterator[Batch]:
         """Batches of each sequence once, always with the same draws; the rest of a text is a
         shorter one."""
-        for ids in self.eval_batches(limit, source):
-            yield self.make(self.starts[ids], "evaluation", ids)
+        ids = self.ids_of(source)
+        for batch in self.eval_batches(ids, limit):
+            yield self.make(self.starts[batch], "evaluation", batch)
 
-        if not limit or limit >= len(self.ids_of(source)):
-            ends = self.part.ends_of_sources
-            for name, stop, rest in zip(self.weights, ends, self.rests, strict=True):
-                if rest > 1 and source in ("", name):
-                    number = np.array([self.n])
-                    yield self.make(np.array([stop - rest]), "evaluation", number, rest)
+        if limit and limit < len(ids):
+            return
+        for part, stop in zip(self.ranges, self.part.ends_of_sources, strict=True):
+            last = part[-1]
+            start = self.starts[last] + self.objective.seq_len
+            if last in ids and start + 1 < stop:
+                number = np.array([self.n])
+                yield self.make(np.array([start]), "evaluation", number, stop - start)
 
 
 @dataclass
@@ -155,10 +163,8 @@ class PairLoader(Loader):
 
         self.starts = starts[used]
         self.lengths = truncated[used]
-        pairs_until = np.searchsorted(self.part.ends[1::2], self.part.ends_of_sources, "right")
-        used_before = np.append(0, used.cumsum())
         widths = self.objective.widths(self.lengths)
-        self.divide(used_before[pairs_until], widths.sum(1))
+        self.divide(self.starts[:, 0], widths.sum(1))
         self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
@@ -192,11 +198,12 @@ class PairLoader(Loader):
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""
         starts, lengths = self.starts[ids], self.lengths[ids]
-        return [self.part.texts(starts[:, side], lengths[:, side]) for side in (0, 1)]
+        sides = zip(starts.T, lengths.T, strict=True)
+        return [self.part.texts(*side) for side in sides]
 
-    def evaluation(self, limit: int | None = None, source: str = "") -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None, source: str | None = None) -> Iterator[Batch]:
         """Batches of each pair once."""
-        return map(self.make, self.eval_batches(limit, source))
+        return map(self.make, self.eval_batches(self.ids_of(source), limit))
 
 
 def prefetch(

@@ -86,7 +86,7 @@ def evaluate(
         correct, total = world.sum(*counts).tolist()
         metrics[name] = correct / total
 
-    for source in filter(None, split.weights):  # of a mix
+    for source in split.weights:  # of a mix
         metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
 
     if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:

@@ -48,7 +48,7 @@ def text_corpus(folder, text, **options):
 
 def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, weights=None, **options):
     kind = PairLoader if name == "pairs" else TokenLoader
-    return kind(part, objective(name, **options), tokenizer, batch_size, seed, weights or {"": 1.0})
+    return kind(part, objective(name, **options), tokenizer, batch_size, seed, weights or {})
 
 
 def tensors(batch):
