@@ -18,9 +18,7 @@ from numpy import ndarray
 from configs.cli import warn
 from configs.errors import DataError, TokenizerError, errors_as
 from data.readers import text_of
-from data.tokenizers.tokenizer import (
-    Tokenizer,
-)
+from data.tokenizers.tokenizer import Tokenizer
 
 Messages = list[dict[str, str]]
 Spans = list[tuple[int, int]]  # of characters
@@ -54,26 +52,20 @@ def read_turns(place: str, row: Any) -> list[str]:
     messages = row.get("messages")
     for question, answer in PAIRS.items():
         if messages is None and question in row:
-            asked = f"{row[question]}\n\n{row['input']}" if row.get("input") else row[question]
+            asked = row[question]
+            if row.get("input"):
+                asked = f"{asked}\n\n{row['input']}"
             messages = to_messages(["user", asked, "assistant", row.get(answer)])
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
 
     turns: list[str] = []
     for message in messages:
-        role, content = (text_of(place, message, field) for field in FIELDS)
-        more = [name for name in {*message} - {*FIELDS} if message[name] is not None]
-        if more or role not in ROLES or not content.strip():
+        role, content = [text_of(place, message, field) for field in FIELDS]
+        given = {name for name, value in message.items() if value is not None}
+        if given != {*FIELDS} or role not in ROLES or not content.strip():
             raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")
         turns += [role, content]
-    return turns
-
-
-def read_conversation(place: str, row: Any) -> list[str]:
-    """read_turns, of which one at least is the assistant's."""
-    turns = read_turns(place, row)
-    if "assistant" not in turns[::2]:
-        raise DataError(f"{place}: the assistant has no message to learn from")
     return turns
 
 
@@ -109,12 +101,15 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.specials = tokenizer.special_texts()
-        self.special = re.compile("|".join(map(re.escape, self.specials.values())))
-        self.names: dict[str, Any] = {"eos_token": self.specials.get(tokenizer.specials["end"], "")}
+        end = tokenizer.specials["end"]
+        self.names: dict[str, Any] = {"eos_token": self.specials.get(end, "")}
         for file in SETTINGS:
-            for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
-                if value:  # a token may be an object
-                    self.names[name] = value.get("content") if isinstance(value, dict) else value
+            settings = json.loads(tokenizer.files.get(file, "{}"))
+            for name, value in settings.items():
+                if isinstance(value, dict):  # as a token may be
+                    value = value.get("content")
+                if value:
+                    self.names[name] = value
         own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
@@ -129,14 +124,15 @@ class ChatTemplate:
             marked = self.template.render(values, tools=None, documents=None)
         pieces = re.split(f"{START}|{STOP}", marked)
         ends = list(accumulate(map(len, pieces)))
-        return "".join(pieces), list(zip(ends[::2], ends[1::2], strict=False))
+        spans = zip(ends[::2], ends[1::2], strict=False)
+        return "".join(pieces), list(spans)
 
     @cached_property
     def closing(self) -> str:
         """What ends an answer: the first special token behind what is said, if there is any."""
         text, _ = self.render(to_messages(["user", "a", "assistant", SAID]))
         behind = text.partition(SAID)[2]
-        special = self.special.search(behind)
+        special = re.search("|".join(map(re.escape, self.specials.values())), behind)
         return behind[: special.end()] if special else behind.rstrip()
 
     def find_answers(self, messages: Messages, text: str) -> Spans:
@@ -153,7 +149,8 @@ class ChatTemplate:
             if not (found and is_whole and after.startswith(self.closing)):
                 reason = "the chat template does not tell where an answer begins or ends"
                 raise ValueError(f"{reason}; mark it with {{% generation %}}")
-            spans.append((len(prompt), len(text) - len(after) + len(self.closing)))
+            stop = len(text) - len(after) + len(self.closing)
+            spans.append((len(prompt), stop))
         return spans
 
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:

@@ -26,6 +26,7 @@ SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those 
 class Loader:
     """Batches of one split."""
 
+    n_too_long = 0  # examples that do not fit in the context
     part: TokenFile
     objective: Any
     tokenizer: Tokenizer
@@ -40,6 +41,7 @@ class Loader:
         ends = self.part.ends_of_sources
         bounds = [0, *np.searchsorted(starts, ends).tolist()]
         self.ranges = [range(*pair) for pair in pairwise(bounds)]  # of ids
+        self.sources = dict(zip(self.weights, self.ranges, strict=False))  # of a mix
         self.mean_lengths = []
 
         names = [f" of data.sources.{name}" for name in self.weights] or [""]
@@ -62,12 +64,7 @@ class Loader:
         seen = zip(self.weights, counts, self.mean_lengths, strict=False)
         return {name: round(count * mean) for name, count, mean in seen}
 
-    def ids_of(self, source: str | None) -> range:
-        """Of a source of a mix, or of all."""
-        ranges = dict(zip(self.weights, self.ranges, strict=False))
-        return ranges[source] if source else range(self.n)
-
-    def eval_batches(self, ids: range, limit: int | None) -> list[ndarray]:
+    def eval_batches(self, limit: int | None, ids: range) -> list[ndarray]:
         """All of the ids, or `limit` of them, always the same."""
         positions = np.arange(len(ids))[:limit]
         chosen = np.sort(permutation(positions, len(ids), hash_seed("evaluation")))
@@ -88,8 +85,6 @@ class Loader:
 class TokenLoader(Loader):
     """Text as consecutive sequences of equal length, each once per epoch. Each source of a mix
     begins with a new one."""
-
-    n_too_long = 0
 
     def __post_init__(self) -> None:
         size = self.objective.seq_len
@@ -119,11 +114,11 @@ class TokenLoader(Loader):
         width = width or self.objective.seq_len + self.objective.lookahead
         return self.objective.batch(self.part.windows(starts, width), draw, self.tokenizer)
 
-    def evaluation(self, limit: int | None = None, source: str | None = None) -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
         """Batches of each sequence once, always with the same draws; the rest of a text is a
         shorter one."""
-        ids = self.ids_of(source)
-        for batch in self.eval_batches(ids, limit):
+        ids = ids or range(self.n)
+        for batch in self.eval_batches(limit, ids):
             yield self.make(self.starts[batch], "evaluation", batch)
 
         if limit and limit < len(ids):
@@ -148,7 +143,7 @@ class PairLoader(Loader):
         too_long = self.objective.too_long
         used = ~is_too_long | (too_long != "drop")
 
-        if self.objective.input_kind == "chat":  # an answer may be cut off
+        if self.objective.input_kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
                 [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
                 used[i] &= mask[1:].any()
@@ -165,7 +160,8 @@ class PairLoader(Loader):
         self.lengths = truncated[used]
         widths = self.objective.widths(self.lengths)
         self.divide(self.starts[:, 0], widths.sum(1))
-        self.group_batches = lru_cache(2)(self.sorted_group)  # consecutive steps share a group
+        # consecutive steps share a group; evaluations read others
+        self.group_batches = lru_cache(2)(self.sorted_group)
 
     def batch(self, step: int) -> Batch:
         return self.make(self.batch_ids(step))
@@ -179,13 +175,15 @@ class PairLoader(Loader):
         """(batch, pair)"""
         n = SORT_GROUP * self.batch_size
         ids = self.sort(self.ids(group * n + np.arange(n)))
-        turns = permutation(np.arange(SORT_GROUP), SORT_GROUP, hash_seed("turns", self.seed, group))
+        seed = hash_seed("turns", self.seed, group)
+        turns = permutation(np.arange(SORT_GROUP), SORT_GROUP, seed)
         return ids.reshape(SORT_GROUP, self.batch_size)[turns]
 
     def sort(self, ids: ndarray) -> ndarray:
         """In an order in which neighbors have similar source and target lengths."""
         widths = self.objective.widths(self.lengths[ids])
-        return ids[np.lexsort((widths[:, -1], widths[:, 0] // SIMILAR))]
+        order = np.lexsort((widths[:, -1], widths[:, 0] // SIMILAR))
+        return ids[order]
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch, source and target together."""
@@ -201,9 +199,9 @@ class PairLoader(Loader):
         sides = zip(starts.T, lengths.T, strict=True)
         return [self.part.texts(*side) for side in sides]
 
-    def evaluation(self, limit: int | None = None, source: str | None = None) -> Iterator[Batch]:
+    def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
         """Batches of each pair once."""
-        return map(self.make, self.eval_batches(self.ids_of(source), limit))
+        return map(self.make, self.eval_batches(limit, ids or range(self.n)))
 
 
 def prefetch(

@@ -115,13 +115,11 @@ class Masked(Objective):
         n = max(1, round(self.mask_prob * length))
         is_target = random_subset_mask(draw("asked", length), n)
 
-        roll = draw("fate", length) % np.uint64(10)
-        random_ids = draw("other", length) % np.uint64(tokenizer.n_ordinary)
-        other = np.where(roll < 8, tokenizer.specials["mask"], random_ids.astype(np.int64))
-        return make_batch(
-            tokens=np.where(is_target & (roll < 9), other, rows),
-            targets=np.where(is_target, rows, IGNORE_INDEX),
-        )
+        roll = draw("fate", length) % 10
+        random_ids = draw("other", length) % tokenizer.n_ordinary
+        tokens = np.where(is_target & (roll < 9), random_ids.astype(np.int64), rows)
+        tokens[is_target & (roll < 8)] = tokenizer.specials["mask"]
+        return make_batch(np.where(is_target, rows, IGNORE_INDEX), tokens=tokens)
 
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
@@ -145,8 +143,7 @@ class Span(Objective):
         self.noise_density = noise_density
         self.mean_span_length = mean_span_length
 
-        # as much text as fits once its spans are removed, if the target fits, too
-        self.seq_len = 2
+        self.seq_len = 2  # of the longest text of which both source and target fit
         if self.longest(self.seq_len) > context_length:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
         while self.longest(self.seq_len + 1) <= context_length:
@@ -172,15 +169,18 @@ class Span(Objective):
 
         kept_lengths = random_partition(draw("kept", length - removed - 1), spans)
         removed_lengths = random_partition(draw("cut", removed - 1), spans)
-        lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()  # they take turns
-        is_removed = np.repeat(np.arange(lengths.size) % 2 == 1, lengths).reshape(rows.shape)
+        # they take turns: kept 3 and 2, removed 1 and 2 are 3 kept, 1 removed, 2 kept, 2 removed
+        lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()
+        turns = np.tile([False, True], lengths.size // 2)
+        is_removed = np.repeat(turns, lengths).reshape(rows.shape)
 
-        sentinels = np.array([tokenizer.specials[f"sentinel_{i}"] for i in range(spans)])
+        special = tokenizer.specials
+        sentinels = np.array([special[f"sentinel_{i}"] for i in range(spans)])
         target = collapse_spans(rows, ~is_removed, sentinels)
         return make_batch(
+            np.insert(target, target.shape[1], special["end"], axis=1),
             source=collapse_spans(rows, is_removed, sentinels),
-            tokens=np.insert(target, 0, tokenizer.specials["start"], axis=1),
-            targets=np.insert(target, target.shape[1], tokenizer.specials["end"], axis=1),
+            tokens=np.insert(target, 0, special["start"], axis=1),
         )
 
 
@@ -227,8 +227,10 @@ class Seq2Seq(Objective):
         if not self.is_joined:
             return np.minimum(lengths, context)
         sources, targets = lengths.T
-        targets = np.minimum(targets, np.maximum(context - sources, (context + 1) // 2))
-        return np.stack([np.minimum(sources, context - targets), targets], 1)
+        half = (context + 1) // 2
+        targets = np.minimum(targets, np.maximum(context - sources, half))
+        sources = np.minimum(sources, context - targets)
+        return np.stack([sources, targets], 1)
 
     def widths(self, lengths: ndarray) -> ndarray:
         """(pair, row): the tokens of the one or two rows that a pair becomes."""
@@ -247,10 +249,9 @@ class Seq2Seq(Objective):
             silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
             targets = list(map(np.append, silent, targets))
         else:
+            visible = [np.ones(len(source), bool) for source in sources]
             inputs["source"] = pad_rows(sources, pad)
-            inputs["source_visible"] = pad_rows(
-                [np.ones(len(source), bool) for source in sources], False
-            )
+            inputs["source_visible"] = pad_rows(visible, False)
 
         inputs["tokens"] = pad_rows(tokens, pad)
         return make_batch(pad_rows(targets, IGNORE_INDEX), **inputs)
@@ -275,10 +276,10 @@ class Chat(Objective):
 
     def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """Any id can pad: no target is behind one."""
-        tokens = [ids[:-1] for ids in rows]
-        pairs = zip(rows, masks, strict=True)
-        targets = [np.where(mask, ids, IGNORE_INDEX)[1:] for ids, mask in pairs]
-        return make_batch(pad_rows(targets, IGNORE_INDEX), tokens=pad_rows(tokens, tokenizer.pad))
+        tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
+        targets = pad_rows([ids[1:] for ids in rows], IGNORE_INDEX)
+        is_target = pad_rows([mask[1:] for mask in masks], False)
+        return make_batch(targets.where(is_target > 0, IGNORE_INDEX), tokens=tokens)
 
 
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:

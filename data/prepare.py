@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -88,9 +88,8 @@ def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, D
         [(_, document)] = first
         length = sum(map(len, document.chunks()))
         cut = int(length * (1 - source.val_fraction))
-        for split, start, stop in ((TRAIN, 0, cut), (VALIDATION, cut, length)):
-            chunks = slice_chunks(document.chunks(), start, stop)  # which is read once
-            yield split, Document(document.name, chunks)
+        yield TRAIN, Document(document.name, slice_chunks(document.chunks(), 0, cut))
+        yield VALIDATION, Document(document.name, slice_chunks(document.chunks(), cut, length))
         return
 
     highest = source.val_fraction
@@ -117,31 +116,30 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float
 
 def read_begin(document: Document, source: Source) -> bytes:
     """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
+    is_pair = source.input_kind == "pairs"
     n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
     try:
         begin = "".join(islice(document.chunks(), n_chunks)).encode()
-        if source.input_kind == "pairs" or source.on_error == "skip":
-            refuse_blank(document, source)
+        if is_pair or source.on_error == "skip":
+            is_blank = [not text.encode().strip() for text in document.chunks()]
+            if is_pair and any(is_blank):
+                raise DataError(f"{document.name}: the source or the target is empty")
+            if all(is_blank):
+                raise DataError(f"{document.name}: the text is empty")
     except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
         hint = "set data.encoding, or data.on_error=skip"
         raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
     return begin
 
 
-def refuse_blank(document: Document, source: Source) -> None:
-    is_pair = source.input_kind == "pairs"
-    blank = [not text.encode().strip() for text in document.chunks()]
-    if all(blank) or (is_pair and any(blank)):
-        what = "the source or the target" if is_pair else "the text"
-        raise DataError(f"{document.name}: {what} is empty")
-
-
 def settings_of(source: Source) -> dict[str, Any]:
     """What its documents depend on besides files: all settings but the default ones."""
-    settings = asdict(source) | {"cache": None}  # which may be moved
-    del settings["document_mask"]  # of batches
-    kind = type(source)  # of which a dataclass makes default values attributes
-    return {k: v for k, v in settings.items() if not hasattr(kind, k) or getattr(kind, k) != v}
+    settings: dict[str, Any] = {}
+    for field in fields(source):
+        value = getattr(source, field.name)
+        if value != field.default and field.name != "document_mask":  # which is of batches
+            settings[field.name] = value
+    return settings | {"cache": None}  # which may be moved
 
 
 def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus:
@@ -153,8 +151,9 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     kinds = [type(part).__name__ for part in (*members, trainer)]
     options = json.dumps([kinds, *map(settings_of, members), vars(trainer), specials])
     code = "".join(map(code_of, (*members, trainer)))
-    key = hashlib.sha256(json.dumps([FORMAT, version, options + code]).encode()).hexdigest()
-    folder = root / f"{type(source).__name__.lower()}-{key[:16]}"
+    content = json.dumps([FORMAT, version, options + code])
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    folder = root / f"{type(source).__name__.lower()}-{key}"
 
     if not folder.exists():
         # other processes wait; the lock is released even by a kill

@@ -9,20 +9,21 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS = 10  # fewer would do for millions of examples, but not for five
 
 
 def hash_seed(*parts: object) -> np.uint64:
     """A 64-bit seed; unlike a sum of seeds, (1, 2) and (2, 1) differ."""
-    return np.frombuffer(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "<u8")[0]
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
 
 
 def splitmix64(x: ndarray) -> ndarray:
     """The finalizer of SplitMix64: every bit of x affects every bit of the result."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
 
 
 def random_words(seed: np.uint64, row_ids: ArrayLike, width: int) -> ndarray:
@@ -36,8 +37,8 @@ def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
     power of two, repeated while the result is outside
     (en.wikipedia.org/wiki/Format-preserving_encryption)."""
     x = np.array(positions, np.uint64)
-    half = np.uint64((max(n - 1, 1).bit_length() + 1) // 2)
-    low = (np.uint64(1) << half) - np.uint64(1)
+    half = (max(n - 1, 1).bit_length() + 1) // 2
+    low = (1 << half) - 1
     round_keys = random_words(seed, [0], ROUNDS)[0]
 
     outside = np.arange(len(x))
@@ -64,7 +65,8 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
 
 def drawn(positions: Any, weights: Sequence[float]) -> Iterator[Any]:
     """How many of the examples before each position of a mixture come from each source: its share,
-    rounded down, of those that the sources before it leave."""
+    rounded down, of those that the sources before it leave. With weights 3 and 1, of the first 6
+    examples 4 are of the first source, and the other 2 of the second."""
     for i, weight in enumerate(weights):
         before = positions * (weight / sum(weights[i:])) // 1
         yield before
@@ -76,8 +78,9 @@ def mixed_ids(
 ) -> ndarray:
     """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
     ids = np.empty(len(positions), np.int64)
-    counts = zip(ranges, drawn(positions, weights), drawn(positions + 1, weights), strict=True)
-    for part, before, after in counts:
-        is_next = after > before
-        ids[is_next] = part.start + shuffled_ids(before[is_next].astype(int), len(part), seed)
+    counts = zip(drawn(positions, weights), drawn(positions + 1, weights), strict=True)
+    for part, (before, after) in zip(ranges, counts, strict=True):
+        is_mine = after > before  # this position makes the count grow
+        mine = before[is_mine].astype(int)
+        ids[is_mine] = part.start + shuffled_ids(mine, len(part), seed)
     return ids

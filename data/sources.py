@@ -20,7 +20,7 @@ from configs.compose import with_defaults
 from configs.errors import DataError, errors_as, first_line
 from configs.registry import Bounds, Count, Positive, Ratio, Registry, build, check_value
 from data import readers
-from data.chat import read_conversation
+from data.chat import read_turns
 from data.disk import atomic_write
 from data.readers import find_files, read_chunks, read_lines, stdlib_files, text_of
 
@@ -186,7 +186,10 @@ class Chat(Table):
         return ["messages"]
 
     def texts(self, place: str, row: Any) -> list[str]:
-        return read_conversation(place, row)
+        turns = read_turns(place, row)
+        if "assistant" not in turns[::2]:
+            raise DataError(f"{place}: the assistant has no message to learn from")
+        return turns
 
 
 @dataclass

@@ -86,8 +86,8 @@ def evaluate(
         correct, total = world.sum(*counts).tolist()
         metrics[name] = correct / total
 
-    for source in split.weights:  # of a mix
-        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
+    for source, ids in split.sources.items():
+        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, ids))
 
     if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
         shuffled = map(shuffle_sources, split.evaluation())

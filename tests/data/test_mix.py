@@ -56,7 +56,7 @@ def test_rows_and_tokens_of_each_source(tmp_path, mixed):
     assert sum(batch.count for batch in whole.evaluation()) == made.validation.n_tokens - 3
     alone = corpus(tmp_path, source("text", path=str(tmp_path / "b.txt")))
     alone = loader(alone.validation, alone.tokenizer)
-    pairs = zip(whole.evaluation(source="b"), alone.evaluation(), strict=True)
+    pairs = zip(whole.evaluation(ids=whole.sources["b"]), alone.evaluation(), strict=True)
     assert all(torch.equal(ours.targets, theirs.targets) for ours, theirs in pairs)
 
 
