@@ -24,7 +24,7 @@ def new_json(tokenizer: Tokenizer) -> str:
         merges = []
     else:
         char_of = bytes_to_unicode()
-        known = getattr(tokenizer, "tokens", [bytes([byte]) for byte in range(256)])
+        known = getattr(tokenizer, "tokens", [[byte] for byte in range(256)])
         tokens = ["".join(char_of[byte] for byte in token) for token in known]
         merges = merges_of(tokens)
 
@@ -45,13 +45,18 @@ def new_json(tokenizer: Tokenizer) -> str:
 
 
 def merges_of(tokens: list[str]) -> list[tuple[str, str]]:
-    """All pairs of earlier tokens that make up a later one, in the order of the later."""
+    """All pairs of earlier tokens that join to a later one, in the order of the later. tiktoken
+    keeps no merges: it joins any pair that is a token, the earliest one first."""
     rank = {token: i for i, token in enumerate(tokens)}
     merges = []
 
     for token, i in rank.items():
-        pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        ranks = [(rank.get(a, i), rank.get(b, i)) for a, b in pairs]
-        merges += [pair for both, pair in sorted(zip(ranks, pairs, strict=True)) if max(both) < i]
+        found = []
+        for cut in range(1, len(token)):
+            pair = token[:cut], token[cut:]
+            ranks = [rank.get(part, i) for part in pair]
+            if max(ranks) < i:
+                found.append((ranks, pair))
+        merges += [pair for _, pair in sorted(found)]
 
     return merges

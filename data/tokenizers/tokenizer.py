@@ -25,7 +25,7 @@ Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-# from which clean_up_tokenization_spaces strips spaces, and ends of a text that may become one
+# from which clean_up_tokenization_spaces strips spaces; a text may become so with its next token
 UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 MAYBE_UNCLEAN = re.compile(" (|'|n|n'|'v|'r)$")
 Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
@@ -48,8 +48,9 @@ class Tokenizer:
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
-        self.names = {i: name for name, i in reversed(specials.items())}  # the first of several
-        self.vocab_size = vocab_size or max(n_ordinary - 1, *specials.values()) + 1
+        # if several share an id, the first of them
+        self.names = {i: name for name, i in reversed(specials.items())}
+        self.vocab_size = vocab_size or max(n_ordinary, *(i + 1 for i in self.names))
         self.files: dict[str, str] = {}  # other files of an imported tokenizer
 
     def encode(self, text: str) -> ndarray:
@@ -81,11 +82,11 @@ class Tokenizer:
     def decode_with_specials(self, ids: Iterable[int]) -> str:
         """The text, with special tokens, for printing only."""
         text = ""
-        for is_special, run in groupby(ids, key=self.names.__contains__):
-            if is_special:
-                text += "".join(f"<{self.names[i]}>" for i in run)
+        for name, run in groupby(ids, key=self.names.get):
+            if name:
+                text += f"<{name}>" * len(list(run))
             else:
-                text += self.decode(list(run))
+                text += self.decode(run)
         return text
 
     def special_texts(self) -> dict[int, str]:
@@ -95,24 +96,25 @@ class Tokenizer:
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         """(ids, the character at which each begins) of a text in which special tokens are written
         out."""
+        special = {written: i for i, written in self.special_texts().items()}
         ids: list[int] = []
-        sizes = [0]  # in bytes
+        begins = [0]  # in bytes, of each id and of what follows them
         for piece in re.split(r"(<\|\w+\|>)", text):
-            name = piece[2:-2] if piece.startswith("<|") else ""
-            if name in self.specials:
-                ids.append(self.specials[name])
-                sizes.append(len(piece))
-            else:
-                new = self.encode(piece).tolist()
-                ids += new
-                sizes += [len(self.decode_bytes([i])) for i in new]
-        begins_character = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
-        character_of_byte = begins_character.cumsum() - 1
-        return ids, character_of_byte[np.cumsum(sizes)[:-1]].tolist()
+            if piece in special:
+                ids.append(special[piece])
+                begins.append(begins[-1] + len(piece))
+                continue
+            for i in self.encode(piece).tolist():
+                ids.append(i)
+                begins.append(begins[-1] + len(self.decode_bytes([i])))
+        utf8 = np.frombuffer(text.encode(), np.uint8)
+        is_continuation = (utf8 & 0b11000000) == 0b10000000
+        character_of_byte = np.cumsum(~is_continuation) - 1
+        return ids, character_of_byte[begins[:-1]].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is certain by now, never half a
-        character. `before` are the ids of the prompt, for tokenizers whose tokens join."""
+        character. `before` are ids of which the text is known, for tokenizers whose tokens join."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def decode(ids: Iterable[int], final: bool = False) -> str:
@@ -122,12 +124,11 @@ class Tokenizer:
         return decode
 
     def state(self) -> State:
-        """Plain data, from which tokenizer_from_state() makes the same tokenizer: the attributes
-        that have the names of its arguments."""
+        """Plain data, from which tokenizer_from_state() makes the same tokenizer. Each kind keeps
+        the arguments of its __init__ as attributes of the same names."""
         state: State = {"kind": self.kind, "specials": self.specials}
-        for name in signature(KINDS[self.kind]):
-            state[name] = vars(self)[name]
-        return state
+        arguments = signature(KINDS[self.kind])
+        return state | {name: getattr(self, name) for name in arguments}
 
 
 class ByteTokenizer(Tokenizer):
@@ -152,7 +153,7 @@ class CharTokenizer(Tokenizer):
         super().__init__(len(characters), specials)
         self.characters = characters
         self.table = np.full(0x110000, -1, np.int32)
-        self.table[[ord(c) for c in characters]] = np.arange(len(characters))
+        self.table[list(map(ord, characters))] = np.arange(len(characters))
 
     def encode(self, text: str) -> ndarray:
         ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
@@ -187,7 +188,7 @@ class BytePairTokenizer(Tokenizer):
             # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
             "special_tokens": {f"<|{name}|>": i for name, i in specials.items()},
         }
-        # one for each thread: threads that share one take twice as long, waiting for its regex
+        # by the id of a thread: threads that share one take twice as long, waiting for its regex
         self.encoding_of = cache(lambda thread: tiktoken.Encoding("bpe", **settings))
 
     def encode(self, text: str) -> ndarray:
@@ -263,20 +264,21 @@ class HubTokenizer(Tokenizer):
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """Tokens may join in any way, so new ids are decoded together with the last that became
         text."""
-        seen = list(before)  # their text has been returned
-        new: list[int] = []  # those after them, not yet
+        context = list(before)  # their text has been returned
+        pending: list[int] = []  # the ids after them
 
         def decode(ids: Iterable[int], final: bool = False) -> str:
-            nonlocal seen, new
-            new = [*new[-MAX_PENDING_IDS:], *ids]
-            shown = self.decode(seen)
-            text = self.decode([*seen, *new])
+            nonlocal context, pending
+            pending = [*pending[-MAX_PENDING_IDS:], *ids]
+            shown = self.decode(context)
+            text = self.decode(context + pending)
             is_open = text.endswith("\ufffd") or (self.cleans_up and MAYBE_UNCLEAN.search(text))
-            if is_open and len(new) < MAX_PENDING_IDS and not final:
+            if is_open and len(pending) < MAX_PENDING_IDS and not final:
                 return ""
             if len(text) > len(shown):
-                seen = [*seen, *new] if self.cleans_up else new
-                new = []
+                # what is cleaned up may depend on all before it
+                context = context + pending if self.cleans_up else pending
+                pending = []
 
             return text[len(shown) :]
 
@@ -299,9 +301,9 @@ def template_of(backend: Any) -> Template:
     """The ids that it puts before and after a text."""
     encoding = backend.encode("a")
     is_special = encoding.special_tokens_mask
-    n_before = is_special.index(0)
-    n_after = is_special[::-1].index(0)
-    return [encoding.ids[:n_before], encoding.ids[len(is_special) - n_after :]]
+    first = is_special.index(0)
+    after = len(is_special) - is_special[::-1].index(0)
+    return [encoding.ids[:first], encoding.ids[after:]]
 
 
 KINDS = Registry(

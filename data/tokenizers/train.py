@@ -1,4 +1,5 @@
-"""Where tokenizers come from: train(texts, specials) reads what it needs of texts(include_val)."""
+"""Where tokenizers come from. train(texts, specials) reads what it needs of texts(include_val),
+which begins anew each time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
+    # each + repeats something
     tokenizer.pre_tokenizer = byte_level(PATTERN.replace("+", f"{{1,{MAX_WORD_CHARS}}}"))
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -78,10 +80,9 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
     )
     tokenizer.train_from_iterator(texts, trainer)
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
-    vocab = tokenizer.get_vocab()
-    return [
-        bytes(byte_of[char] for char in token) for token in sorted(vocab, key=vocab.__getitem__)
-    ]
+    id_of = tokenizer.get_vocab()
+    tokens = sorted(id_of, key=id_of.get)
+    return [bytes(byte_of[char] for char in token) for token in tokens]
 
 
 def byte_level(pattern: str) -> Any:
@@ -97,7 +98,8 @@ def bytes_to_unicode() -> list[str]:
     """The printable character that stands for each byte in the vocabulary of a byte-level BPE."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
-    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+    codes = [byte if byte in printable else next(others) for byte in range(256)]
+    return list(map(chr, codes))
 
 
 @dataclass
