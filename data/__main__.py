@@ -4,9 +4,11 @@ python -m data data=text data.path=book.txt model=bert
 """
 
 import sys
-from itertools import groupby
-from operator import itemgetter
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
+from numpy import ndarray
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose_node, key_of, to_config
@@ -59,8 +61,8 @@ def main(args: list[str] | None = None) -> None:
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
         if kind == "chat":
-            ids, mask = (side[row].tolist() for side in train.texts(train.batch_ids(0)))
-            print(f"{'chat':<12}{marked(ids, mask, loaders.tokenizer)!r}")
+            rows, masks = train.texts(train.batch_ids(0))
+            print(f"{'chat':<12}{marked(rows[row], masks[row], loaders.tokenizer)!r}")
             continue
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
@@ -68,12 +70,13 @@ def main(args: list[str] | None = None) -> None:
                 print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
 
 
-def marked(ids: list[int], mask: list[int], tokenizer: Tokenizer) -> str:
+def marked(ids: ndarray, mask: ndarray, tokenizer: Tokenizer) -> str:
     """The text, with brackets around what is trained on."""
     text = ""
-    for is_target, run in groupby(zip(mask, ids, strict=True), itemgetter(0)):
-        part = tokenizer.decode_with_specials([i for _, i in run])
-        text += f"[[{part}]]" if is_target else part
+    changes = np.flatnonzero(np.diff(mask)) + 1
+    for start, stop in pairwise([0, *changes, len(ids)]):
+        part = tokenizer.decode_with_specials(ids[start:stop].tolist())
+        text += f"[[{part}]]" if mask[start] else part
     return text
 
 

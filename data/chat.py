@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ PLAIN = r"""{% for message in messages %}
 {{ 'assistant:\n' }}
 {%- endif %}
 """
-# around what {% generation %} marks; no text has them
+# around what {% generation %} marks; no text has U+FDD0, which is no character
 START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
 
@@ -122,10 +121,14 @@ class ChatTemplate:
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
         with errors_as(TokenizerError, "the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
-        pieces = re.split(f"{START}|{STOP}", marked)
-        ends = list(accumulate(map(len, pieces)))
-        spans = zip(ends[::2], ends[1::2], strict=False)
-        return "".join(pieces), list(spans)
+        text = ""
+        spans = []
+        for number, piece in enumerate(re.split(f"{START}|{STOP}", marked)):
+            start = len(text)
+            text += piece
+            if number % 2:  # it was between marks
+                spans.append((start, len(text)))
+        return text, spans
 
     @cached_property
     def closing(self) -> str:
@@ -142,7 +145,8 @@ class ChatTemplate:
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            said = [*messages[:i], message | {"content": SAID}, *messages[i + 1 :]]
+            said = list(messages)
+            said[i] = message | {"content": SAID}
             before, found, after = self.render(said)[0].partition(SAID)
             prompt = self.render(messages[:i], prompt=True)[0] if i else before
             is_whole = text.startswith(prompt) and text.endswith(after)
@@ -174,7 +178,8 @@ def add_turn_end(tokenizer: Tokenizer) -> None:
     """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
     template = ChatTemplate(tokenizer)
     ids, mask = template.encode(to_messages(["user", "a", "assistant", "b"]))
-    ends = {*ids[mask][-2:].tolist()} & template.specials.keys()  # white space may follow
+    last = ids[mask][-2:].tolist()  # white space may follow the special token
+    ends = template.specials.keys() & last
     if not ends:
         warn("the chat template ends no answer with a special token: the model may not stop")
     for i in ends - {*tokenizer.end_ids}:

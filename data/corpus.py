@@ -57,14 +57,15 @@ def build_data(config: Config) -> tuple[Source, Objective]:
 
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
-    """The first that fits."""
-    known = [path.stem for path in (CONFIGS / "objective").glob("*.yaml")]
-    names = [
-        name for name, kind in OBJECTIVES.items() if kind.input_kind == input_kind and name in known
-    ]
-    fitting = [name for name in names if architecture in OBJECTIVES[name].architectures]
-    name = (fitting or names)[0]
-    return read_yaml(CONFIGS / f"objective/{name}.yaml")
+    """The first of ours that fits; if none does, build_data says so of one for such data."""
+    found = None
+    for name, kind in OBJECTIVES.items():
+        path = CONFIGS / f"objective/{name}.yaml"
+        if kind.input_kind == input_kind and path.exists():
+            found = found or path
+            if architecture in kind.architectures:
+                return read_yaml(path)
+    return read_yaml(found)
 
 
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:

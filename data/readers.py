@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import TextIOWrapper
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,13 +40,16 @@ def walk_files(folder: str, skipped: str = HIDDEN) -> Iterator[str]:
     """All files below a folder, except hidden ones; `skipped` are names of folders."""
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not re.fullmatch(skipped, name)]
-        yield from (os.path.join(root, name) for name in files if not name.startswith("."))
+        for name in files:
+            if not name.startswith("."):
+                yield os.path.join(root, name)
 
 
 def stdlib_files() -> list[Path]:
     """The source files of the running Python's standard library."""
     names = walk_files(sysconfig.get_path("stdlib"), NOT_LIBRARY)
-    return sorted((Path(name) for name in names if name.endswith(".py")), key=Path.as_posix)
+    files = [Path(name) for name in names if name.endswith(".py")]
+    return sorted(files, key=Path.as_posix)
 
 
 def find_files(path: str | list[str], cache: str) -> list[Path]:
@@ -56,8 +58,8 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
     if isinstance(path, list):
-        listed = (find_files(str(name), cache) for name in path)
-        return list(dict.fromkeys(chain.from_iterable(listed)))
+        listed = [file for name in path for file in find_files(str(name), cache)]
+        return list(dict.fromkeys(listed))
 
     place = str(expand_user(path))
     if os.path.isfile(place):
@@ -101,7 +103,7 @@ def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Without line ends. Bytes that are not text are refused later, where their line is known."""
+    """Without line ends. Bytes that are not text are refused by read_begin, which knows the line."""
     with open_text(path, encoding, "surrogateescape") as file:
         for line in file:
             yield line.removesuffix("\n").removesuffix("\r")
@@ -168,13 +170,13 @@ def csv_rows(path: Path, fields: list[str], encoding: str, **style: Any) -> Rows
         while True:
             row: Any
             try:
-                row = next(rows, None)
-                if row and None in row:
+                row = next(rows)
+                if None in row:
                     raise csv.Error("there are more values than the header has names")
+            except StopIteration:
+                return
             except csv.Error as error:
                 row = DataError(f"{path}:{rows.reader.line_num}: {error}")
-            if row is None:
-                return
             yield f"{path}:{rows.line_num}", row
 
 
@@ -184,7 +186,7 @@ def parquet_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     with ParquetFile(path) as file:
         columns = fields if set(fields) <= set(file.schema_arrow.names) else None
         batches = file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
-        yield from numbered(path, chain.from_iterable(batch.to_pylist() for batch in batches))
+        yield from numbered(path, (row for batch in batches for row in batch.to_pylist()))
 
 
 TABLES: dict[str, Callable[..., Rows]] = {

@@ -34,7 +34,8 @@ class Document(NamedTuple):
     holds."""
 
     name: Path | str  # for messages; without texts, the path that is read
-    texts: Iterable[str] | DataError | None = None  # read more than once: no iterator
+    # no iterator, for they are read more than once; an error, if they cannot be read
+    texts: Iterable[str] | DataError | None = None
     encoding: str = "utf-8"
 
     def chunks(self) -> Iterator[str]:
@@ -69,9 +70,12 @@ class Source:
 
     def version(self) -> list[tuple[str, int, int]]:
         """(name, size, time) of each file."""
-        paths = self.files() + [path for part in self.held_out() for path in part.files()]
-        stats = [(os.path.abspath(path), path.stat()) for path in paths]
-        return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+        files = []
+        for part in (self, *self.held_out()):
+            for path in part.files():
+                stat = path.stat()
+                files.append((os.path.abspath(path), stat.st_size, stat.st_mtime_ns))
+        return files
 
 
 @dataclass
@@ -100,11 +104,11 @@ class Files(Source):
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)
-        held_out = {path.resolve() for part in self.held_out() for path in part.files()}
-        if not held_out:
-            return found
-        # all may be, to evaluate on them
-        return [path for path in found if path.resolve() not in held_out] or found
+        for part in self.held_out():
+            held_out = set(map(Path.resolve, part.files()))
+            # if all are held out, they are for both
+            found = [path for path in found if path.resolve() not in held_out] or found
+        return found
 
     def held_out(self) -> list[Source]:
         return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
@@ -126,9 +130,9 @@ class Text(Files):
         for path in self.files():
             if self.split_on == "file":
                 yield Document(path, None, self.encoding)
-            else:
-                for number, line in enumerate(read_lines(path, self.encoding), 1):
-                    yield Document(f"{path}:{number}", [line])
+                continue
+            for number, line in enumerate(read_lines(path, self.encoding), 1):
+                yield Document(f"{path}:{number}", [line])
 
 
 class Table(Files):

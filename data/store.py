@@ -57,7 +57,9 @@ def write_index(
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped}
     for part in parts:
         index[part.split] = {
-            name: vars(part)[name] for name in ("n_bytes", "n_items", "ends_of_sources")
+            "n_bytes": part.n_bytes,
+            "n_items": part.n_items,
+            "ends_of_sources": part.ends_of_sources,
         }
     write_synced(folder / "index.json", json.dumps(index))
 
@@ -83,7 +85,8 @@ class TokenFile:
 
     def windows(self, starts: ndarray, length: int) -> ndarray:
         """(window, token): `length` tokens from each start."""
-        return self.tokens[starts[:, None] + np.arange(length)].astype(np.int64)
+        places = starts[:, None] + np.arange(length)
+        return self.tokens[places].astype(np.int64)
 
     def texts(self, starts: ndarray, lengths: ndarray) -> list[ndarray]:
         parts = map(slice, starts, starts + lengths)
@@ -92,7 +95,8 @@ class TokenFile:
     def pairs(self) -> tuple[ndarray, ndarray]:
         """(pair, 2) each: where its source and its target start, and their lengths."""
         lengths = np.diff(self.ends, prepend=0)
-        return (self.ends - lengths).reshape(-1, 2), lengths.reshape(-1, 2)
+        starts = self.ends - lengths
+        return starts.reshape(-1, 2), lengths.reshape(-1, 2)
 
 
 class Corpus:
