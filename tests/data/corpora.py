@@ -1,7 +1,7 @@
 """What the tests of data share: small corpora, built on the spot."""
 
-from contextlib import nullcontext
-from unittest.mock import patch
+import json
+from pathlib import Path
 
 from configs.registry import build
 from data.loader import PairLoader, TokenLoader
@@ -13,7 +13,7 @@ from tests.parts import part
 
 
 def source(name, /, **changes):
-    shared = {"cache": "", "val_fraction": 0.05}
+    shared = {"cache": "cache", "val_fraction": 0.05}
     return build("data", SOURCES, shared | part("data", name, **changes), {})
 
 
@@ -26,24 +26,17 @@ def objective(name, context_length=16, architecture="decoder", **changes):
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 
-def corpus(
-    folder,
-    source,
-    *,
-    specials=("end", "pad", "start", "mask"),
-    tokenizer="byte",
-    val_fraction=0.05,
-    report=lambda n_bytes: None,
-):
-    source.cache = str(folder / "cache")
-    source.val_fraction = val_fraction
-    with patch("data.prepare.progress_bar", lambda total: nullcontext(report)):
-        return prepare(source, trainer(tokenizer), specials)
+def corpus(source, tokenizer="byte", specials=("end", "pad", "start", "mask")):
+    return prepare(source, trainer(tokenizer), specials)
 
 
-def text_corpus(folder, text, **options):
-    (folder / "text.txt").write_text(text)
-    return corpus(folder, source("text", path=str(folder / "text.txt")), **options)
+def text_corpus(text, tokenizer="byte", **changes):
+    Path("text.txt").write_text(text)
+    return corpus(source("text", path="text.txt", **changes), tokenizer)
+
+
+def write_rows(path, rows):
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, weights=None, **options):

@@ -1,7 +1,7 @@
 """Batches follow from (seed, step) alone, with every sequence or pair once per epoch."""
 
 from collections import Counter
-from copy import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,46 +14,49 @@ from tests.data.corpora import corpus, loader, source, tensors, text_corpus
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return text_corpus(tmp_path_factory.mktemp("text"), TEXT, val_fraction=0.25)
+@pytest.fixture
+def text():
+    return text_corpus(TEXT, val_fraction=0.25)
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    return corpus(tmp_path_factory.mktemp("pairs"), source("synthetic", size=700), val_fraction=0.1)
+@pytest.fixture
+def pair_loader():
+    """pair_loader(**options): a loader of 618 pairs"""
+    made = corpus(source("synthetic", size=700, val_fraction=0.1))
+    shared = {"architecture": "encoder_decoder", "context_length": 40, "batch_size": 8}
+    return lambda **options: loader(made.train, made.tokenizer, "pairs", **shared | options)
+
+
+KINDS = [
+    ("next_token", "decoder"),
+    ("masked", "encoder"),
+    ("span", "encoder_decoder"),
+    ("pairs", "decoder"),
+    ("pairs", "encoder_decoder"),
+]
+
+
+@pytest.fixture(params=KINDS, ids="-".join)
+def batched(request):
+    """A function of a seed: the loader of each objective."""
+    name, architecture = request.param
+    specials = ["end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4))]
+    Path("text.txt").write_text(TEXT)
+    is_pairs = name == "pairs"
+    found = source("synthetic", size=700) if is_pairs else source("text", path="text.txt")
+    made = corpus(found, specials=specials)
+
+    def make(seed=0, part=made.train):
+        options = {"architecture": architecture, "context_length": 40, "seed": seed}
+        return loader(part, made.tokenizer, name, **options)
+
+    make.validation = made.validation
+    return make
 
 
 def same(a, b):
     pairs = zip(tensors(a).values(), tensors(b).values(), strict=True)
     return all(torch.equal(x, y) for x, y in pairs)
-
-
-KINDS = [
-    ("next_token", "decoder", "text"),
-    ("masked", "encoder", "text"),
-    ("span", "encoder_decoder", "text"),
-    ("pairs", "decoder", "pairs"),
-    ("pairs", "encoder_decoder", "pairs"),
-]
-SENTINELS = ("end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4)))
-
-
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(kind[:2]))
-def batched(request, tmp_path_factory):
-    """A function of a seed: the loader of each objective."""
-    name, architecture, kind = request.param
-    folder = tmp_path_factory.mktemp(name)
-    if kind == "text":
-        made = text_corpus(folder, TEXT, specials=SENTINELS)
-    else:
-        made = corpus(folder, source("synthetic", size=700))
-
-    def make(seed=0, part="train"):
-        options = {"architecture": architecture, "context_length": 40, "seed": seed}
-        return loader(getattr(made, part), made.tokenizer, name, **options)
-
-    return make
 
 
 def test_a_batch_follows_from_seed_and_step(batched):
@@ -65,41 +68,40 @@ def test_a_batch_follows_from_seed_and_step(batched):
     assert not same(first.batch(0), batched(seed=1).batch(0))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
-def test_shares_of_a_batch_have_equally_many_rows(batched, size):
-    """Of processes that must run equally many forward passes, however few rows there are."""
-    for batch in batched().evaluation(limit=6):
-        shares = [batch.share(rank, size) for rank in range(size)]
-        n_rows, width = batch.targets.shape
-        assert {share.targets.shape for share in shares} == {(-(-n_rows // size), width)}
-        assert sum(share.count for share in shares) == batch.count
-
-        for name, tensor in tensors(batch).items():
-            parts = [tensors(share)[name] for share in shares]
-            assert torch.equal(torch.cat(parts)[:n_rows], tensor)
-        fillers = torch.cat([share.targets for share in shares])[n_rows:]
-        assert (fillers == IGNORE_INDEX).all()
-
-
 def test_evaluation_is_always_the_same(batched):
-    first, other = (list(batched(seed, "validation").evaluation()) for seed in (0, 1))
+    first, other = [list(batched(seed, batched.validation).evaluation()) for seed in (0, 1)]
     assert len(first) == len(other) and all(map(same, first, other))
 
 
+def test_shares_of_a_batch_have_equally_many_rows(batched):
+    """Of processes that must run equally many forward passes, however few rows there are."""
+    for batch in batched().evaluation(limit=6):
+        n_rows, width = batch.targets.shape
+        for size in (1, 2, 3, 4, 7):
+            shares = [batch.share(rank, size) for rank in range(size)]
+            assert {share.targets.shape for share in shares} == {(-(-n_rows // size), width)}
+            assert sum(share.count for share in shares) == batch.count
+
+            for name, tensor in tensors(batch).items():
+                parts = [tensors(share)[name] for share in shares]
+                assert torch.equal(torch.cat(parts)[:n_rows], tensor)
+            targets = torch.cat([share.targets for share in shares])
+            assert (targets[n_rows:] == IGNORE_INDEX).all()
+
+
 def test_every_sequence_once_per_epoch(text):
-    loader_ = loader(text.train, text.tokenizer, batch_size=8)
-    steps = range(loader_.n)  # 8 epochs
-    rows = torch.cat([loader_.batch(step).inputs["tokens"] for step in steps])
-    every = text.train.tokens[: loader_.n * 16].reshape(-1, 16).tolist()
-    for epoch in rows.split(loader_.n):
+    train = loader(text.train, text.tokenizer, batch_size=8)
+    rows = torch.cat([train.batch(step).inputs["tokens"] for step in range(train.n)])
+    every = text.train.tokens[: train.n * 16].reshape(-1, 16).tolist()
+    for epoch in rows.split(train.n):
         assert sorted(epoch.tolist()) == sorted(every)
 
 
 def test_a_limited_evaluation_repeats_its_sequences(text):
-    loader_ = loader(text.validation, text.tokenizer, batch_size=4)
+    validation = loader(text.validation, text.tokenizer)
 
     def rows(limit=None):
-        batches = loader_.evaluation(limit)
+        batches = validation.evaluation(limit)
         return [row for batch in batches for row in batch.inputs["tokens"].tolist()]
 
     assert rows(6) == rows(6) != rows()[:6], "anywhere in the text"
@@ -107,10 +109,12 @@ def test_a_limited_evaluation_repeats_its_sequences(text):
 
 
 def test_evaluation_ends_with_the_last_token(text):
-    part = copy(text.validation)
+    part = text.validation
+    whole = part.tokens
     for n in range(33, 50):
-        part.ends_of_sources, part.tokens = [n], text.validation.tokens[:n]
-        found = [b.targets.flatten() for b in loader(part, text.tokenizer).evaluation()]
+        part.ends_of_sources = [n]
+        part.tokens = whole[:n]
+        found = [batch.targets.flatten() for batch in loader(part, text.tokenizer).evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
 
@@ -119,33 +123,28 @@ def test_too_little_text(text):
         loader(text.train, text.tokenizer, context_length=1000)
 
 
-def pair_loader(pairs, **options):
-    options = {"architecture": "encoder_decoder", "context_length": 40, "batch_size": 8} | options
-    return loader(pairs.train, pairs.tokenizer, "pairs", **options)
+def test_every_pair_once_per_epoch(pair_loader):
+    train = pair_loader()
+    decode = train.tokenizer.decode
+    seen = Counter()
+    for step in range(3 * SORT_GROUP):
+        seen.update(map(decode, train.batch(step).inputs["source"].tolist()))
+    whole, rest = divmod(seen.total(), train.n)
+    assert Counter(seen.values()) == {whole: train.n - rest, whole + 1: rest}
 
 
-def test_every_pair_once_per_epoch(pairs):
-    loader_ = pair_loader(pairs)
-    steps = range(3 * SORT_GROUP)
-    rows = [row for step in steps for row in loader_.batch(step).inputs["source"].tolist()]
-    seen = Counter(map(pairs.tokenizer.decode, rows))
-    whole, rest = divmod(len(rows), loader_.n)
-    assert Counter(seen.values()) == {whole: loader_.n - rest, whole + 1: rest}
-
-
-def test_pairs_that_are_too_long(pairs):
-    dropped, cut = (
-        pair_loader(pairs, context_length=10, too_long=action) for action in ("drop", "truncate")
-    )
-    assert dropped.n + dropped.n_too_long == cut.n == pairs.train.n_items
+def test_pairs_that_are_too_long(pair_loader):
+    dropped = pair_loader(context_length=10, too_long="drop")
+    cut = pair_loader(context_length=10, too_long="truncate")
+    assert dropped.n + dropped.n_too_long == cut.n == 618
     assert cut.lengths.max() == 10 >= dropped.lengths.max()
     for batch in cut.evaluation():
-        has_end = (batch.targets == pairs.tokenizer.specials["end"]).any(1)
+        has_end = (batch.targets == cut.tokenizer.specials["end"]).any(1)
         assert has_end.equal(batch.inputs["source_visible"].sum(1) < 10), "unless it is cut"
     with pytest.raises(DataError, match="too long for a context of 10; choose objective=pairs obj"):
-        pair_loader(pairs, context_length=10, too_long="error")
+        pair_loader(context_length=10, too_long="error")
     with pytest.raises(DataError, match="618 of 618 pairs of train are too long for a context of"):
-        pair_loader(pairs, context_length=3)
+        pair_loader(context_length=3)
 
 
 def test_prefetch_is_one_ahead_and_passes_errors_on():

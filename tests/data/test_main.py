@@ -1,7 +1,7 @@
 """`python -m data` previews the training data, and errors are one line."""
 
-import json
 import re
+from pathlib import Path
 
 import pytest
 from rich.filesize import decimal
@@ -9,22 +9,22 @@ from rich.filesize import decimal
 from configs.cli import run_command
 from data import prepare
 from data.__main__ import main
+from tests.data.corpora import write_rows
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
 PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range(90)]
 
 
 @pytest.fixture
-def run(tmp_path, capsys, monkeypatch):
-    """The output of the command where these files are, or its error."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.txt").write_text(TEXT)
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+def run(capsys):
+    """run(*overrides): the exit code of the command where these files are, what it prints, and its
+    errors"""
+    Path("book.txt").write_text(TEXT)
+    write_rows("pairs.jsonl", PAIRS)
 
     def run_main(*overrides):
         code = run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides]))
-        out, err = capsys.readouterr()
-        return (code, err) if code else out
+        return code, *capsys.readouterr()
 
     return run_main
 
@@ -34,7 +34,7 @@ PAIR_TABLE = ["data=pairs", "data.path=pairs.jsonl"]
 
 
 def test_counts(run):
-    out = run(*TEXTS)
+    _, out, _ = run(*TEXTS)
     cut = int(len(TEXT) * 0.95)
     for n in (cut, len(TEXT) - cut):
         assert f"{n:,}" in out
@@ -48,7 +48,7 @@ def test_counts(run):
     [
         (TEXTS, ["tokens      ", "targets     "]),
         ([*TEXTS, "data.document_mask=true"], ["documents (16, 128), 2,048 targets"]),
-        (["data=synthetic", "model.prefix_lm=true"], ["prefix (16,)", "<start>"]),
+        (["data=synthetic", "data.size=300", "model.prefix_lm=true"], ["prefix (16,)", "<start>"]),
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
         ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
@@ -59,7 +59,7 @@ def test_counts(run):
     ],
 )
 def test_every_objective(run, overrides, seen):
-    out = run(*overrides)
+    _, out, _ = run(*overrides)
     assert all(part in out for part in seen), out
 
 
@@ -83,17 +83,14 @@ def test_every_objective(run, overrides, seen):
     ],
 )
 def test_errors_are_one_line(run, overrides, code, message):
-    exit_code, stderr = run("model.context_length=8", *overrides)
+    exit_code, _, stderr = run("model.context_length=8", *overrides)
     assert exit_code == code, stderr
     assert re.search(message, stderr), stderr
     assert stderr.startswith("error: ") and stderr.count("\n") == 1
 
 
-def test_a_large_text_is_announced(run, capsys, tmp_path, monkeypatch):
+def test_a_large_text_is_announced(run, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
     monkeypatch.setattr(prepare, "LARGE", len(TEXT))
-    code = run_command(
-        lambda: main(["size=tiny", *TEXTS, "tokenizer=bpe", "tokenizer.vocab_size=300"])
-    )
-    lines = capsys.readouterr().err.splitlines()
-    assert code == 0 and lines == [f"tokenizing {decimal(len(TEXT))} ..."]
+    code, _, stderr = run(*TEXTS)
+    assert code == 0 and stderr == f"tokenizing {decimal(len(TEXT))} ...\n"

@@ -1,92 +1,94 @@
-"""Sources yield their text in order and unchanged; an error says what cannot be read, and where."""
+"""Sources yield their text or pairs in order and unchanged; an error says what cannot be read, and
+where."""
 
+import ast
 import json
 import os
 from itertools import pairwise
+from pathlib import Path
 
 import pandas
 import pyarrow
 import pytest
 
 from configs.errors import DataError
-from data import readers
+from data import readers, sources
 from data.prepare import split_chunks
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
-from tests.data.corpora import source
+from tests.data.corpora import source, write_rows
 
 
 def read(found):
     return ["".join(document.chunks()) for document in found.documents()]
 
 
+def pairs(found):
+    return [tuple(document.texts) for document in found.documents()]
+
+
 def text(path, **changes):
-    return source("text", path=str(path), **changes)
+    return source("text", path=path, **changes)
 
 
 def table(path, **changes):
-    return source("table", path=str(path), **changes)
+    return source("table", path=path, **changes)
 
 
 def test_the_standard_library():
     files = stdlib_files()
-    assert files == sorted(files, key=lambda path: path.as_posix()) and len(files) > 300
-    assert not {"test", "idlelib", "site-packages"} & {part for f in files for part in f.parts[-3:]}
+    assert files == sorted(files, key=Path.as_posix) and len(files) > 300
+    folders = {folder for path in files for folder in path.parts[-3:]}
+    assert not {"test", "idlelib", "site-packages"} & folders
     found = source("python")
     n_bytes = sum(len(text.encode()) for text in read(found))
     assert sum(size for _, size, _ in found.version()) == n_bytes > 5e6
 
 
-def test_a_file_a_folder_a_glob(tmp_path):
+def test_a_file_a_folder_a_glob():
     for name in ("b.txt", "a/c.txt", "a/d.md", ".hidden/e.txt", "a/.f.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    assert read(text(tmp_path / "b.txt")) == ["b.txt"]
-    assert read(text(tmp_path)) == ["a/c.txt", "a/d.md", "b.txt"]
-    assert read(text(tmp_path / "**/*.txt")) == ["a/c.txt", "b.txt"]
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(name)
+    assert read(text("b.txt")) == ["b.txt"]
+    assert read(text(".")) == ["a/c.txt", "a/d.md", "b.txt"]
+    assert read(text("**/*.txt")) == ["a/c.txt", "b.txt"]
     hidden = ".hidden/e.txt"
-    assert read(text(tmp_path / hidden)) == [hidden], "hidden files only by name"
+    assert read(text(hidden)) == [hidden], "hidden files only by name"
 
 
-def test_lines(tmp_path):
-    path = tmp_path / "t.txt"
-    path.write_bytes(b"one\r\ntwo\n\n  \nfive")
-    lines = text(path, split_on="line")
+def test_lines():
+    Path("t.txt").write_bytes(b"one\r\ntwo\n\n  \nfive")
+    lines = text("t.txt", split_on="line")
     assert read(lines) == ["one", "two", "", "  ", "five"]
-    assert [document.name for document in lines.documents()][-1] == f"{path}:5"
+    assert [document.name for document in lines.documents()][-1] == "t.txt:5"
     with pytest.raises(ValueError, match="split_on is 'word'; expected file or line"):
-        text(path, split_on="word")
+        text("t.txt", split_on="word")
 
 
-def test_text_is_unchanged(tmp_path, monkeypatch):
-    path = tmp_path / "t.txt"
+def test_text_is_unchanged(monkeypatch):
+    path = Path("t.txt")
     path.write_bytes("\ufeffa\r\nb\r\n\ufeff\tc".encode())
-    assert read(text(path)) == ["a\r\nb\r\n\ufeff\tc"], "except a byte order mark at the beginning"
-    monkeypatch.setattr(readers, "CHUNK_CHARS", 3)
-    path.write_bytes("\ufeff\ufeffa\ufeff".encode())
-    assert read(text(path)) == ["\ufeffa\ufeff"]
-
-
-def test_a_chunk_may_end_within_a_character(tmp_path, monkeypatch):
-    path, content = tmp_path / "t.txt", "aé東🙂\n" * 40
-    path.write_text(content, encoding="utf-8")
-    for size in (1, 2, 3, 7):
+    assert read(text("t.txt")) == ["a\r\nb\r\n\ufeff\tc"], "except a byte order mark in front"
+    content = "aé東🙂\n" * 40
+    for size in (1, 2, 3, 7):  # a chunk may end within a character
         monkeypatch.setattr(readers, "CHUNK_CHARS", size)
-        assert read(text(path)) == [content]
+        path.write_bytes("\ufeff\ufeffa\ufeff".encode())
+        assert read(text("t.txt")) == ["\ufeffa\ufeff"]
+        path.write_text(content)
+        assert read(text("t.txt")) == [content]
         assert list(read_lines(path)) == ["aé東🙂"] * 40
 
 
 def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
     monkeypatch.setattr(readers, "CHUNK_CHARS", 50)
     content = "one two, three\n  four five-six don't 3.14\n\n" * 30
-    pieces = list(rechunk(iter([content[:333], content[333:700], content[700:]])))
+    pieces = list(rechunk([content[:333], content[333:700], content[700:]]))
     assert "".join(pieces) == content and len(pieces) > 10
     assert max(map(len, pieces)) <= 100
     for before, after in pairwise(pieces):
         assert before[-1].isalnum() and after[0].isspace()
-    assert [len(piece) for piece in rechunk(iter(["x" * 490]))] == [100] * 4 + [90], (
-        "without a boundary"
-    )
+    whole = rechunk(["x" * 490])
+    assert list(map(len, whole)) == [100, 100, 100, 100, 90], "without a boundary"
 
 
 @pytest.mark.parametrize(
@@ -96,25 +98,25 @@ def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
         ("é".encode() * 600_000 + b"\xe6\x9d", r"not UTF-8 \(unexpected end of data\)"),
     ],
 )
-def test_not_text(tmp_path, content, sentence):
-    (tmp_path / "t.txt").write_bytes(content)
+def test_not_text(content, sentence):
+    Path("t.txt").write_bytes(content)
     with pytest.raises(DataError, match=sentence):
-        read(text(tmp_path / "t.txt"))
+        read(text("t.txt"))
 
 
-def test_the_version_changes_with_names_sizes_and_times(tmp_path):
-    path = tmp_path / "a.txt"
+def test_the_version_changes_with_names_sizes_and_times():
+    path = Path("a.txt")
     changes = [
         lambda: path.write_text("one"),
         lambda: path.write_text("one more"),
         lambda: os.utime(path, (1, 1)),
-        lambda: path.rename(tmp_path / "b.txt"),
+        lambda: path.rename("b.txt"),
         lambda: path.write_text(""),
     ]
     versions = set()
     for change in changes:
         change()
-        versions.add(str(text(tmp_path).version()))
+        versions.add(str(text(".").version()))
     assert len(versions) == len(changes)
 
 
@@ -122,89 +124,86 @@ TEXTS = ["one", "007", "NA", 'a "quoted", line\nand another', "東京"]
 ROWS = [{"text": text} for text in TEXTS]
 
 
-def write_table(path, rows):
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    elif path.suffix == ".parquet":
-        pandas.DataFrame(rows).to_parquet(path)
+def write_table(name, rows):
+    kind = Path(name).suffix
+    frame = pandas.DataFrame(rows)
+    if kind == ".jsonl":
+        write_rows(name, rows)
+    elif kind == ".json":
+        Path(name).write_text(json.dumps(rows))
+    elif kind == ".parquet":
+        frame.to_parquet(name)
     else:
-        pandas.DataFrame(rows).to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
-    return path
-
-
-def compress(path, packed):
-    codec = {"gz": "gzip", "zst": "zstd"}[packed]
-    whole = pyarrow.compress(path.read_bytes(), codec, asbytes=True)
-    place = path.with_name(f"{path.name}.{packed}")
-    place.write_bytes(whole)
-    path.unlink()
-    return place
+        frame.to_csv(name, index=False, sep="\t" if kind == ".tsv" else ",")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "parquet"])
-def test_tables_of_all_formats(tmp_path, kind):
+def test_tables_of_all_formats(kind):
     rows = ROWS[:3] if kind == "tsv" else ROWS  # which has no quotes
-    path = write_table(tmp_path / f"rows.{kind}", rows)
-    assert read(table(path)) == TEXTS[: len(rows)]
+    write_table(f"rows.{kind}", rows)
+    assert read(table(f"rows.{kind}")) == TEXTS[: len(rows)]
 
 
-@pytest.mark.parametrize("packed", ["gz", "zst"])
-def test_compressed_files_read_as_plain_ones(tmp_path, packed):
+@pytest.mark.parametrize(("ending", "codec"), [("gz", "gzip"), ("zst", "zstd")])
+def test_compressed_files_read_as_plain_ones(ending, codec):
+    def compress(name):
+        whole = pyarrow.compress(Path(name).read_bytes(), codec, asbytes=True)
+        Path(f"{name}.{ending}").write_bytes(whole)
+        return f"{name}.{ending}"
+
     for name in ("rows.jsonl", "rows.json", "rows.csv"):
-        path = compress(write_table(tmp_path / name, ROWS), packed)
-        assert read(table(path)) == TEXTS
+        write_table(name, ROWS)
+        assert read(table(compress(name))) == TEXTS
     long = "aé東🙂\n" * 99_999
-    (tmp_path / "t.txt").write_text(long)
-    place = compress(tmp_path / "t.txt", packed)
-    assert read(text(place)) == [long] and len(read(text(place, split_on="line"))) == 99_999
-    place.write_bytes(place.read_bytes()[:-9])
-    with pytest.raises(DataError, match=f"cannot read .*t.txt.{packed}: Truncated"):
+    Path("t.txt").write_text(long)
+    place = compress("t.txt")
+    assert read(text(place)) == [long]
+    assert len(read(text(place, split_on="line"))) == 99_999
+    whole = Path(place).read_bytes()
+    Path(place).write_bytes(whole[:-9])
+    with pytest.raises(DataError, match=f"cannot read {place}: Truncated"):
         read(text(place))
 
 
 def test_a_list_of_files_and_files_for_validation(tmp_path):
     for name in "abcd":
-        (tmp_path / f"{name}.txt").write_text(name)
-    paths = [str(tmp_path / name) for name in ("c.txt", "[ab].txt", "a.txt")]
-    assert read(source("text", path=paths)) == ["c", "a", "b"]
+        Path(f"{name}.txt").write_text(name)
+    assert read(text(["c.txt", "[ab].txt", "a.txt"])) == ["c", "a", "b"]
 
     def splits(path, val_path):
-        found = source("text", path=str(path), val_path=val_path)
-        return [(chunk.split, chunk.texts[0]) for chunk in split_chunks(found, [])]
+        chunks = split_chunks(text(path, val_path=val_path), [])
+        return [(chunk.split, *chunk.texts) for chunk in chunks]
 
-    other = [f"{tmp_path}/../{tmp_path.name}/b.txt", str(tmp_path / "d.txt")]
+    other = [f"../{tmp_path.name}/b.txt", "d.txt"]
     train = [(TRAIN, "a"), (TRAIN, "c")]
-    assert splits(tmp_path, other) == [*train, (VALIDATION, "b"), (VALIDATION, "d")]
-    both = [(TRAIN, "a"), (VALIDATION, "a")]
-    assert splits(paths[2], paths[2]) == both, "to evaluate on it"
-    found = text(paths[2], val_path=other)
+    assert splits(".", other) == [*train, (VALIDATION, "b"), (VALIDATION, "d")]
+    assert splits("a.txt", "a.txt") == [(TRAIN, "a"), (VALIDATION, "a")], "to evaluate on it"
+    found = text("a.txt", val_path=other)
     before = found.version()
-    os.utime(tmp_path / "d.txt", (1, 1))
+    os.utime("d.txt", (1, 1))
     assert found.version() != before
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
-def test_other_encodings(tmp_path, encoding):
-    (tmp_path / "t.txt").write_text("café\nÿ", encoding)
-    assert read(text(tmp_path / "t.txt", encoding=encoding)) == ["café\nÿ"]
-    (tmp_path / "t.csv").write_text('text,b\n"café\nÿ",x\n', encoding)
-    assert read(table(tmp_path / "t.csv", encoding=encoding)) == ["café\nÿ"]
+def test_other_encodings(encoding):
+    Path("t.txt").write_text("café\nÿ", encoding)
+    assert read(text("t.txt", encoding=encoding)) == ["café\nÿ"]
+    Path("t.csv").write_text('text,b\n"café\nÿ",x\n', encoding)
+    assert read(table("t.csv", encoding=encoding)) == ["café\nÿ"]
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.parquet"])
-def test_nested_fields(tmp_path, name):
-    (tmp_path / "set").mkdir()
-    row = {"doc": {"body": "deep", "more": {"x": "deeper"}}, "doc.title": "flat"}
-    path = write_table(tmp_path / "set" / name, [row])
+def test_nested_fields(name):
+    Path("set").mkdir()
+    path = f"set/{name}"
+    write_table(path, [{"doc": {"body": "deep", "more": {"x": "deeper"}}, "doc.title": "flat"}])
     for field, expected in (("doc.body", "deep"), ("doc.more.x", "deeper"), ("doc.title", "flat")):
         assert read(table(path, field=field)) == [expected]
-        pairs = source("pairs", path=str(path), source=field, target="doc.body")
-        assert read(pairs) == [f"{expected}deep"]
+        found = source("pairs", path=path, source=field, target="doc.body")
+        assert pairs(found) == [(expected, "deep")]
     with pytest.raises(DataError, match="has None as 'doc.boddy', not text; its fields are: doc"):
         read(table(path, field="doc.boddy"))
-    assert read(source("hub", id=str(path.parent), field="doc.body")) == ["deep"]
+    assert read(source("hub", id="set", field="doc.body")) == ["deep"]
 
 
 @pytest.mark.parametrize(
@@ -224,55 +223,106 @@ def test_nested_fields(tmp_path, name):
         ("a.parquet", "x", "cannot read .*a.parquet: "),
     ],
 )
-def test_what_cannot_be_read_is_located(tmp_path, name, content, sentence):
-    (tmp_path / name).write_text(content)
+def test_what_cannot_be_read_is_located(name, content, sentence):
+    Path(name).write_text(content)
     with pytest.raises(DataError, match=sentence):
-        read(table(tmp_path))
+        read(table("."))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_csv_values_are_unchanged(tmp_path, end):
+def test_csv_values_are_unchanged(end):
     long = "x" * 200_000  # longer than the csv module allows by default
-    lines = ["text,b", '"a\r\nb",y', "", " c ,y", f"{long},y", "d\u2028,y", "short"]
-    (tmp_path / "t.csv").write_bytes("\ufeff".encode() + end.join(lines).encode())
-    assert read(table(tmp_path)) == ["a\r\nb", " c ", long, "d\u2028", "short"]
-    assert read(table(tmp_path, field="b")) == ["y"] * 4 + [""]
+    lines = ["\ufefftext,b", '"a\r\nb",y', "", " c ,y", f"{long},y", "d\u2028,y", "short"]
+    Path("t.csv").write_bytes(end.join(lines).encode())
+    assert read(table("t.csv")) == ["a\r\nb", " c ", long, "d\u2028", "short"]
+    assert read(table("t.csv", field="b")) == ["y", "y", "y", "y", ""]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_dataset_in_a_folder(tmp_path, streaming, monkeypatch):
+def test_a_dataset_in_a_folder(streaming, monkeypatch, tmp_path):
     import datasets
 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "set"
-    folder.mkdir()
-    write_table(folder / "train.parquet", ROWS)
-    options = {"id": str(folder), "streaming": streaming}
-    found = source("hub", **options)
+    Path("set").mkdir()
+    write_table("set/train.parquet", ROWS)
+    found = source("hub", id="set", streaming=streaming)
     assert read(found) == TEXTS
-    assert [name for name, _, _ in found.version()] == [str(folder / "train.parquet")]
+    [(name, _, _)] = found.version()
+    assert name == str(tmp_path / "set/train.parquet")
     with pytest.raises(DataError, match="cannot read .*split"):
-        read(source("hub", **options, split="middle"))
-    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+        read(source("hub", id="set", streaming=streaming, split="middle"))
+    datasets.Dataset.from_list(ROWS).save_to_disk("saved")
     with pytest.raises(DataError, match="cannot read .*saved using `save_to_disk`"):
-        read(source("hub", **options | {"id": str(tmp_path / "saved")}))
+        read(source("hub", id="saved", streaming=streaming))
 
 
-def test_the_hub_offline(tmp_path):
-    found = source("tinystories", cache=str(tmp_path))
+def test_the_hub_offline():
+    found = source("tinystories", cache=".")
     sentence = "cannot get roneneldan/TinyStories from the Hugging Face Hub .*data.id=FOLDER"
     with pytest.raises(DataError, match=sentence):
         found.version()
-    (tmp_path / "roneneldan--TinyStories@None.commit").write_text("abc123")
+    Path("roneneldan--TinyStories@None.commit").write_text("abc123")
     assert found.version() == [("abc123", 0, 0)], "the last that is known"
 
 
-def test_shakespeare_offline(tmp_path, monkeypatch):
+def test_shakespeare_offline(monkeypatch):
     for proxy in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
-    found = source("shakespeare", cache=str(tmp_path))
+    found = source("shakespeare", cache=".")
     with pytest.raises(DataError, match="cannot download https://.*; put a copy of that file at"):
         found.files()
 
-    (tmp_path / "tinyshakespeare.txt").write_text("To be")
+    Path("tinyshakespeare.txt").write_text("To be")
     assert read(found) == ["To be"]
+
+
+def test_tsv_has_no_quotes():
+    Path("t.tsv").write_text('source\ttarget\n"Hi\tA\nx\tB\ny"\tC "D", E\n')
+    expected = [('"Hi', "A"), ("x", "B"), ('y"', 'C "D", E')]
+    assert pairs(source("pairs", path="t.tsv")) == expected
+
+
+def test_parallel_files():
+    Path("a.en").write_text("one\ntwo\n")
+    target = Path("a.de")
+    target.write_text("eins\r\nzwei")
+    found = source("parallel", source="a.en", target="a.de")
+    assert pairs(found) == [("one", "eins"), ("two", "zwei")]
+    target.write_text("eins\nzwei\ndrei\n")
+    with pytest.raises(DataError, match="need equally many lines; only one of them has a line 3"):
+        pairs(found)
+
+    target.unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.de"):
+        found.version()
+
+
+@pytest.mark.parametrize("sides", [("  ", "x"), ("x", "")])
+def test_an_empty_side_is_an_error(sides):
+    rows = [("good", "gut"), sides]
+    write_rows("p.jsonl", [{"en": source, "de": target} for source, target in rows])
+    found = source("pairs", path="p.jsonl", source="en", target="de")
+    with pytest.raises(DataError, match=r"p\.jsonl:2: the source or the target is empty"):
+        list(split_chunks(found, []))
+
+
+def test_docstrings_of_the_standard_library(monkeypatch):
+    """Of a tenth of its files."""
+    monkeypatch.setattr(sources, "stdlib_files", lambda: stdlib_files()[::10])
+    found = pairs(source("docstrings"))
+    assert 300 < len(found) < 1500 and pairs(source("docstrings")) == found
+    for body, line in found[::5]:
+        if body.startswith("def "):  # a text in another one is less indented
+            [function] = ast.parse(body).body
+            assert line and "\n" not in line
+            assert line not in (ast.get_docstring(function) or "")
+
+
+def test_synthetic_targets_are_right():
+    found = pairs(source("synthetic", size=2500, min_length=2, max_length=5))
+    assert len(found) == 2500 and all(target == text[::-1] for text, target in found)
+    assert {len(text) for text, _ in found} == {2, 3, 4, 5}
+    assert found[:300] == pairs(source("synthetic", size=300, min_length=2, max_length=5))
+    assert len(set(found)) > 2000
+    with pytest.raises(ValueError, match="max_length is 1; it must be at least min_length, 2"):
+        source("synthetic", min_length=2, max_length=1)
