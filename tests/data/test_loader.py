@@ -118,11 +118,6 @@ def test_evaluation_ends_with_the_last_token(text):
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
 
-def test_too_little_text(text):
-    with pytest.raises(DataError, match="train has 901 tokens, too few for an example; give"):
-        loader(text.train, text.tokenizer, context_length=1000)
-
-
 def test_every_pair_once_per_epoch(pair_loader):
     train = pair_loader()
     decode = train.tokenizer.decode

@@ -60,9 +60,8 @@ def test_lines():
     Path("t.txt").write_bytes(b"one\r\ntwo\n\n  \nfive")
     lines = text("t.txt", split_on="line")
     assert read(lines) == ["one", "two", "", "  ", "five"]
-    assert [document.name for document in lines.documents()][-1] == "t.txt:5"
-    with pytest.raises(ValueError, match="split_on is 'word'; expected file or line"):
-        text("t.txt", split_on="word")
+    *_, last = lines.documents()
+    assert last.name == "t.txt:5"
 
 
 def test_text_is_unchanged(monkeypatch):
@@ -91,15 +90,9 @@ def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
     assert list(map(len, whole)) == [100, 100, 100, 100, 90], "without a boundary"
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"good\xffbad", r"t\.txt is not UTF-8 \(invalid start byte\); set data.encoding"),
-        ("é".encode() * 600_000 + b"\xe6\x9d", r"not UTF-8 \(unexpected end of data\)"),
-    ],
-)
-def test_not_text(content, sentence):
-    Path("t.txt").write_bytes(content)
+def test_half_a_character_at_the_end_is_not_text():
+    Path("t.txt").write_bytes("é".encode() * 600_000 + b"\xe6\x9d")
+    sentence = r"t.txt is not UTF-8 \(unexpected end of data\); set data.encoding"
     with pytest.raises(DataError, match=sentence):
         read(text("t.txt"))
 
@@ -209,7 +202,6 @@ def test_nested_fields(name):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.jsonl", '{"text": "a"}\n{"text": "b}\n', "a.jsonl:2: not JSON: "),
         ("a.jsonl", '{"text": "a"}\n\n["b"]\n', "a.jsonl:3: expected an object"),
         ("a.jsonl", '{"text": "a"}\n{"body": 5}\n', "2 has None as 'text', not text; .* are: body"),
         ("a.jsonl", '{"text": 5}\n', "a.jsonl:1 has 5 as 'text', not text"),
