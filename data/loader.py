@@ -64,15 +64,25 @@ class Loader:
         seen = zip(self.weights, counts, self.mean_lengths, strict=False)
         return {name: round(count * mean) for name, count, mean in seen}
 
-    def eval_batches(self, limit: int | None, ids: range) -> list[ndarray]:
-        """All of the ids, or `limit` of them, always the same."""
+    def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
+        """Batches of each example once, or of `limit` of them, always the same. ids: only these."""
+        ids = ids or range(self.n)
         positions = np.arange(len(ids))[:limit]
-        chosen = np.sort(permutation(positions, len(ids), hash_seed("evaluation")))
-        ordered = self.sort(ids.start + chosen)
-        return np.split(ordered, range(self.batch_size, len(ordered), self.batch_size))
+        chosen = ids.start + permutation(positions, len(ids), hash_seed("evaluation"))
+        ordered = self.sort(np.sort(chosen))
+        for start in range(0, len(ordered), self.batch_size):
+            yield self.make(ordered[start : start + self.batch_size])
+        if len(positions) == len(ids):
+            yield from self.rests(ids)
 
     def sort(self, ids: ndarray) -> ndarray:
         return ids
+
+    def make(self, ids: ndarray) -> Batch:
+        raise NotImplementedError
+
+    def rests(self, ids: range) -> Iterator[Batch]:
+        return iter(())
 
     @property
     def n_tokens(self) -> int:
@@ -97,13 +107,14 @@ class TokenLoader(Loader):
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        return self.make(self.starts[self.ids(positions)], self.seed, positions)
+        starts = self.starts[self.ids(positions)]
+        return self.read(starts, self.seed, positions)
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
         return self.objective.seq_len
 
-    def make(
+    def read(
         self, starts: ndarray, seed: int | str, numbers: ndarray, width: int | None = None
     ) -> Batch:
         """Draws for a row depend on its number, not on the rows beside it."""
@@ -112,23 +123,20 @@ class TokenLoader(Loader):
             return random_words(hash_seed("draw", seed, purpose), numbers, width)
 
         width = width or self.objective.seq_len + self.objective.lookahead
-        return self.objective.batch(self.part.windows(starts, width), draw, self.tokenizer)
+        rows = self.part.windows(starts, width)
+        return self.objective.batch(rows, draw, self.tokenizer)
 
-    def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
-        """Batches of each sequence once, always with the same draws; the rest of a text is a
-        shorter one."""
-        ids = ids or range(self.n)
-        for batch in self.eval_batches(limit, ids):
-            yield self.make(self.starts[batch], "evaluation", batch)
+    def make(self, ids: ndarray) -> Batch:
+        return self.read(self.starts[ids], "evaluation", ids)
 
-        if limit and limit < len(ids):
-            return
+    def rests(self, ids: range) -> Iterator[Batch]:
+        """What is left at the end of a source, as a shorter sequence."""
         for part, stop in zip(self.ranges, self.part.ends_of_sources, strict=True):
             last = part[-1]
             start = self.starts[last] + self.objective.seq_len
             if last in ids and start + 1 < stop:
                 number = np.array([self.n])
-                yield self.make(np.array([start]), "evaluation", number, stop - start)
+                yield self.read(np.array([start]), "evaluation", number, stop - start)
 
 
 @dataclass
@@ -198,10 +206,6 @@ class PairLoader(Loader):
         starts, lengths = self.starts[ids], self.lengths[ids]
         sides = zip(starts.T, lengths.T, strict=True)
         return [self.part.texts(*side) for side in sides]
-
-    def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
-        """Batches of each pair once."""
-        return map(self.make, self.eval_batches(limit, ids or range(self.n)))
 
 
 def prefetch(

@@ -78,7 +78,13 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
 def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> Iterator[TextIO]:
     """A file, perhaps compressed, unchanged except that a byte order mark of UTF-8 is dropped."""
     codec = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
-    with open_bytes(path) as stream, TextIOWrapper(stream, codec, errors, newline) as file:
+    if path.suffix in COMPRESSED:
+        import pyarrow
+
+        stream = pyarrow.input_stream(path)
+    else:
+        stream = path.open("rb")
+    with stream, TextIOWrapper(stream, codec, errors, newline) as file:
         try:
             yield file
         except UnicodeError as error:
@@ -86,14 +92,6 @@ def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> It
             raise DataError(f"{path} is not {encoding.upper()} ({reason}); {HINT}") from None
         except OSError as error:  # of a compressed file that is damaged
             raise DataError(f"cannot read {path}: {error}") from None
-
-
-def open_bytes(path: Path) -> Any:
-    if path.suffix not in COMPRESSED:
-        return open(path, "rb")
-    import pyarrow
-
-    return pyarrow.input_stream(path)
 
 
 def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
@@ -136,6 +134,14 @@ def rechunk(chunks: Iterable[str]) -> Iterator[str]:
         yield rest
 
 
+def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
+    """What it returns, or the DataError that it raises."""
+    try:
+        return read(*arguments)
+    except DataError as error:
+        return error
+
+
 def numbered(name: object, rows: Iterable) -> Rows:
     return ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
 
@@ -150,10 +156,7 @@ def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     for number, line in enumerate(read_lines(path, encoding), 1):
         place = f"{path}:{number}"
         if line.strip():
-            try:
-                yield place, parse_json(place, line)
-            except DataError as error:
-                yield place, error
+            yield place, attempt(parse_json, place, line)
 
 
 def parse_json(place: object, text: str) -> Any:

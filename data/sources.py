@@ -154,12 +154,8 @@ def row_documents(
     rows: readers.Rows, texts_of: Callable[[str, Any], list[str]]
 ) -> Iterator[Document]:
     for place, row in rows:
-        try:
-            if isinstance(row, DataError):
-                raise row
-            yield Document(place, texts_of(place, row))
-        except DataError as error:
-            yield Document(place, error)
+        is_error = isinstance(row, DataError)
+        yield Document(place, row if is_error else readers.attempt(texts_of, place, row))
 
 
 @dataclass
