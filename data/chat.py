@@ -135,20 +135,23 @@ class ChatTemplate:
         """What ends an answer: the first special token behind what is said, if there is any."""
         text, _ = self.render(to_messages(["user", "a", "assistant", SAID]))
         behind = text.partition(SAID)[2]
-        special = re.search("|".join(map(re.escape, self.specials.values())), behind)
+        specials = map(re.escape, self.specials.values())
+        special = re.search("|".join(specials), behind)
         return behind[: special.end()] if special else behind.rstrip()
 
     def find_answers(self, messages: Messages, text: str) -> Spans:
-        """Each begins behind its prompt. Templates may write a turn in another way once others
-        follow."""
+        """Each begins behind its prompt, and ends before what follows SAID in its place. Templates
+        may write a turn in another way once others follow."""
         spans = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             said = list(messages)
             said[i] = message | {"content": SAID}
-            before, found, after = self.render(said)[0].partition(SAID)
-            prompt = self.render(messages[:i], prompt=True)[0] if i else before
+            shown, _ = self.render(said)
+            prompt, found, after = shown.partition(SAID)
+            if i:
+                prompt, _ = self.render(messages[:i], prompt=True)
             is_whole = text.startswith(prompt) and text.endswith(after)
             if not (found and is_whole and after.startswith(self.closing)):
                 reason = "the chat template does not tell where an answer begins or ends"
@@ -171,7 +174,8 @@ class ChatTemplate:
     def encode_prompt(self, messages: Messages) -> list[int]:
         """The ids that an answer follows."""
         text, _ = self.render(messages, prompt=True)
-        return self.tokenizer.encode_specials(text)[0]
+        ids, _ = self.tokenizer.encode_specials(text)
+        return ids
 
 
 def add_turn_end(tokenizer: Tokenizer) -> None:

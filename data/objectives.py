@@ -187,9 +187,10 @@ class Span(Objective):
 def random_partition(words: ndarray, n: int) -> ndarray:
     """n positive lengths for each row, by one random word for each place between two tokens; all
     partitions are equally likely."""
-    mask = random_subset_mask(words, n - 1)
-    cuts = 1 + np.nonzero(mask)[1].reshape(len(mask), n - 1)
-    return np.diff(cuts, axis=1, prepend=0, append=words.shape[1] + 1)
+    n_rows, n_places = words.shape
+    _, places = np.nonzero(random_subset_mask(words, n - 1))
+    cuts = 1 + places.reshape(n_rows, n - 1)
+    return np.diff(cuts, axis=1, prepend=0, append=n_places + 1)
 
 
 def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> ndarray:

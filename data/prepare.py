@@ -149,7 +149,8 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     members = getattr(source, "members", [source])  # of a mix
     version = [file for member in members for file in member.version()]
     kinds = [type(part).__name__ for part in (*members, trainer)]
-    options = json.dumps([kinds, *map(settings_of, members), vars(trainer), specials])
+    settings = map(settings_of, members)
+    options = json.dumps([kinds, *settings, vars(trainer), specials])
     code = "".join(map(code_of, (*members, trainer)))
     content = json.dumps([FORMAT, version, options + code])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]

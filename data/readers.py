@@ -150,7 +150,8 @@ def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     """Of JSON Lines or of a JSON list. The datasets library would parse dates in texts."""
     first = next(filter(str.strip, read_lines(path, encoding)), "")
     if first.lstrip().startswith("["):
-        yield from numbered(path, parse_json(path, "".join(read_chunks(path, encoding))))
+        text = "".join(read_chunks(path, encoding))
+        yield from numbered(path, parse_json(path, text))
         return
 
     for number, line in enumerate(read_lines(path, encoding), 1):
@@ -204,8 +205,8 @@ TABLES: dict[str, Callable[..., Rows]] = {
 def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     """If there are all of the fields, only they are read. An error is yielded in place of what
     cannot be read: others may follow."""
-    name = path.stem if path.suffix in COMPRESSED else path.name
-    kind = Path(name).suffix.lower()
+    name = path.with_suffix("") if path.suffix in COMPRESSED else path
+    kind = name.suffix.lower()
     try:
         if kind not in TABLES:
             known = ", ".join(TABLES)

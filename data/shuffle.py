@@ -28,8 +28,9 @@ def splitmix64(x: ndarray) -> ndarray:
 
 def random_words(seed: np.uint64, row_ids: ArrayLike, width: int) -> ndarray:
     """`width` random uint64s for each row, independent of which other rows are drawn with it."""
-    rows = splitmix64(np.asarray(row_ids, np.uint64)[:, None] * GOLDEN + seed)
-    return splitmix64(rows + np.arange(1, width + 1, dtype=np.uint64) * GOLDEN)
+    rows = np.asarray(row_ids, np.uint64)[:, None]
+    columns = np.arange(1, width + 1, dtype=np.uint64)
+    return splitmix64(splitmix64(rows * GOLDEN + seed) + columns * GOLDEN)
 
 
 def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
@@ -57,9 +58,10 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation of all."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
-    for epoch in np.unique(epochs):
+    for epoch in np.unique(epochs).tolist():
         mask = epochs == epoch
-        ids[mask] = permutation(offsets[mask], n, hash_seed("order", seed, int(epoch)))
+        key = hash_seed("order", seed, epoch)
+        ids[mask] = permutation(offsets[mask], n, key)
     return ids
 
 
@@ -78,8 +80,8 @@ def mixed_ids(
 ) -> ndarray:
     """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
     ids = np.empty(len(positions), np.int64)
-    counts = zip(drawn(positions, weights), drawn(positions + 1, weights), strict=True)
-    for part, (before, after) in zip(ranges, counts, strict=True):
+    befores, afters = drawn(positions, weights), drawn(positions + 1, weights)
+    for part, before, after in zip(ranges, befores, afters, strict=True):
         is_mine = after > before  # this position makes the count grow
         mine = before[is_mine].astype(int)
         ids[is_mine] = part.start + shuffled_ids(mine, len(part), seed)

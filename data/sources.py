@@ -154,8 +154,9 @@ def row_documents(
     rows: readers.Rows, texts_of: Callable[[str, Any], list[str]]
 ) -> Iterator[Document]:
     for place, row in rows:
-        is_error = isinstance(row, DataError)
-        yield Document(place, row if is_error else readers.attempt(texts_of, place, row))
+        if not isinstance(row, DataError):
+            row = readers.attempt(texts_of, place, row)
+        yield Document(place, row)
 
 
 @dataclass

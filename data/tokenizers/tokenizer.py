@@ -156,7 +156,8 @@ class CharTokenizer(Tokenizer):
         self.table[list(map(ord, characters))] = np.arange(len(characters))
 
     def encode(self, text: str) -> ndarray:
-        ids = self.table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        ids = self.table[codes]
         if len(ids) and ids.min() < 0:
             unknown = text[int(np.argmax(ids < 0))]
             reason = f"{unknown!r} is not among the characters of the tokenizer"
