@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,6 @@ def to_messages(texts: Sequence[Any]) -> Messages:
     return [{"role": role, "content": content} for role, content in pairs]
 
 
-@lru_cache(maxsize=2)
 def compiled(template: str) -> Any:
     """As transformers has it. {% generation %} becomes a call that encloses its text in marks."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -100,8 +99,10 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.specials = tokenizer.special_texts()
+
         end = tokenizer.specials["end"]
-        self.names: dict[str, Any] = {"eos_token": self.specials.get(end, "")}
+        self.names: dict[str, Any] = {}  # that the template may use
+        self.names["eos_token"] = self.specials.get(end, "")
         for file in SETTINGS:
             settings = json.loads(tokenizer.files.get(file, "{}"))
             for name, value in settings.items():
@@ -109,6 +110,7 @@ class ChatTemplate:
                     value = value.get("content")
                 if value:
                     self.names[name] = value
+
         own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
@@ -121,6 +123,7 @@ class ChatTemplate:
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
         with errors_as(TokenizerError, "the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
+
         text = ""
         spans = []
         for number, piece in enumerate(re.split(f"{START}|{STOP}", marked)):
@@ -146,12 +149,14 @@ class ChatTemplate:
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
+
             said = list(messages)
             said[i] = message | {"content": SAID}
             shown, _ = self.render(said)
             prompt, found, after = shown.partition(SAID)
             if i:
                 prompt, _ = self.render(messages[:i], prompt=True)
+
             is_whole = text.startswith(prompt) and text.endswith(after)
             if not (found and is_whole and after.startswith(self.closing)):
                 reason = "the chat template does not tell where an answer begins or ends"
@@ -164,9 +169,11 @@ class ChatTemplate:
         """(ids, a mask of those that begin in an answer)"""
         text, spans = self.render(messages)
         ids, places = map(np.array, self.tokenizer.encode_specials(text))
+
         mask = np.zeros(len(ids), bool)
         for start, stop in spans or self.find_answers(messages, text):
             mask |= (places >= start) & (places < stop)
+
         if not mask[1:].any():
             raise ValueError("the assistant says nothing in this conversation")
         return ids, mask

@@ -58,14 +58,14 @@ def build_data(config: Config) -> tuple[Source, Objective]:
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
     """The first of ours that fits; if none does, build_data says so of one for such data."""
-    found = None
+    known = []
     for name, kind in OBJECTIVES.items():
         path = CONFIGS / f"objective/{name}.yaml"
         if kind.input_kind == input_kind and path.exists():
-            found = found or path
+            known.append(path)
             if architecture in kind.architectures:
                 return read_yaml(path)
-    return read_yaml(found)
+    return read_yaml(known[0])
 
 
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:

@@ -51,7 +51,8 @@ class Loader:
                 hint = "give more text, or change model.context_length or data.val_fraction"
                 found = f"{self.part.split} has {size} tokens{name}"
                 raise DataError(f"{found}, too few for an example; {hint}")
-            self.mean_lengths.append(lengths[ids.start : ids.stop].mean())
+            mine = lengths[ids.start : ids.stop]
+            self.mean_lengths.append(mine.mean())
 
         self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
 
@@ -68,10 +69,12 @@ class Loader:
         """Batches of each example once, or of `limit` of them, always the same. ids: only these."""
         ids = ids or range(self.n)
         positions = np.arange(len(ids))[:limit]
-        chosen = ids.start + permutation(positions, len(ids), hash_seed("evaluation"))
-        ordered = self.sort(np.sort(chosen))
+        chosen = permutation(positions, len(ids), hash_seed("evaluation"))
+        ordered = self.sort(ids.start + np.sort(chosen))
+
         for start in range(0, len(ordered), self.batch_size):
-            yield self.make(ordered[start : start + self.batch_size])
+            stop = start + self.batch_size
+            yield self.make(ordered[start:stop])
         if len(positions) == len(ids):
             yield from self.rests(ids)
 
@@ -79,9 +82,11 @@ class Loader:
         return ids
 
     def make(self, ids: ndarray) -> Batch:
+        """A batch of an evaluation."""
         raise NotImplementedError
 
     def rests(self, ids: range) -> Iterator[Batch]:
+        """What comes after the examples, if these are all of a source."""
         return iter(())
 
     @property
@@ -101,7 +106,8 @@ class TokenLoader(Loader):
         width = size + self.objective.lookahead
         parts = []
         for first, stop in pairwise([0, *self.part.ends_of_sources]):
-            parts.append(np.arange(first, stop - width + 1, size))
+            last = stop - width
+            parts.append(np.arange(first, last + 1, size))
         self.starts = np.concatenate(parts)
         self.divide(self.starts, np.broadcast_to(size, len(self.starts)))
 
@@ -190,8 +196,8 @@ class PairLoader(Loader):
     def sort(self, ids: ndarray) -> ndarray:
         """In an order in which neighbors have similar source and target lengths."""
         widths = self.objective.widths(self.lengths[ids])
-        order = np.lexsort((widths[:, -1], widths[:, 0] // SIMILAR))
-        return ids[order]
+        first, last = widths[:, 0], widths[:, -1]  # the same, if they are one row
+        return ids[np.lexsort((last, first // SIMILAR))]
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch, source and target together."""

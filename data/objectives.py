@@ -240,10 +240,13 @@ class Seq2Seq(Objective):
     def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """`targets` have an end token unless they are truncated."""
         pad = tokenizer.pad
-        tokens = [np.insert(target[:-1], 0, tokenizer.start) for target in targets]
+        start = tokenizer.start
+        tokens = [np.insert(target[:-1], 0, start) for target in targets]
         inputs = {}
+
         if self.prefix_lm:  # up to the start token, which predicts the first target
-            inputs["prefix"] = torch.tensor([len(source) + 1 for source in sources])
+            lengths = [len(source) + 1 for source in sources]
+            inputs["prefix"] = torch.tensor(lengths)
 
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))

@@ -61,7 +61,8 @@ def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
-        last = ""
+
+        last = ""  # one behind
         for text in rechunk(document.chunks()):
             if last:
                 yield Chunk(split, [last], is_last=False)
@@ -147,6 +148,7 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     root = expand_user(source.cache)
     root.mkdir(parents=True, exist_ok=True)
     members = getattr(source, "members", [source])  # of a mix
+
     version = [file for member in members for file in member.version()]
     kinds = [type(part).__name__ for part in (*members, trainer)]
     settings = map(settings_of, members)
@@ -209,6 +211,7 @@ def tokenize(
                 yield from chunk.texts
 
     tokenizer = trainer.train(texts, specials)
+
     template = ChatTemplate(tokenizer) if is_chat else None
     to_ids = partial(encode, tokenizer, template)
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
@@ -230,6 +233,7 @@ def tokenize(
                 report(train.n_bytes + validation.n_bytes)
                 if train.n_tokens >= limit:
                     break
+
             for part in (train, validation):
                 part.ends_of_sources.append(part.n_tokens)
                 if not part.n_tokens:

@@ -80,7 +80,8 @@ def mixed_ids(
 ) -> ndarray:
     """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
     ids = np.empty(len(positions), np.int64)
-    befores, afters = drawn(positions, weights), drawn(positions + 1, weights)
+    befores = drawn(positions, weights)
+    afters = drawn(positions + 1, weights)
     for part, before, after in zip(ranges, befores, afters, strict=True):
         is_mine = after > before  # this position makes the count grow
         mine = before[is_mine].astype(int)

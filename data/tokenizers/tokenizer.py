@@ -62,8 +62,11 @@ class Tokenizer:
     @property
     def end_ids(self) -> list[int]:
         """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
-        more = [i for name, i in self.specials.items() if name.startswith("end_")]
-        return [self.specials["end"], *more]
+        ids = [self.specials["end"]]
+        for name, i in self.specials.items():
+            if name.startswith("end_"):
+                ids.append(i)
+        return ids
 
     @property
     def start(self) -> int:
@@ -106,7 +109,9 @@ class Tokenizer:
                 continue
             for i in self.encode(piece).tolist():
                 ids.append(i)
-                begins.append(begins[-1] + len(self.decode_bytes([i])))
+                token = self.decode_bytes([i])
+                begins.append(begins[-1] + len(token))
+
         utf8 = np.frombuffer(text.encode(), np.uint8)
         is_continuation = (utf8 & 0b11000000) == 0b10000000
         character_of_byte = np.cumsum(~is_continuation) - 1
@@ -183,6 +188,7 @@ class BytePairTokenizer(Tokenizer):
         self.pattern = pattern
         self.ranks = ranks
         self.tokens = [base64.b64decode(token) for token in ranks]
+
         settings: State = {
             "pat_str": pattern,
             "mergeable_ranks": {token: i for i, token in enumerate(self.tokens)},
@@ -221,9 +227,11 @@ class HubTokenizer(Tokenizer):
         self.backend = load_hf_tokenizer(text)
         with errors_as(TokenizerError, "tokenizer.json cannot encode 'a'"):
             self.template = template_of(self.backend)
+
         settings = json.loads(self.files.get("tokenizer_config.json", "{}"))
         is_bpe = type(self.backend.model).__name__ == "BPE"
         self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
+
         highest = max(self.backend.get_vocab().values(), default=0)
         if highest >= vocab_size:
             reason = f"the tokenizer has ids up to {highest}"
@@ -271,11 +279,13 @@ class HubTokenizer(Tokenizer):
         def decode(ids: Iterable[int], final: bool = False) -> str:
             nonlocal context, pending
             pending = [*pending[-MAX_PENDING_IDS:], *ids]
+
             shown = self.decode(context)
             text = self.decode(context + pending)
             is_open = text.endswith("\ufffd") or (self.cleans_up and MAYBE_UNCLEAN.search(text))
             if is_open and len(pending) < MAX_PENDING_IDS and not final:
                 return ""
+
             if len(text) > len(shown):
                 # what is cleaned up may depend on all before it
                 context = context + pending if self.cleans_up else pending

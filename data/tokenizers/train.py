@@ -52,6 +52,7 @@ class BpeTrainer:
         if self.vocab_size < least:
             reason = f"tokenizer.vocab_size is {self.vocab_size}"
             raise ValueError(f"{reason}; it must be at least {least}")
+
         first = take_chars(texts(False), self.train_mb * 10**6)
         tokens = train_bpe(first, self.vocab_size - len(specials))
         return BytePairTokenizer(PATTERN, to_base64(tokens), assign_ids(specials, len(tokens)))
@@ -81,7 +82,7 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
     tokenizer.train_from_iterator(texts, trainer)
     byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
     id_of = tokenizer.get_vocab()
-    tokens = sorted(id_of, key=id_of.get)
+    tokens = sorted(id_of, key=id_of.__getitem__)
     return [bytes(byte_of[char] for char in token) for token in tokens]
 
 
