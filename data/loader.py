@@ -219,7 +219,7 @@ def prefetch(
 ) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
-        futures = (threads.submit(function, item) for item in items)
+        futures = (threads.submit(function, item) for item in items)  # once they are asked for
         running = deque(islice(futures, ahead))
         while running:
             running.extend(islice(futures, 1))

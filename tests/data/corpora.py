@@ -39,9 +39,15 @@ def write_rows(path, rows):
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def loader(part, tokenizer, name="next_token", *, batch_size=4, seed=0, weights=None, **options):
-    kind = PairLoader if name == "pairs" else TokenLoader
-    return kind(part, objective(name, **options), tokenizer, batch_size, seed, weights or {})
+def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, weights=None, **options):
+    return (PairLoader if name == "pairs" else TokenLoader)(
+        part=getattr(corpus, split),
+        objective=objective(name, **options),
+        tokenizer=corpus.tokenizer,
+        batch_size=batch_size,
+        seed=seed,
+        weights=weights or {},
+    )
 
 
 def tensors(batch):

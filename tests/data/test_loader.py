@@ -25,7 +25,7 @@ def pair_loader():
     """pair_loader(**options): a loader of 618 pairs"""
     made = corpus(source("synthetic", size=700, val_fraction=0.1))
     shared = {"architecture": "encoder_decoder", "context_length": 40, "batch_size": 8}
-    return lambda **options: loader(made.train, made.tokenizer, "pairs", **shared | options)
+    return lambda **options: loader(made, "pairs", **shared | options)
 
 
 KINDS = [
@@ -39,7 +39,7 @@ KINDS = [
 
 @pytest.fixture(params=KINDS, ids="-".join)
 def batched(request):
-    """A function of a seed: the loader of each objective."""
+    """batched(**options): a loader of each objective"""
     name, architecture = request.param
     specials = ["end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4))]
     Path("text.txt").write_text(TEXT)
@@ -47,12 +47,8 @@ def batched(request):
     found = source("synthetic", size=700) if is_pairs else source("text", path="text.txt")
     made = corpus(found, specials=specials)
 
-    def make(seed=0, part=made.train):
-        options = {"architecture": architecture, "context_length": 40, "seed": seed}
-        return loader(part, made.tokenizer, name, **options)
-
-    make.validation = made.validation
-    return make
+    shared = {"architecture": architecture, "context_length": 40}
+    return lambda **options: loader(made, name, **shared, **options)
 
 
 def same(a, b):
@@ -70,8 +66,8 @@ def test_a_batch_follows_from_seed_and_step(batched):
 
 
 def test_evaluation_is_always_the_same(batched):
-    first = batched(0, batched.validation).evaluation()
-    other = batched(1, batched.validation).evaluation()
+    first = batched(split="validation").evaluation()
+    other = batched(split="validation", seed=1).evaluation()
     assert all(same(*pair) for pair in zip(first, other, strict=True))
 
 
@@ -91,7 +87,7 @@ def test_shares_of_a_batch_have_equally_many_rows(batched):
 
 
 def test_every_sequence_once_per_epoch(text):
-    train = loader(text.train, text.tokenizer, batch_size=8)
+    train = loader(text, batch_size=8)
     rows = torch.cat([train.batch(step).inputs["tokens"] for step in range(train.n)])
     every = text.train.tokens[: train.n * 16].reshape(-1, 16).tolist()
     for epoch in rows.split(train.n):
@@ -99,7 +95,7 @@ def test_every_sequence_once_per_epoch(text):
 
 
 def test_a_limited_evaluation_repeats_its_sequences(text):
-    validation = loader(text.validation, text.tokenizer)
+    validation = loader(text, split="validation")
 
     def rows(limit=None):
         batches = validation.evaluation(limit)
@@ -115,7 +111,7 @@ def test_evaluation_ends_with_the_last_token(text):
     for n in range(33, 50):
         part.ends_of_sources = [n]
         part.tokens = whole[:n]
-        found = [batch.targets.flatten() for batch in loader(part, text.tokenizer).evaluation()]
+        found = [batch.targets.flatten() for batch in loader(text, split="validation").evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
 

@@ -48,17 +48,17 @@ def test_every_source_has_its_share_and_its_epochs():
 def test_rows_and_tokens_of_each_source(mixed):
     found = mixed()
     made = corpus(found)
-    train = loader(made.train, made.tokenizer, batch_size=11, weights=found.weights)
+    train = loader(made, batch_size=11, weights=found.weights)
     rows = torch.cat([train.batch(step).targets for step in range(20)])
     assert (rows == rows[:, :1]).all()
     counts = Counter(map(chr, rows[:, 0].tolist()))
     assert train.tokens_seen(20) == {name: counts[name] * 16 for name in LENGTHS}
     assert abs(counts["a"] / 220 - 3 / 5.5) < 0.01
 
-    whole = loader(made.validation, made.tokenizer, weights=found.weights)
+    whole = loader(made, split="validation", weights=found.weights)
     assert sum(batch.count for batch in whole.evaluation()) == made.validation.n_tokens - 3
     made = corpus(source("text", path="b.txt"))
-    alone = loader(made.validation, made.tokenizer)
+    alone = loader(made, split="validation")
     batches = zip(whole.evaluation(ids=whole.sources["b"]), alone.evaluation(), strict=True)
     assert all(torch.equal(ours.targets, theirs.targets) for ours, theirs in batches)
 
@@ -71,7 +71,7 @@ def test_a_mix_of_pairs():
     found = source("mix", sources=nodes)
     made = corpus(found)
     options = {"architecture": "encoder_decoder", "weights": found.weights}
-    train = loader(made.train, made.tokenizer, "pairs", batch_size=8, **options)
+    train = loader(made, "pairs", batch_size=8, **options)
     lengths = []
     for step in range(SORT_GROUP):
         lengths += train.batch(step).inputs["source_visible"].sum(1).tolist()
@@ -101,4 +101,4 @@ def test_a_source_without_an_example(mixed):
     found = mixed(d={"kind": "text", "path": "d.txt"})
     made = corpus(found)
     with pytest.raises(DataError, match="train has 4 tokens of data.sources.d, too few for an"):
-        loader(made.train, made.tokenizer, weights=found.weights)
+        loader(made, weights=found.weights)
