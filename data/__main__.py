@@ -37,6 +37,7 @@ def main(args: list[str] | None = None) -> None:
     loaders = load_data(config, tokenizer)
     train: Any = loaders.train
     part = train.part
+
     kind, items = loaders.objective.input_kind, loaders.objective.items
     items, used = ("documents", items) if kind == "text" else (items, "used")
     print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")

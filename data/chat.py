@@ -55,6 +55,7 @@ def read_turns(place: str, row: Any) -> list[str]:
             if row.get("input"):
                 asked = f"{asked}\n\n{row['input']}"
             messages = to_messages(["user", asked, "assistant", row.get(answer)])
+
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
 
@@ -88,6 +89,7 @@ def compiled(template: str) -> Any:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = time.strftime
     environment.globals["generation"] = lambda caller: START + caller() + STOP
+
     template = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1call generation()", template)
     template = re.sub(r"(\{%[-+]?\s*)endgeneration\b", r"\1endcall", template)
     return environment.from_string(template)

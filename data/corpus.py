@@ -34,6 +34,7 @@ def build_data(config: Config) -> tuple[Source, Objective]:
         config.objective = choose_objective(source.input_kind, architecture)
     if model.prefix_lm and source.input_kind != "pairs":
         raise ValueError("model.prefix_lm is for pairs, whose sources are the prefixes")
+
     shared = {
         "context_length": model.context_length,
         "architecture": architecture,
@@ -41,6 +42,7 @@ def build_data(config: Config) -> tuple[Source, Objective]:
         "document_mask": source.document_mask,
     }
     objective = build("objective", OBJECTIVES, config.objective, shared)
+
     fits_model = architecture in objective.architectures
     if not fits_model or objective.input_kind != source.input_kind:
         needed = " or ".join(objective.architectures)
@@ -86,6 +88,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
     corpus = prepare(source, trainer, objective.specials)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
+
     weights = getattr(source, "weights", {})
     options = (objective, corpus.tokenizer, config.train.batch_size, config.seed, weights)
     train = loader(corpus.train, *options)

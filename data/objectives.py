@@ -119,6 +119,7 @@ class Masked(Objective):
         random_ids = draw("other", length) % tokenizer.n_ordinary
         tokens = np.where(is_target & (roll < 9), random_ids.astype(np.int64), rows)
         tokens[is_target & (roll < 8)] = tokenizer.specials["mask"]
+
         return make_batch(np.where(is_target, rows, IGNORE_INDEX), tokens=tokens)
 
 
@@ -176,6 +177,7 @@ class Span(Objective):
 
         special = tokenizer.specials
         sentinels = np.array([special[f"sentinel_{i}"] for i in range(spans)])
+
         target = collapse_spans(rows, ~is_removed, sentinels)
         return make_batch(
             np.insert(target, target.shape[1], special["end"], axis=1),

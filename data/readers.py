@@ -66,8 +66,10 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
         return [Path(place)]
 
     found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
+
     ours = os.path.join(os.path.abspath(expand_user(cache)), "")
     names = [name for name in found if not os.path.abspath(name).startswith(ours)]
+
     files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
     if not files:
         raise DataError(f"there is no file at {path} (in {Path.cwd()})")
@@ -78,12 +80,14 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
 def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> Iterator[TextIO]:
     """A file, perhaps compressed, unchanged except that a byte order mark of UTF-8 is dropped."""
     codec = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
+
     if path.suffix in COMPRESSED:
         import pyarrow
 
         stream = pyarrow.input_stream(path)
     else:
         stream = path.open("rb")
+
     with stream, TextIOWrapper(stream, codec, errors, newline) as file:
         try:
             yield file

@@ -58,6 +58,7 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation of all."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
+
     for epoch in np.unique(epochs).tolist():
         mask = epochs == epoch
         key = hash_seed("order", seed, epoch)
@@ -82,6 +83,7 @@ def mixed_ids(
     ids = np.empty(len(positions), np.int64)
     befores = drawn(positions, weights)
     afters = drawn(positions + 1, weights)
+
     for part, before, after in zip(ranges, befores, afters, strict=True):
         is_mine = after > before  # this position makes the count grow
         mine = before[is_mine].astype(int)

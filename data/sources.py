@@ -367,11 +367,13 @@ class Mix(Source):
         kinds = {name: kind for name, kind in SOURCES.items() if kind is not Mix}
         self.weights: dict[str, float] = {}
         self.members: list[Source] = []
+
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
             options = usual | with_defaults(check_value(path, node, dict))
             self.weights[name] = check_value(f"{path}.weight", options.pop("weight"), Positive)
             self.members.append(build(path, kinds, options, shared))
+
         input_kinds = {member.input_kind for member in self.members}
         if len(input_kinds) != 1:
             raise ValueError("sources are needed that are all text, all pairs or all conversations")

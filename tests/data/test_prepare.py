@@ -87,6 +87,7 @@ def test_tokens_are_those_of_the_text():
         *found, last = text.split("<end>")
         assert found == sorted(found) and not last, "in the order of the source"
         assert len(found) == part.n_items
+        assert part.tokens.itemsize == 2
         assert part.n_bytes == sum(map(len, found)) == part.n_tokens - part.n_items
         texts += found
 
