@@ -164,11 +164,6 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")  # a DTensor, whose class is not imported without need
 
 
-def local(tensor: Any) -> Tensor:
-    """The part of a tensor that this process has; a view."""
-    return tensor.to_local() if is_sharded(tensor) else tensor
-
-
 def whole(tensor: Any) -> Tensor:
     """The whole of a sharded tensor; all processes have to ask for it."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from model.weights import trained_parameters
-from training.distributed import local
 
 
 class EMA:
@@ -24,9 +23,8 @@ class EMA:
         if not self.decay:
             return
         decay = min(self.decay, step / (step + 10))
-        averages = [local(average) for average in self.average.values()]
-        weights = [local(weight) for weight in self.weights.values()]
-        torch._foreach_lerp_(averages, weights, 1 - decay)
+        averages = list(self.average.values())
+        torch._foreach_lerp_(averages, list(self.weights.values()), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
