@@ -86,8 +86,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # micro-batches that fit in memory; DDP and torch.compile, for steps only: evaluations and
         # samples use loss_module, which has the same weights, in eval mode and with other shapes
-        previous = state.micro_batch_size  # of a run that is resumed
-        state.micro_batch_size = fit_micro_batch(loss_module, data.train, config, world, previous)
+        state.micro_batch_size = fit_micro_batch(run)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
             train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
@@ -202,7 +201,8 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         with world.precision.autocast():
             losses = train_module(*micro_batch)  # inputs, targets, their number
         # DDP and FSDP average over the processes; the sum is needed
-        scaler.scale(sum(losses.values()) * (world.size / count)).backward()
+        loss = sum(losses.values()) * (world.size / count)
+        scaler.scale(loss).backward()
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
 
@@ -223,7 +223,10 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
 
     # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
-    for name, number in (means | {"gradient": 0.0 if overflow else grad_norm}).items():
+    numbers = dict(means)
+    if not overflow:
+        numbers["gradient"] = grad_norm
+    for name, number in numbers.items():
         if not math.isfinite(number):
             reason = f"step {state.step + 1}: the {name} is not finite ({number})"
             hint = "the weights were not updated; try a lower optimizer.lr"

@@ -60,9 +60,9 @@ class Checkpointer:
 
     def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
         """What no step may change: the names of tensors, and options of optimizers."""
-        names = [name for named in tensors.values() for name in named]
         groups = groups_of(self.run.optimizers)
-        return [names, *({**group, "params": None, "lr": None} for group in groups)]
+        options = [{**group, "params": None, "lr": None} for group in groups]
+        return [*map(list, tensors.values()), *options]
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
         """Whole and on the host; of the main process."""
@@ -107,9 +107,10 @@ class Checkpointer:
     def check_disk_space(self) -> None:
         """There must be room for the checkpoints that are kept (the first ten of them), the best,
         and one being written."""
-        size = sum(t.nbytes for tensors in self.tensors().values() for t in tensors.values())
-        kept = min(self.run.config.checkpoint.keep, 10)
-        needed = size * max(1, kept + 2 - len(checkpoint.list_checkpoints(self.folder)))
+        size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
+        expected = min(self.run.config.checkpoint.keep, 10) + 2
+        existing = len(checkpoint.list_checkpoints(self.folder))
+        needed = size * max(1, expected - existing)
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"

@@ -149,8 +149,7 @@ def shard(loss_module: nn.Module, world: World) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    dtype = None if world.precision.dtype is torch.float32 else world.precision.dtype
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(world.precision.dtype, reduce_dtype=torch.float32)
     weights = loss_module.state_dict()
     for module in (*blocks_of(loss_module), loss_module):
         fully_shard(module, mesh=mesh, mp_policy=policy)

@@ -87,7 +87,7 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
     with FSDP, which has only a part of each, they gather these first."""
     rank = dist.get_rank()
     size = dist.get_world_size()
-    done = []
+    done: list[Tensor] = []
     mine = slice(rank, rank + 1)  # empty if the last turn has fewer matrices
     for start in range(0, len(updates), size):
         turn = updates[start : start + size]

@@ -22,9 +22,7 @@ class AdamW(Eager, torch.optim.AdamW):
 
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
-    def __init__(
-        self, groups: list[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float
-    ) -> None:
+    def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float) -> None:
         devices = {p.device.type for group in groups for p in group["params"]}
         fused = devices <= {"cuda", "cpu"}
         betas = (float(beta1), float(beta2))

@@ -11,12 +11,13 @@ from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
 from configs.schema import Config, LossConfig
-from data.loader import SORT_GROUP, PairLoader, TokenLoader
+from data.loader import SORT_GROUP
 from data.objectives import Batch
 from data.shuffle import hash_seed
 from model.block import blocks_of
 from model.loss import loss
 from training.distributed import World
+from training.run import Run
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 # columns of metrics.jsonl
@@ -96,27 +97,25 @@ def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tup
         yield rows.to(device), start + size >= n
 
 
-def fit_micro_batch(
-    module: nn.Module,
-    loader: TokenLoader | PairLoader,
-    config: Config,
-    world: World,
-    previous: int,
-) -> int:
+def fit_micro_batch(run: Run) -> int:
     """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
-    a backward pass fit in memory in every process. No weight changes. previous: of the run before
-    it is resumed, or 0."""
+    a backward pass fit in memory in every process. No weight changes. A resumed run keeps its
+    own."""
+    config = run.config
+    world = run.world
     rows = config.train.batch_size // world.size
     size = config.train.micro_batch_size
     if isinstance(size, int):
         return min(size, rows)
     if world.device.type != "cuda":
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
-    if previous:
-        return min(previous, rows)
+    if run.state.micro_batch_size:
+        return min(run.state.micro_batch_size, rows)
     # of pairs, the widest batch of the first sorted group; one of a later group may be a bit wider
-    widest = loader.batch(max(range(SORT_GROUP), key=loader.seq_len)).share(*world.share)
-    while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
+    loader = run.data.train
+    widest_step = max(range(SORT_GROUP), key=loader.seq_len)
+    widest = loader.batch(widest_step).share(*world.share)
+    while world.sum(runs_out_of_memory(run.loss_module, widest.rows(0, rows), world)).any():
         if rows == 1:
             hint = "lower size= or model.context_length"
             raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
