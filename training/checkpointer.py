@@ -59,7 +59,8 @@ class Checkpointer:
         return {file: named for file, named in tensors.items() if named}
 
     def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
-        """What no step may change: the names of tensors, and options of optimizers."""
+        """The names of tensors and the options of optimizers. An optimizer of one's own that makes
+        state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
         options = [{**group, "params": None, "lr": None} for group in groups]
         return [*map(list, tensors.values()), *options]
@@ -139,5 +140,5 @@ class Checkpointer:
         self.saved = state.step
         if world.is_main:
             checkpoint.set_aside(self.folder, state.step)
-            if state.best_step == state.step:  # it was stopped before it could
+            if state.best_step == state.step:  # the run may have been killed before this
                 checkpoint.mark_best(self.folder, state.step)

@@ -72,7 +72,7 @@ class World(NamedTuple):
             dist.barrier(patient_group())
 
 
-@cache
+@cache  # all processes make it, when they first wait
 def patient_group() -> Any:
     return dist.new_group(backend="gloo", timeout=timedelta(days=7))
 

@@ -92,7 +92,7 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
     for start in range(0, len(updates), size):
         turn = updates[start : start + size]
         matrices = torch.stack([whole(update) for update in turn])
-        results = torch.zeros_like(matrices)
+        results = torch.zeros_like(matrices)  # the sum puts those of all together
         results[mine] = newton_schulz(matrices[mine])
         dist.all_reduce(results)
         done += map(like, results, turn)

@@ -17,21 +17,21 @@ from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
-    """Without the wrapper of torch's that would import the compiler at the first step. lr, and no
-    weight decay, where a group has none of its own."""
+    """Groups without an lr of their own have this one, and no weight decay."""
 
+    # torch wraps it in what would import the compiler at the first step, as all that Eager unwraps
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
     def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float) -> None:
         devices = {p.device.type for group in groups for p in group["params"]}
         fused = devices <= {"cuda", "cpu"}
-        betas = (float(beta1), float(beta2))
+        betas = (float(beta1), float(beta2))  # torch takes no 0
         super().__init__(groups, lr, betas, eps, weight_decay=0.0, fused=fused)
 
     def start_state(self, parameter: Tensor) -> Tensors:
-        on_device = self.defaults["fused"]
+        device = parameter.device if self.defaults["fused"] else "cpu"  # where torch has it
         return {
-            "step": torch.zeros((), device=parameter.device if on_device else "cpu"),
+            "step": torch.zeros((), device=device),
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
@@ -74,7 +74,7 @@ def make_muon(
         if isinstance(module, MultiHeadAttention):
             shares[module.query.weight] = module.query_size
 
-    matrices: dict[float, list[Tensor]] = {1.0: []}  # by their share
+    matrices: dict[float, list[Tensor]] = {1.0: []}  # by their share; set_lr returns the first
     embeddings = []
     rest = []
     for name, parameter in trained_parameters(model).items():

@@ -20,8 +20,9 @@ from training.distributed import World
 from training.run import Run
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
-# columns of metrics.jsonl
-TAKEN = {"step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "mfu", "full"}
+# columns of metrics.jsonl, whose names no other loss or metric may have
+COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
+COLUMNS |= {"tokens_per_second", "mfu", "full"}
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
@@ -32,17 +33,18 @@ class LossModule(nn.Module):
         super().__init__()
         self.model: Any = model
         self.options = vars(config)
-        self.sources: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
+        self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> dict[str, Tensor]:
-        """{name: sum over the targets}: the cross-entropy, and what modules of the network add to
-        it in their losses(), means over the tokens. In eval mode, plain cross-entropy alone."""
+        """{name: sum over the targets}, which the caller divides by their number in the whole
+        batch: the cross-entropy, and the losses() of modules of the network, which are means. In
+        eval mode, plain cross-entropy alone."""
         hidden = self.model.hidden(**inputs)
         options = self.options if self.training else {}
         total, _ = loss(hidden, self.model.head, targets, count, **options)
         losses = {"loss": total}
         if self.training:
-            for module in self.sources:
+            for module in self.contributors:
                 for name, mean in module.losses().items():
                     check_name(name)
                     losses[name] = losses.get(name, 0.0) + count * mean
@@ -50,7 +52,7 @@ class LossModule(nn.Module):
 
 
 def check_name(name: str) -> None:
-    if name in TAKEN or name.startswith("val_"):
+    if name in COLUMNS or name.startswith("val_"):
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
@@ -66,8 +68,8 @@ def compile_module(module: nn.Module, config: Config, world: World) -> Any:
     if not (is_optional or config.compile is True):
         return module
     torch._dynamo.config.suppress_errors = is_optional
-    # batches of pairs have different numbers of targets, and the loss a graph for each number of
-    # chunks that they fill
+    # batches of pairs have different numbers of targets, which the loss cuts into chunks: it has a
+    # graph for each number of chunks
     torch._dynamo.config.recompile_limit = 64
     blocks = list(blocks_of(module))
     if len(blocks) < MANY_BLOCKS:
@@ -81,7 +83,11 @@ def compiled_in_training(block: nn.Module) -> Callable[..., Tensor]:
     """In eval mode it runs eagerly: texts of any length would be compiled anew."""
     eager = block.forward
     compiled = torch.compile(eager)
-    return lambda *inputs: (compiled if block.training else eager)(*inputs)
+
+    def forward(*inputs: Any) -> Tensor:
+        return compiled(*inputs) if block.training else eager(*inputs)
+
+    return forward
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -120,7 +126,7 @@ def fit_micro_batch(run: Run) -> int:
             hint = "lower size= or model.context_length"
             raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
         smaller = math.ceil(rows / 2)
-        if world.parallel == "fsdp":  # whose state is unusable after a backward pass that failed
+        if world.parallel == "fsdp":  # after a backward pass that failed, it cannot run another
             hint = f"set train.micro_batch_size={smaller}"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
         rows = smaller
