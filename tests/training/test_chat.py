@@ -48,10 +48,6 @@ MARKED = """{% for m in messages %}
 {% endfor %}
 {% if add_generation_prompt %}<|im_start|>assistant{% endif %}
 """
-LLAMA3 = """{{- bos_token }}{% for m in messages %}
-{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 TEXTS = ["system", "Be brief é.", "user", "the cat?", "assistant", "the hat"]
 TEXTS += ["user", " <|im_end|> 'x'", "assistant", "that cat's \U0001f642\n hat"]
 MESSAGES = to_messages(TEXTS)
@@ -70,7 +66,8 @@ def folder(tmp_path):
     """folder(template): a folder of transformers with a tokenizer that has it."""
 
     def folder(template, end="<|im_end|>"):
-        path = hf_folder("qwen", tmp_path / "hf", {"chat_template": template, "eos_token": end})
+        names = {"chat_template": template, "eos_token": end}
+        path = hf_folder("qwen", tmp_path / "hf", names, max_position_embeddings=256)
         (path / "generation_config.json").unlink()
         edit_config(path, eos_token_id=hf.AutoTokenizer.from_pretrained(path).eos_token_id)
         import_run(path, tmp_path / "imported")
@@ -327,14 +324,10 @@ def both_say(say, run, folder):
     """sample.py and transformers answer the same; what transformers has as ends of a text"""
     answer, ends = hf_answer(folder, QUESTION)
     [row] = say(run, "--json", stdin=json.dumps(QUESTION)).splitlines()
-    assert json.loads(row)["messages"] == [*QUESTION, {"role": "assistant", "content": answer}]
+    answered = [*QUESTION, {"role": "assistant", "content": answer}]
+    assert json.loads(row)["messages"] == answered
     printed = say(run, "--system", "x", stdin="\nthe cat 3\n  \nand 4?\n")
-    assert printed.startswith(f"{answer}\n")
-    turns = [
-        *QUESTION,
-        {"role": "assistant", "content": answer},
-        {"role": "user", "content": "and 4?"},
-    ]
+    turns = [*answered, {"role": "user", "content": "and 4?"}]
     assert printed == f"{answer}\n{hf_answer(folder, turns)[0]}\n"
     theirs = hf.AutoTokenizer.from_pretrained(folder).apply_chat_template(turns)["input_ids"]
     assert ChatTemplate(load_run(run).tokenizer).encode(turns)[0].tolist() == theirs
@@ -342,19 +335,19 @@ def both_say(say, run, folder):
 
 
 def test_from_a_folder_and_back(folder, start, say, capsys):
-    """Its end of a turn, which did not end a text, does so afterwards."""
+    """With LoRA. Its end of a turn, which did not end a text, does so afterwards."""
     write(ROWS)
     folder(CHATML, "<|endoftext|>")
-    usual = ["train.steps=30", "train.batch_size=8", "precision=fp32", "eval.every=null"]
-    code, _, errors = start.plainly(
-        *CHAT, *usual, "init_from=hf", "optimizer.lr=0.01", "name=tuned"
-    )
+    usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
+    lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
+    code, _, errors = start.plainly(*CHAT, *usual, *lora)
     assert code == 0, errors
     run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
     found = json.loads(capsys.readouterr().out)
     logged = [row for row in read_lines(Path("runs/tuned/metrics.jsonl")) if "val_loss" in row]
-    assert found["val_loss"] == logged[-1]["val_loss"]
+    assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)
+    assert hf_answer("back", QUESTION) != hf_answer("hf", QUESTION)
     ends = both_say(say, "runs/tuned", "back")
     tokenizer = load_run("runs/tuned").tokenizer
     assert ends == tokenizer.end_ids and len(ends) == 2
@@ -362,24 +355,6 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
     assert list(map(name, ends)) == ["<|endoftext|>", "<|im_end|>"]
     import_run("back", Path("again"))
     assert load_run("again").tokenizer.end_ids == ends
-
-
-def test_a_journey(tmp_path, start, say):
-    """A folder of transformers, LoRA on conversations, a chat, an export, and the same in its
-    pipeline."""
-    write(ROWS)
-    folder = hf_folder("llama3", tmp_path / "hf", max_position_embeddings=256)
-    (folder / "chat_template.jinja").write_text(LLAMA3)
-    usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
-    lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
-    code, _, errors = start.plainly(*CHAT, *usual, *lora)
-    assert code == 0, errors
-    export_run("runs/tuned", "latest", Path("back"), None)
-    model = hf.pipeline("text-generation", model="back", device="cpu")
-    [answer] = model(QUESTION, max_new_tokens=12, do_sample=False)
-    said = answer["generated_text"][-1]["content"]
-    assert said and say("runs/tuned", "--system", "x", stdin="the cat 3") == f"{said}\n"
-    assert said != hf_answer("hf", QUESTION)[0]
 
 
 def test_of_our_own(run, say):
