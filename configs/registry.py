@@ -120,7 +120,10 @@ def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in node.items():
         name = f"{path}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
     return flat
 
 

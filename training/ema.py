@@ -1,8 +1,5 @@
 """EMA: an exponential moving average of the weights, which is evaluated and sampled from."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
@@ -26,17 +23,9 @@ class EMA:
         averages = list(self.average.values())
         torch._foreach_lerp_(averages, list(self.weights.values()), 1 - decay)
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The model has the average as its weights."""
-        self.swap()
-        try:
-            yield
-        finally:
-            self.swap()
-
     @torch.no_grad()
     def swap(self) -> None:
+        """The model has the average as its weights, until the next call."""
         for name, weight in self.weights.items():
             trained = weight.detach().clone()
             weight.copy_(self.average[name])

@@ -63,11 +63,15 @@ class Run(NamedTuple):
         to evaluate."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
+        self.ema.swap()
         module.eval()
-        with torch.no_grad(), self.ema.applied():
-            if is_sharded:  # FSDP gathers weights by itself only for module(...)
-                module.unshard()
-            yield
+        if is_sharded:  # FSDP gathers weights by itself only for module(...)
+            module.unshard()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
             if is_sharded:
                 module.reshard()
-        module.train()
+            module.train()
+            self.ema.swap()
