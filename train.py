@@ -100,7 +100,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
             environment = run_folder.environment(world)
             write_metadata(folder, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(folder, run))
-        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))
+        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))  # for MFU
         # whatever ends the run, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:

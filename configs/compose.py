@@ -150,9 +150,11 @@ def read_yaml(path: Path) -> Any:
 def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
+    # an override that Hydra cannot parse
     if override := getattr(error, "override", None):
         example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
+    # Could not find 'optimizer/sgd' / Available options in 'optimizer': / <tab> adamw ...
     if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
         group, option = match.groups()
         options = re.findall(r"(?m)^\t([\w-]+)$", text)
@@ -161,6 +163,7 @@ def explain_hydra(error: Exception) -> str:
         return f"unknown option {group}={option}{hint}; {known}"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
+    # Could not override 'train.stepz'. / Could not delete from config. 'train.stepz' does not exist.
     if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
         return unknown_setting(match[1])
     if isinstance(error, MissingMandatoryValue):

@@ -11,7 +11,7 @@ from configs.cli import explain, warn
 from configs.errors import CheckpointError, DataError
 from data.disk import filesize, sync_file
 from model import checkpoint
-from training.distributed import like, whole
+from training.distributed import shard_like, whole
 from training.optimizer import groups_of, state_tensors
 from training.run import Run
 
@@ -134,7 +134,7 @@ class Checkpointer:
         for file, tensors in self.tensors().items():
             for name, tensor in checkpoint.read_tensors(place / f"{file}.safetensors", tensors):
                 with torch.no_grad():
-                    tensors[name].copy_(like(tensor, tensors[name]))
+                    tensors[name].copy_(shard_like(tensor, tensors[name]))
         if stored["scaler"]:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step

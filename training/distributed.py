@@ -168,7 +168,7 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def like(tensor: Tensor, sharded: Any) -> Tensor:
+def shard_like(tensor: Tensor, sharded: Any) -> Tensor:
     """A whole tensor, which all processes have, on the device of another and sharded in the same
     way."""
     tensor = tensor.to(sharded.device)
@@ -191,7 +191,7 @@ def catch_signals() -> Iterator[None]:
     process."""
 
     def note(number: int, frame: Any) -> None:
-        # torchrun forwards a signal that all processes have received already
+        # torchrun forwards a signal that all processes have received already: it is no second one
         is_forwarded = dist.is_initialized() and number in received_signals
         if received_signals and not is_forwarded:
             os._exit(128 + number)

@@ -12,7 +12,7 @@ from torch import Size, Tensor
 from torch.optim import Optimizer
 
 from model.cpu import Eager, fast_bf16
-from training.distributed import like, whole
+from training.distributed import shard_like, whole
 
 AT_ONCE = 8  # matrices: more would need more memory, and gain little
 ITERATIONS = 5  # of Newton and Schulz
@@ -95,5 +95,5 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
         results = torch.zeros_like(matrices)  # the sum puts those of all together
         results[mine] = newton_schulz(matrices[mine])
         dist.all_reduce(results)
-        done += map(like, results, turn)
+        done += map(shard_like, results, turn)
     return done

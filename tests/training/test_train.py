@@ -82,9 +82,8 @@ def test_the_checkpoints_of_a_run(run):
 
 
 OBSERVERS = [
-    "eval.every=1 log.every=1 sample.every=1 eval.max_examples=1",
-    "eval.every=null log.every=100 sample.every=null checkpoint.every=null",
-    "checkpoint.every=1 checkpoint.keep=1 debug=true train.patience=9 eval.every=3",
+    "eval.every=1 eval.max_examples=1 log.every=1 sample.every=1 checkpoint.every=1 checkpoint.keep=1",
+    "eval.every=null log.every=100 sample.every=null checkpoint.every=null debug=true",
     "train.recompute=block",
 ]
 
