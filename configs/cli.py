@@ -19,7 +19,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     ValueError: 2,
     argparse.ArgumentError: 2,
 }
-# characters that a terminal acts on, but for tabs and line breaks; those that turn the text around
+# characters that a terminal acts on, but for tabs and line breaks, and marks of text direction
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
 

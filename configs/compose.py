@@ -136,7 +136,7 @@ def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
     with the settings of that file. ??? is what it has to set itself."""
     name = source.get("kind")
     path = CONFIGS / f"data/{name}.yaml"
-    option = read_yaml(path) if path.exists() else {"kind": name}
+    option: dict[str, Any] = read_yaml(path) if path.exists() else {"kind": name}
     for base in option.pop("defaults", []):
         option = with_defaults({"kind": base}) | option
     usual = {key: value for key, value in option.items() if value != "???"}
@@ -150,7 +150,6 @@ def read_yaml(path: Path) -> Any:
 def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
-    # an override that Hydra cannot parse
     if override := getattr(error, "override", None):
         example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
@@ -188,8 +187,8 @@ def unknown_setting(key: str) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The known name whose last part, or what others call it, looks most like that of this one. Of
-    model.attention.windw it is like `window`, which means sliding_window; of all that end so,
+    """The known name whose last part, or what others call it, looks most like that of this one.
+    model.attention.windw looks like `window`, which means sliding_window; of all names that end so,
     model.attention.sliding_window is the nearest."""
     node, dot, last = name.rpartition(".")
     words = [key.rpartition(".")[2] for key in known]

@@ -177,8 +177,8 @@ def build(
     shared: dict[str, Any],
     needs: str | None = None,
 ) -> Any:
-    """kinds[node["kind"]] with its other options. needs: only kinds with this parameter, as those
-    attentions that take `memory` for cross-attention."""
+    """kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such as
+    `memory` of attentions that can be cross-attention."""
     options = dict(node)
     kind = options.pop("kind", None)
     names = [k for k in kinds if needs is None or needs in signature(kinds[k])]

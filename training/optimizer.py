@@ -19,13 +19,13 @@ from training.muon import Muon
 class AdamW(Eager, torch.optim.AdamW):
     """Groups without an lr of their own have this one, and no weight decay."""
 
-    # torch wraps it in what would import the compiler at the first step, as all that Eager unwraps
+    # torch's decorator would import the compiler at the first step, as those that Eager removes
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
     def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float) -> None:
         devices = {p.device.type for group in groups for p in group["params"]}
         fused = devices <= {"cuda", "cpu"}
-        betas = (float(beta1), float(beta2))  # torch takes no 0
+        betas = (float(beta1), float(beta2))  # torch takes no integers
         super().__init__(groups, lr, betas, eps, weight_decay=0.0, fused=fused)
 
     def start_state(self, parameter: Tensor) -> Tensors:
