@@ -228,7 +228,7 @@ class Sampler:
 def show(text: str) -> None:
     """Print exactly this text, but for control characters on a terminal."""
     if sys.stdout.isatty():
-        text = escape(text, keep="\n\t")
+        text = escape(text)
     sys.stdout.write(text)
     sys.stdout.flush()
 

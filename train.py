@@ -59,13 +59,13 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
         # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
-        world.wait()  # without a limit, while another process tokenizes
+        world.wait()  # longer than ddp_timeout, if one process tokenizes a large text
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
         with distributed.build_device(world):
             model = model or build_model(config.model, vocab_size, config.seed)
-        # all of its weights are trained, or a part
+        # adapt= adds LoRA's matrices or freezes blocks, and only a part of the weights is trained
         adapt(model, config.adapt, config.seed)
         loss_module = LossModule(model, config.loss)
         if config.train.recompute == "block":
@@ -75,7 +75,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         else:
             loss_module.to(world.device)
 
-        # optimizers; weights, optimizer state and progress of the checkpoint
+        # optimizers, two with Muon; weights, their state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)
         ema = EMA(model, config.ema.decay)
         state = TrainState(dataset=data.content_hash)
@@ -84,10 +84,11 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         if stored:
             saver.load(stored)
 
-        # micro-batches that fit in memory; DDP and torch.compile, for steps only: evaluations and
-        # samples use loss_module, which has the same weights, in eval mode and with other shapes
-        previous = state.micro_batch_size  # of a run that is resumed
-        state.micro_batch_size = fit_micro_batch(loss_module, data.train, config, world, previous)
+        # micro-batches that fit in memory
+        state.micro_batch_size = fit_micro_batch(run)
+
+        # DDP and torch.compile, for steps only: evaluations and samples use loss_module, which has
+        # the same weights, in eval mode and with other shapes
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
             train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
@@ -99,7 +100,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
             environment = run_folder.environment(world)
             write_metadata(folder, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(folder, run))
-        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))
+        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))  # for MFU
         # whatever ends the run, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
@@ -120,14 +121,14 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
 
 
 def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> None:
-    """Every weight is a function of (seed, step), or of the clock with train.minutes; evaluations,
-    samples and logs only observe."""
-    config, data, world, _, optimizers, ema, state = run
+    """The weights are a function of (seed, step); with train.minutes, whose learning rate follows
+    the clock, also of the time. Evaluations, samples and logs only observe."""
+    config, data, world, state = run.config, run.data, run.world, run.state
     run_length = RunLength(config.train, data.train)
     schedule = build_schedule(config.schedule, run_length.steps)
 
     def batch(step: int) -> Batch:
-        rows = data.train.batch(step).share(*world.share)
+        rows = data.train.batch(step).share(*world.share)  # of this process
         return rows.pinned() if world.device.type == "cuda" else rows
 
     batches = prefetch(batch, itertools.count(state.step))
@@ -142,7 +143,8 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
         log.evaluation(state, metrics)
         return metrics["val_loss"]
 
-    # also before the first step and after the last: the best is chosen by these evaluations
+    # also before the first step and after the last: the best is chosen by these evaluations, and
+    # may be the model that a fine-tuning starts from
     evaluates = config.eval.every is not None or config.init_from is not None
     if state.step == 0 and evaluates:
         state.record(validate())
@@ -151,14 +153,14 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
 
     while not run_length.is_over(state) and not state.is_out_of(config.train.patience):
         progress = run_length.progress(state)
-        lr = set_lr(optimizers, schedule(progress))
+        lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
-        clock = time.perf_counter() - start  # all go by that of the main process: they end together
+        clock = time.perf_counter() - start
         result = update(run, train_module, next(batches), clock)
         state.step += 1
         state.tokens += run_length.tokens_per_step
         state.seconds = result.seconds
-        ema.update(state.step)
+        run.ema.update(state.step)
         log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)
 
         is_best = False
@@ -181,7 +183,7 @@ class StepResult(NamedTuple):
 
     losses: dict[str, float]  # means over the targets of the step
     grad_norm: float  # before clipping
-    seconds: float  # of the run until this step, by the clock of the main process
+    seconds: float  # of the run, by the clock of the main process: all end at the same step
     stop: bool  # one of them has received a signal
 
 
@@ -192,17 +194,18 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     optimizers = run.optimizers
     scaler = world.scaler
 
-    # the gradient of the mean over all targets, in micro-batches
-    # (of several processes a tensor, which the host need not read yet)
+    # the gradient of the mean over all targets of all processes, in micro-batches; their number is
+    # a tensor, for reading it here would wait for the GPU
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        # DDP, also a compiled one, adds gradients up until it has to exchange them
+        # only DDP, also a compiled one, looks at it: it exchanges gradients once they are added up
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
-            losses = train_module(*micro_batch)  # inputs, targets, their number
+            losses = train_module(*micro_batch)  # inputs, targets, number of targets
         # DDP and FSDP average over the processes; the sum is needed
-        scaler.scale(sum(losses.values()) * (world.size / count)).backward()
+        loss = sum(losses.values()) * (world.size / count)
+        scaler.scale(loss).backward()
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
 
@@ -223,13 +226,16 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
 
     # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
-    for name, number in (means | {"gradient": 0.0 if overflow else grad_norm}).items():
+    numbers = dict(means)
+    if not overflow:
+        numbers["gradient"] = grad_norm
+    for name, number in numbers.items():
         if not math.isfinite(number):
             reason = f"step {state.step + 1}: the {name} is not finite ({number})"
             hint = "the weights were not updated; try a lower optimizer.lr"
             raise NonFiniteError(f"{reason}; {hint}")
 
-    # update: after an overflow no optimizer, though the gradients of one may be finite
+    # update; after an overflow the scaler alone would skip only the optimizer that has met it
     for optimizer in optimizers:
         if not overflow:
             scaler.step(optimizer)

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-# of errors that have none of their own
+# of errors without an exit_code, which those of configs/errors.py have
 EXIT_CODES: dict[type[Exception], int] = {
     FloatingPointError: 5,
     MemoryError: 6,
@@ -19,20 +19,21 @@ EXIT_CODES: dict[type[Exception], int] = {
     ValueError: 2,
     argparse.ArgumentError: 2,
 }
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and text direction
+# characters that a terminal acts on, but for tabs and line breaks, and marks of text direction
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
 
 
-def escape(text: object, keep: str = "") -> str:
-    """Spell out control characters, which a terminal would act on."""
-    return CONTROL.sub(lambda m: m[0] if m[0] in keep else ascii(m[0])[1:-1], str(text))
+def escape(text: object) -> str:
+    """Spell out control characters."""
+    return CONTROL.sub(lambda match: ascii(match[0]).strip("'"), str(text))
 
 
 def print(text: object = "", file: TextIO | None = None) -> None:
     """Print text that may come from a file or a model; of several processes, the first does."""
     if file is None and os.environ.get("RANK", "0") != "0":
         return
-    builtins.print(escape(text, keep="\n\t"), file=file, flush=True)
+    builtins.print(escape(text), file=file, flush=True)
 
 
 def warn(text: str) -> None:
@@ -66,8 +67,7 @@ def run_hydra(main: Callable[[], Any]) -> int:
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
             hint = "with torchrun, start each run by itself"
             raise ValueError(f"-m trains one model after another; {hint}")
-        # Hydra raises errors: those within main() reach Compare.on_job_end (configs/train.yaml), and
-        # those before it run_command
+        # Hydra raises errors, which run_command prints, instead of printing them itself
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()
 
@@ -80,13 +80,14 @@ def report(error: Exception) -> int:
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
     if code is not None:
-        print(f"error: {escape(sentence):.1000}", file=sys.stderr)
+        line = sentence.replace("\n", "\\n")
+        print(f"error: {line:.1000}", file=sys.stderr)
     return code or 1
 
 
 def explain(error: Exception) -> tuple[int | None, str]:
     """(exit code, sentence); the code of a bug is None."""
-    message = str(error)
+    message = str(error) or "out of memory"  # Python's MemoryError says nothing
     reason = message.partition("\n")[0]
     codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     code = getattr(error, "exit_code", next(codes, None))
@@ -102,7 +103,7 @@ def explain(error: Exception) -> tuple[int | None, str]:
         return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
     if isinstance(error, RuntimeError) and LOST_PEER.search(message):
         return 7, f"another process of this run has ended or does not respond ({reason})"
-    return code, message or "out of memory"
+    return code, message
 
 
 class ArgumentParser(argparse.ArgumentParser):

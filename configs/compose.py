@@ -19,9 +19,8 @@ from configs.registry import flatten, from_dict
 from configs.schema import Config
 
 # taken as typed: names and paths may have characters that mean something to Hydra
-VERBATIM = {"name", "init_from", "parts"}
-VERBATIM |= {"data.path", "data.val_path", "data.id", "data.source", "data.target", "data.cache"}
-VERBATIM |= {"adapt.layers"}
+VERBATIM = ["name", "init_from", "parts", "adapt.layers", "data.path", "data.val_path", "data.id"]
+VERBATIM += ["data.source", "data.target", "data.cache"]
 # what other projects call a setting
 SYNONYMS = {
     "lr": "learning_rate max_lr",
@@ -86,25 +85,31 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def quote(override: str) -> str:
-    """Values of the VERBATIM keys are taken as typed, but for lists: [a,b], or those of a sweep (-m
-    name=a,b)."""
+    """Values of the VERBATIM keys are taken as typed, but for what only Hydra can mean: null, quotes,
+    ${...}, lists."""
     key, _, value = override.partition("=")
-    is_list = "," in value and not os.path.exists(os.path.expanduser(value))
-    if key not in VERBATIM or value == "null" or is_list or re.match(r"['\"]|\$\{|\[.*\]$", value):
+    is_list = value.startswith("[") and value.endswith("]")
+    is_sweep = "," in value and not os.path.exists(os.path.expanduser(value))
+    is_hydra = value == "null" or value.startswith(("'", '"', "${"))
+    if key not in VERBATIM or is_list or is_sweep or is_hydra:
         return override
-    return f"{key}={QuotedString(value, Quote.single).with_quotes()}"
+    return f"{key}={quoted(value)}"
+
+
+def quoted(value: object) -> str:
+    return QuotedString(str(value), Quote.single).with_quotes()
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
     """A length replaces all others; the parts file brings its options."""
-    values = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
-    given = {key for key, value in values.items() if value != "null"}
+    values = {key_of(override): override.partition("=")[2] for override in overrides}
     added = []
-    if given & {*LENGTHS}:
+    if any(values.get(length, "null") != "null" for length in LENGTHS):
         added += [f"{length}=null" for length in LENGTHS if length not in values]
-    if "parts" in given and (folder := parts_configs(values["parts"].strip("'\""))):
-        place = QuotedString(str(folder), Quote.single).with_quotes()
-        added.append(f"hydra.searchpath=[{place}]")
+    parts = values.get("parts", "null")
+    folder = None if parts == "null" else parts_configs(parts.strip("'\""))
+    if folder:
+        added.append(f"hydra.searchpath=[{quoted(folder)}]")
     return added
 
 
@@ -112,7 +117,7 @@ def to_config(node: DictConfig) -> Config:
     """Hydra's config as a Config: every value of its type and within its bounds."""
     values: Any = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     for name in values.keys() - Config.__dataclass_fields__.keys():
-        if (CONFIGS / name).is_dir():
+        if (CONFIGS / name).is_dir():  # where Hydra puts a file that does not say where it belongs
             line = "'# @package ...', as the others in its folder"
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
     config = from_dict(Config, values)
@@ -127,14 +132,15 @@ def to_config(node: DictConfig) -> Config:
 
 
 def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
-    """A source of a mix, with the settings of its option that it does not set itself."""
-    name = source.get("kind")  # of an option, such as tinystories, which is of the kind hub
+    """A source of a mix, whose kind is the name of an option: {kind: tinystories} is of the kind hub,
+    with the settings of that file. ??? is what it has to set itself."""
+    name = source.get("kind")
     path = CONFIGS / f"data/{name}.yaml"
-    option = read_yaml(path) if path.exists() else {}
+    option: dict[str, Any] = read_yaml(path) if path.exists() else {"kind": name}
     for base in option.pop("defaults", []):
         option = with_defaults({"kind": base}) | option
-    given = {key: value for key, value in option.items() if value != "???"}
-    return given | source | {"kind": option.get("kind", name)}
+    usual = {key: value for key, value in option.items() if value != "???"}
+    return usual | source | {"kind": option["kind"]}
 
 
 def read_yaml(path: Path) -> Any:
@@ -147,6 +153,7 @@ def explain_hydra(error: Exception) -> str:
     if override := getattr(error, "override", None):
         example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
+    # Could not find 'optimizer/sgd' / Available options in 'optimizer': / <tab> adamw ...
     if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
         group, option = match.groups()
         options = re.findall(r"(?m)^\t([\w-]+)$", text)
@@ -155,6 +162,7 @@ def explain_hydra(error: Exception) -> str:
         return f"unknown option {group}={option}{hint}; {known}"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
+    # Could not override 'train.stepz'. / Could not delete from config. 'train.stepz' does not exist.
     if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
         return unknown_setting(match[1])
     if isinstance(error, MissingMandatoryValue):
@@ -169,7 +177,8 @@ def unknown_setting(key: str) -> str:
         node = read_yaml(path)
         node.pop("hydra", None)  # settings of Hydra itself
         package = re.search(r"# @package ([a-z].*)", path.read_text(encoding="utf-8"))
-        for name in flatten({package[1]: node} if package else node):
+        prefix = f"{package[1]}." if package else ""
+        for name in flatten(node, prefix):
             options[name].append(f"{path.parent.name}={path.stem}")
     if key in options:
         return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
@@ -178,7 +187,9 @@ def unknown_setting(key: str) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The known name whose last part, or what others call it, looks most like that of this one."""
+    """The known name whose last part, or what others call it, looks most like that of this one.
+    model.attention.windw looks like `window`, which means sliding_window; of all names that end so,
+    model.attention.sliding_window is the nearest."""
     node, dot, last = name.rpartition(".")
     words = [key.rpartition(".")[2] for key in known]
     [word] = get_close_matches(last, [*words, *MEANING], 1) or [""]

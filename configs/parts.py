@@ -51,7 +51,7 @@ def parts_configs(place: str | Path) -> Path | None:
 
 
 def own_code() -> dict[str, str]:
-    """{"parts": hash of the file}, or nothing without one."""
+    """{"parts": hash of the files}, or nothing without one."""
     return {"parts": " ".join(LOADED.values())} if LOADED else {}
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 Schema = TypeVar("Schema")
 Kind = TypeVar("Kind")
-LARGEST = 2**63 - 1  # integer of torch; a bound that no message names
+UNIONS = (Union, UnionType)  # of `Count | None`, `int | None`
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,17 @@ class Bounds:
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
-        words = ("at least", "above", "at most", "below")
-        ends = zip(words, vars(self).values(), strict=True)
-        return " and ".join(f"{word} {end:,}" for word, end in ends if abs(end) < LARGEST)
+        ends = [
+            ("at least", self.least),
+            ("above", self.above),
+            ("at most", self.most),
+            ("below", self.below),
+        ]
+        return " and ".join(f"{word} {end:,}" for word, end in ends if math.isfinite(end))
 
 
-Natural = Annotated[int, Bounds(least=0, most=LARGEST)]
-Count = Annotated[int, Bounds(least=1, most=LARGEST)]
+Natural = Annotated[int, Bounds(least=0)]
+Count = Annotated[int, Bounds(least=1)]
 Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
@@ -62,15 +66,16 @@ NAMES = {
 
 
 def matches(value: Any, annotation: Any) -> bool:
+    """What lists and dicts contain is not checked."""
     if annotation in (Any, inspect.Parameter.empty):
         return True
     base, inner = get_origin(annotation), get_args(annotation)
     if base is Annotated:
-        kind, bounds = inner
-        return matches(value, kind) and bounds.allow(value)
+        plain, bounds = inner
+        return matches(value, plain) and bounds.allow(value)
     if base is Literal:
         return value in inner
-    if inner and base not in NAMES:
+    if base in UNIONS:
         return any(matches(value, option) for option in inner)
     if annotation is float:
         return type(value) in (int, float) and math.isfinite(value)
@@ -80,11 +85,13 @@ def matches(value: Any, annotation: Any) -> bool:
 def describe_type(annotation: Any) -> str:
     base, inner = get_origin(annotation), get_args(annotation)
     if base is Annotated:
-        kind, bounds = inner
-        return f"{describe_type(kind)} {bounds}"
-    if inner and base not in NAMES:
+        plain, bounds = inner
+        return f"{describe_type(plain)} {bounds}"
+    if base is Literal:
+        return " or ".join(inner)
+    if base in UNIONS:
         return " or ".join(map(describe_type, inner))
-    return NAMES.get(base or annotation, annotation)  # itself: a choice of a Literal
+    return NAMES[base or annotation]
 
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
@@ -95,10 +102,11 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
         return value
     if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
         return int(value)
-    expected = describe_type(annotation)
     if is_dataclass(annotation):
         settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
         expected = f"its settings one by one: {settings}"
+    else:
+        expected = describe_type(annotation)
     raise ValueError(f"{name} is {value!r:.60}; expected {expected}")
 
 
@@ -112,7 +120,10 @@ def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in node.items():
         name = f"{path}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
     return flat
 
 
@@ -139,9 +150,9 @@ def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def construct(
     path: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
 ) -> Any:
-    """constructor(**options), and those of the shared values that it has a parameter for. The
-    path, such as "train." or "optimizer (muon): ", is that of an option in a message.
-    No option can set a shared value."""
+    """constructor(**options), and those of the shared values that it has a parameter for: what the
+    caller knows and no option can set, such as d_model. The path, such as "train." or
+    "optimizer (muon): ", is that of an option in a message."""
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
@@ -166,7 +177,8 @@ def build(
     shared: dict[str, Any],
     needs: str | None = None,
 ) -> Any:
-    """kinds[node["kind"]] with its other options. needs: only kinds that take this shared value."""
+    """kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such as
+    `memory` of attentions that can be cross-attention."""
     options = dict(node)
     kind = options.pop("kind", None)
     names = [k for k in kinds if needs is None or needs in signature(kinds[k])]

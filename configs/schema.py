@@ -1,5 +1,5 @@
-"""Schema: the config as typed data. Defaults live in the YAML files, and here for what older runs
-lack; a part is a dict with its kind."""
+"""Schema: the config as typed data. Defaults live in the YAML files; a default here is for runs that
+are older than the setting. A part is a dict, which the class of its `kind` checks."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -37,7 +37,7 @@ class ModelConfig:
     encoder: EncoderSizes
     init: str
     prefix_lm: bool = False
-    layers: list[str] | None = None
+    layers: list[str] | None = None  # a pattern of layer_kinds, such as [window, full]
     layer_kinds: dict[str, Any] = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ from configs.cli import explain, warn
 from configs.errors import CheckpointError, DataError
 from data.disk import filesize, sync_file
 from model import checkpoint
-from training.distributed import like, whole
+from training.distributed import shard_like, whole
 from training.optimizer import groups_of, state_tensors
 from training.run import Run
 
@@ -59,10 +59,11 @@ class Checkpointer:
         return {file: named for file, named in tensors.items() if named}
 
     def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
-        """What no step may change: the names of tensors, and options of optimizers."""
-        names = [name for named in tensors.values() for name in named]
+        """The names of tensors and the options of optimizers. An optimizer of one's own that makes
+        state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
-        return [names, *({**group, "params": None, "lr": None} for group in groups)]
+        options = [{**group, "params": None, "lr": None} for group in groups]
+        return [*map(list, tensors.values()), *options]
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
         """Whole and on the host; of the main process."""
@@ -107,9 +108,10 @@ class Checkpointer:
     def check_disk_space(self) -> None:
         """There must be room for the checkpoints that are kept (the first ten of them), the best,
         and one being written."""
-        size = sum(t.nbytes for tensors in self.tensors().values() for t in tensors.values())
-        kept = min(self.run.config.checkpoint.keep, 10)
-        needed = size * max(1, kept + 2 - len(checkpoint.list_checkpoints(self.folder)))
+        size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
+        expected = min(self.run.config.checkpoint.keep, 10) + 2
+        existing = len(checkpoint.list_checkpoints(self.folder))
+        needed = size * max(1, expected - existing)
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"
@@ -132,11 +134,11 @@ class Checkpointer:
         for file, tensors in self.tensors().items():
             for name, tensor in checkpoint.read_tensors(place / f"{file}.safetensors", tensors):
                 with torch.no_grad():
-                    tensors[name].copy_(like(tensor, tensors[name]))
+                    tensors[name].copy_(shard_like(tensor, tensors[name]))
         if stored["scaler"]:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
         if world.is_main:
             checkpoint.set_aside(self.folder, state.step)
-            if state.best_step == state.step:  # it was stopped before it could
+            if state.best_step == state.step:  # the run may have been killed before this
                 checkpoint.mark_best(self.folder, state.step)

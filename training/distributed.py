@@ -72,7 +72,7 @@ class World(NamedTuple):
             dist.barrier(patient_group())
 
 
-@cache
+@cache  # all processes make it, when they first wait
 def patient_group() -> Any:
     return dist.new_group(backend="gloo", timeout=timedelta(days=7))
 
@@ -149,8 +149,7 @@ def shard(loss_module: nn.Module, world: World) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    dtype = None if world.precision.dtype is torch.float32 else world.precision.dtype
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(world.precision.dtype, reduce_dtype=torch.float32)
     weights = loss_module.state_dict()
     for module in (*blocks_of(loss_module), loss_module):
         fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -164,17 +163,12 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")  # a DTensor, whose class is not imported without need
 
 
-def local(tensor: Any) -> Tensor:
-    """The part of a tensor that this process has; a view."""
-    return tensor.to_local() if is_sharded(tensor) else tensor
-
-
 def whole(tensor: Any) -> Tensor:
     """The whole of a sharded tensor; all processes have to ask for it."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def like(tensor: Tensor, sharded: Any) -> Tensor:
+def shard_like(tensor: Tensor, sharded: Any) -> Tensor:
     """A whole tensor, which all processes have, on the device of another and sharded in the same
     way."""
     tensor = tensor.to(sharded.device)
@@ -197,7 +191,7 @@ def catch_signals() -> Iterator[None]:
     process."""
 
     def note(number: int, frame: Any) -> None:
-        # torchrun forwards a signal that all processes have received already
+        # torchrun forwards a signal that all processes have received already: it is no second one
         is_forwarded = dist.is_initialized() and number in received_signals
         if received_signals and not is_forwarded:
             os._exit(128 + number)

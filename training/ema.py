@@ -1,13 +1,9 @@
 """EMA: an exponential moving average of the weights, which is evaluated and sampled from."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
 from model.weights import trained_parameters
-from training.distributed import local
 
 
 class EMA:
@@ -24,21 +20,12 @@ class EMA:
         if not self.decay:
             return
         decay = min(self.decay, step / (step + 10))
-        averages = [local(average) for average in self.average.values()]
-        weights = [local(weight) for weight in self.weights.values()]
-        torch._foreach_lerp_(averages, weights, 1 - decay)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The model has the average as its weights."""
-        self.swap()
-        try:
-            yield
-        finally:
-            self.swap()
+        averages = list(self.average.values())
+        torch._foreach_lerp_(averages, list(self.weights.values()), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:
+        """The model has the average as its weights, until the next call."""
         for name, weight in self.weights.items():
             trained = weight.detach().clone()
             weight.copy_(self.average[name])

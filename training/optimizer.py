@@ -12,30 +12,29 @@ from configs.registry import BelowOne, NonNegative, Positive, Registry, build
 from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
 from model.cpu import Eager
-from model.embedding import Embedding
+from model.weights import trained_parameters
 from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
-    """Without the wrapper of torch's that would import the compiler at the first step."""
+    """Groups without an lr of their own have this one, and no weight decay."""
 
+    # torch's decorator would import the compiler at the first step, as those that Eager removes
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
+    def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float) -> None:
+        devices = {p.device.type for group in groups for p in group["params"]}
+        fused = devices <= {"cuda", "cpu"}
+        betas = (float(beta1), float(beta2))  # torch takes no integers
+        super().__init__(groups, lr, betas, eps, weight_decay=0.0, fused=fused)
+
     def start_state(self, parameter: Tensor) -> Tensors:
-        on_device = self.defaults["fused"]
+        device = parameter.device if self.defaults["fused"] else "cpu"  # where torch has it
         return {
-            "step": torch.zeros((), device=parameter.device if on_device else "cpu"),
+            "step": torch.zeros((), device=device),
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
-
-
-def adamw(groups: list[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> AdamW:
-    """lr, and no weight decay, where a group has none of its own."""
-    groups = [group for group in groups if group["params"]]
-    fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
-    betas = (float(beta1), float(beta2))
-    return AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=fused)
 
 
 def make_adamw(
@@ -47,10 +46,11 @@ def make_adamw(
     weight_decay: NonNegative,
 ) -> list[Optimizer]:
     """Weight decay is for matrices, not for gains and biases."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    matrices = {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay}
-    vectors = {"params": [p for p in trained if p.ndim < 2]}
-    return [adamw([matrices, vectors], lr, beta1, beta2, eps)]
+    trained = trained_parameters(model).values()
+    matrices = [p for p in trained if p.ndim >= 2]
+    vectors = [p for p in trained if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors}]
+    return [AdamW(groups, lr, beta1, beta2, eps)]
 
 
 def make_muon(
@@ -65,43 +65,62 @@ def make_muon(
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
-    modules = [module for name, module in model.named_modules() if not name.startswith("head.")]
-    trained = [p for p in model.parameters() if p.requires_grad]
-    tables = {p for m in modules if isinstance(m, Embedding) for p in m.parameters()}
-    # of each matrix, the share of lr. All updates are of one size, too large for queries that are
-    # initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
-    shares = {m.weight: 1.0 for m in modules if isinstance(m, nn.Linear)}
-    shares |= {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
-    if shares.keys().isdisjoint(trained):
-        raise ValueError(
-            "it is for matrices of the model, and none is trained; choose optimizer=lora"
-        )
+    # the share of lr that each matrix has. All updates are of one size, too large for queries that
+    # are initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
+    shares: dict[Tensor, float] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            shares.setdefault(module.weight, 1.0)
+        if isinstance(module, MultiHeadAttention):
+            shares[module.query.weight] = module.query_size
 
-    groups = [
-        {"params": [p for p in trained if shares.get(p) == share], "lr": share * lr}
-        for share in dict.fromkeys([1.0, *shares.values()])
-    ]
-    embeddings = {
-        "params": [p for p in trained if p in tables],
-        "lr": (embedding_lr_ratio or adamw_lr_ratio) * lr,
-    }
-    rest = {"params": [p for p in trained if p not in tables and p not in shares]}
+    matrices: dict[float, list[Tensor]] = {1.0: []}  # by their share; set_lr returns the first
+    embeddings = []
+    rest = []
+    for name, parameter in trained_parameters(model).items():
+        if "embedding." in name:
+            embeddings.append(parameter)
+        elif parameter in shares and not name.startswith("head."):
+            matrices.setdefault(shares[parameter], []).append(parameter)
+        else:
+            rest.append(parameter)
+    if not any(matrices.values()):
+        reason = "it is for matrices of the model, and none is trained"
+        raise ValueError(f"{reason}; choose optimizer=lora")
+
+    hidden = [{"params": weights, "lr": share * lr} for share, weights in matrices.items()]
+    embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr
+    others = [{"params": embeddings, "lr": embedding_lr}, {"params": rest}]
     return [
-        Muon(groups, lr, momentum, weight_decay),
-        adamw([embeddings, rest], adamw_lr_ratio * lr, beta1, beta2, eps),
+        Muon(hidden, lr, momentum, weight_decay),
+        AdamW(others, adamw_lr_ratio * lr, beta1, beta2, eps),
     ]
 
 
-OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = Registry(adamw=make_adamw, muon=make_muon)
+OPTIMIZERS: Registry[Callable[..., list[Optimizer]]] = Registry(
+    adamw=make_adamw,
+    muon=make_muon,
+)
 
 
 def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
-    for group in groups_of(optimizers):
-        group["base_lr"] = group["lr"]
     for optimizer in optimizers:
         start_state(optimizer)
+    for group in groups_of(optimizers):
+        group["base_lr"] = group["lr"]
     return optimizers
+
+
+def start_state(optimizer: Any) -> None:
+    """As torch makes it at the first step: so a checkpoint has the same tensors at every step, and a
+    micro-batch is fitted beside them."""
+    if not hasattr(optimizer, "start_state"):
+        hint = "give it a method start_state(parameter) -> {name: tensor}"
+        raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = optimizer.start_state(parameter)
 
 
 def groups_of(optimizers: list[Optimizer]) -> list[dict[str, Any]]:
@@ -115,16 +134,6 @@ def set_lr(optimizers: list[Optimizer], factor: float) -> float:
     for group in groups:
         group["lr"] = group["base_lr"] * factor
     return groups[0]["lr"]
-
-
-def start_state(optimizer: Any) -> None:
-    """As torch makes it at the first step: so a checkpoint has the same tensors at every step, and a
-    micro-batch is fitted beside them."""
-    if not hasattr(optimizer, "start_state"):
-        hint = "give it a method start_state(parameter) -> {name: tensor}"
-        raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
-    for parameter in (p for group in groups_of([optimizer]) for p in group["params"]):
-        optimizer.state[parameter] = optimizer.start_state(parameter)
 
 
 def state_tensors(model: nn.Module, optimizers: list[Optimizer]) -> Tensors:

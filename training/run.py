@@ -13,7 +13,6 @@ from configs.schema import Config
 from data.corpus import Loaders
 from training.distributed import World
 from training.ema import EMA
-from training.step import LossModule
 
 
 @dataclass
@@ -49,7 +48,7 @@ class Run(NamedTuple):
     config: Config
     data: Loaders
     world: World
-    loss_module: LossModule  # neither compiled nor wrapped by DDP
+    loss_module: Any  # a LossModule, neither compiled nor wrapped by DDP
     optimizers: list[Optimizer]
     ema: EMA
     state: TrainState
@@ -62,13 +61,17 @@ class Run(NamedTuple):
     def evaluating(self) -> Iterator[None]:
         """In eval mode, with the averaged weights if there are any. Of several processes, all have
         to evaluate."""
-        module: Any = self.loss_module
+        module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
+        self.ema.swap()
         module.eval()
-        with torch.no_grad(), self.ema.applied():
-            if is_sharded:  # FSDP gathers weights by itself only for module(...)
-                module.unshard()
-            yield
+        if is_sharded:  # FSDP gathers weights by itself only for module(...)
+            module.unshard()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
             if is_sharded:
                 module.reshard()
-        module.train()
+            module.train()
+            self.ema.swap()

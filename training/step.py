@@ -11,16 +11,18 @@ from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
 from configs.schema import Config, LossConfig
-from data.loader import SORT_GROUP, PairLoader, TokenLoader
+from data.loader import SORT_GROUP
 from data.objectives import Batch
 from data.shuffle import hash_seed
 from model.block import blocks_of
 from model.loss import loss
 from training.distributed import World
+from training.run import Run
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
-# columns of metrics.jsonl
-TAKEN = {"step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "mfu", "full"}
+# columns of metrics.jsonl, whose names no other loss or metric may have
+COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
+COLUMNS |= {"tokens_per_second", "mfu", "full"}
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
@@ -31,17 +33,18 @@ class LossModule(nn.Module):
         super().__init__()
         self.model: Any = model
         self.options = vars(config)
-        self.sources: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
+        self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> dict[str, Tensor]:
-        """{name: sum over the targets}: the cross-entropy, and what modules of the network add to
-        it in their losses(), means over the tokens. In eval mode, plain cross-entropy alone."""
+        """{name: sum over the targets}, which the caller divides by their number in the whole
+        batch: the cross-entropy, and the losses() of modules of the network, which are means. In
+        eval mode, plain cross-entropy alone."""
         hidden = self.model.hidden(**inputs)
         options = self.options if self.training else {}
         total, _ = loss(hidden, self.model.head, targets, count, **options)
         losses = {"loss": total}
         if self.training:
-            for module in self.sources:
+            for module in self.contributors:
                 for name, mean in module.losses().items():
                     check_name(name)
                     losses[name] = losses.get(name, 0.0) + count * mean
@@ -49,7 +52,7 @@ class LossModule(nn.Module):
 
 
 def check_name(name: str) -> None:
-    if name in TAKEN or name.startswith("val_"):
+    if name in COLUMNS or name.startswith("val_"):
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
@@ -65,8 +68,8 @@ def compile_module(module: nn.Module, config: Config, world: World) -> Any:
     if not (is_optional or config.compile is True):
         return module
     torch._dynamo.config.suppress_errors = is_optional
-    # batches of pairs have different numbers of targets, and the loss a graph for each number of
-    # chunks that they fill
+    # batches of pairs have different numbers of targets, which the loss cuts into chunks: it has a
+    # graph for each number of chunks
     torch._dynamo.config.recompile_limit = 64
     blocks = list(blocks_of(module))
     if len(blocks) < MANY_BLOCKS:
@@ -80,7 +83,11 @@ def compiled_in_training(block: nn.Module) -> Callable[..., Tensor]:
     """In eval mode it runs eagerly: texts of any length would be compiled anew."""
     eager = block.forward
     compiled = torch.compile(eager)
-    return lambda *inputs: (compiled if block.training else eager)(*inputs)
+
+    def forward(*inputs: Any) -> Tensor:
+        return compiled(*inputs) if block.training else eager(*inputs)
+
+    return forward
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -96,32 +103,30 @@ def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tup
         yield rows.to(device), start + size >= n
 
 
-def fit_micro_batch(
-    module: nn.Module,
-    loader: TokenLoader | PairLoader,
-    config: Config,
-    world: World,
-    previous: int,
-) -> int:
+def fit_micro_batch(run: Run) -> int:
     """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
-    a backward pass fit in memory in every process. No weight changes. previous: of the run before
-    it is resumed, or 0."""
+    a backward pass fit in memory in every process. No weight changes. A resumed run keeps its
+    own."""
+    config = run.config
+    world = run.world
     rows = config.train.batch_size // world.size
     size = config.train.micro_batch_size
     if isinstance(size, int):
         return min(size, rows)
     if world.device.type != "cuda":
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
-    if previous:
-        return min(previous, rows)
+    if run.state.micro_batch_size:
+        return min(run.state.micro_batch_size, rows)
     # of pairs, the widest batch of the first sorted group; one of a later group may be a bit wider
-    widest = loader.batch(max(range(SORT_GROUP), key=loader.seq_len)).share(*world.share)
-    while world.sum(runs_out_of_memory(module, widest.rows(0, rows), world)).any():
+    loader = run.data.train
+    widest_step = max(range(SORT_GROUP), key=loader.seq_len)
+    widest = loader.batch(widest_step).share(*world.share)
+    while world.sum(runs_out_of_memory(run.loss_module, widest.rows(0, rows), world)).any():
         if rows == 1:
             hint = "lower size= or model.context_length"
             raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
         smaller = math.ceil(rows / 2)
-        if world.parallel == "fsdp":  # whose state is unusable after a backward pass that failed
+        if world.parallel == "fsdp":  # after a backward pass that failed, it cannot run another
             hint = f"set train.micro_batch_size={smaller}"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
         rows = smaller

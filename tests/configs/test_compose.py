@@ -1,11 +1,8 @@
 """Overrides become a typed config."""
 
-from typing import Annotated, Literal
-
 import pytest
 
 from configs.compose import compose, prepare_arguments
-from configs.registry import Bounds, Count, Positive, Ratio, describe_type
 from data.corpus import choose_objective
 from tests.parts import CONFIGS, loaded, names
 from training.settings import check_parts
@@ -69,16 +66,12 @@ def test_paths_and_names_are_taken_as_typed(value):
     assert config.name == value
 
 
-def test_a_list_of_paths():
-    for typed, expected in (("[a.txt,b/*.txt]", ["a.txt", "b/*.txt"]), ("[a b.md]", ["a b.md"])):
-        config = compose(["data=text", f"data.path={typed}", f"data.val_path={typed}"])
-        assert config.data["path"] == config.data["val_path"] == expected
-
-
-def test_a_comma_in_a_path_that_exists(tmp_path):
-    path = tmp_path / "a,b"
-    path.touch()
-    assert compose(["data=text", f"data.path={path}"]).data["path"] == str(path)
+def test_lists_of_paths_and_a_path_with_a_comma(tmp_path):
+    comma = tmp_path / "a,b"
+    comma.touch()
+    cases = {"[a.txt,b/*.txt]": ["a.txt", "b/*.txt"], "[a b.md]": ["a b.md"], comma: str(comma)}
+    for typed, expected in cases.items():
+        assert compose(["data=text", f"data.path={typed}"]).data["path"] == expected
 
 
 @pytest.mark.quick
@@ -100,21 +93,3 @@ def test_a_length_replaces_all_others(typed, expected):
 def test_a_model_and_a_batch_must_fit_in_memory(size):
     with pytest.raises(MemoryError, match="the weights need .*, a batch .* GiB"):
         check_parts(compose([size]))
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(
-    ("annotation", "description"),
-    [
-        (Count, "an integer at least 1"),
-        (Positive | None, "a number above 0 or null"),
-        (Ratio, "a number above 0 and below 1"),
-        (Annotated[float, Bounds(above=0, most=5)], "a number above 0 and at most 5"),
-        (Literal["a", "b"], "a or b"),
-        (bool | Literal["auto"], "true or false or auto"),
-        (list[str], "a list"),
-    ],
-    ids=str,
-)
-def test_types_are_described_in_plain_english(annotation, description):
-    assert describe_type(annotation) == description

@@ -81,7 +81,7 @@ def test_muon_updates_each_matrix_of_a_stack(shape):
         optimizer.param_groups[0]["params"] = params
         start_state(optimizer)
         for parameter, gradient in zip(params, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient.clone()
         optimizer.step()
     torch.testing.assert_close(stack[0], torch.stack(matrices), rtol=0, atol=1e-3)
 

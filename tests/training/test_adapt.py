@@ -87,7 +87,6 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
     assert names and all(name.startswith(starts) and name.endswith(ends) for name in names)
     for file in files("runs/full"):
         tensors = load_file(newest(Path("runs/full")) / file)
-        assert {name for key in tensors for name in names if key.startswith(name)} == names
         assert all(key.startswith(tuple(names)) for key in tensors)
 
     before = load_run("runs/base").model.state_dict()
@@ -111,13 +110,11 @@ def test_the_base_is_needed_as_it_was(tune, start, kind):
     assert all(torch.equal(before[name], after[name]) for name in before), "of an older step"
     Path("moved").rename("runs/base")
 
-    other = load_file(newest(Path("runs/base")) / "model.safetensors")
     shutil.rmtree("runs/base")
     for name in ("one", "two"):
         code, _, errors = start(f"name={name}", "resume=true", "train.steps=6")
         assert code == 4 and "the base of this run: there is no folder moved" in errors
     start("name=base", "model=gpt2", "seed=1")
-    assert other.keys() == load_run("runs/base").model.state_dict().keys() - {"head.map.weight"}
     code, _, errors = start("name=one", "resume=true", "train.steps=6", "init_from=runs/base")
     assert code == 4 and "runs/base has other weights than when a part of them was" in errors
     assert errors.count("\n") == 1

@@ -28,8 +28,7 @@ from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import source
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
-from tests.training.runs import content, read_lines
-from tests.training.test_resume import FULL, stop_after
+from tests.training.runs import read_lines
 from training.evaluate import main as evaluate
 
 CHATML = """{%- for m in messages %}
@@ -48,10 +47,6 @@ MARKED = """{% for m in messages %}
 {% endfor %}
 {% if add_generation_prompt %}<|im_start|>assistant{% endif %}
 """
-LLAMA3 = """{{- bos_token }}{% for m in messages %}
-{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 TEXTS = ["system", "Be brief é.", "user", "the cat?", "assistant", "the hat"]
 TEXTS += ["user", " <|im_end|> 'x'", "assistant", "that cat's \U0001f642\n hat"]
 MESSAGES = to_messages(TEXTS)
@@ -70,7 +65,8 @@ def folder(tmp_path):
     """folder(template): a folder of transformers with a tokenizer that has it."""
 
     def folder(template, end="<|im_end|>"):
-        path = hf_folder("qwen", tmp_path / "hf", {"chat_template": template, "eos_token": end})
+        names = {"chat_template": template, "eos_token": end}
+        path = hf_folder("qwen", tmp_path / "hf", names, max_position_embeddings=256)
         (path / "generation_config.json").unlink()
         edit_config(path, eos_token_id=hf.AutoTokenizer.from_pretrained(path).eos_token_id)
         import_run(path, tmp_path / "imported")
@@ -149,9 +145,11 @@ def test_the_plain_template_by_hand():
     ]
     tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", "\u00e9".encode()]
     tokenizer = BytePairTokenizer(r"\s+|\S+", to_base64(tokens), {"end": 258})
-    before, answer, after = parts(tokenizer, "user", "\u00e9", "assistant", "\n\u00e9")
-    assert before == [*b"user:", 10, 257, 10, *b"assistant:", 256], "of the whole text"
-    assert (answer, after) == ([257, 258], [10])
+    assert parts(tokenizer, "user", "\u00e9", "assistant", "\n\u00e9") == [
+        [*b"user:", 10, 257, 10, *b"assistant:", 256],  # of the whole text
+        [257, 258],
+        [10],
+    ]
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
@@ -185,15 +183,9 @@ def row_of(*texts):
 
 
 BAD = [
-    (
-        {"text": "a"},
-        "c.jsonl:3 has {'text': 'a'}; expected a list of messages, prompt and completion",
-    ),
+    ({"text": "a"}, "c.jsonl:3 has {'text': 'a'}; expected a list of messages, prompt and comple"),
     ({"messages": []}, "expected a list of messages"),
-    (
-        row_of("tool", "a"),
-        "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a role",
-    ),
+    (row_of("tool", "a"), "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a"),
     (row_of("user", " "), "a content that is not empty"),
     ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no more"),
     (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
@@ -254,14 +246,9 @@ def test_conversations_that_begin_alike_are_in_both_splits(room):
 def test_long_conversations(room, too_long):
     long = row_of("user", "a", "assistant", "b" * 90), row_of("user", "a" * 90, "assistant", "b")
     write([*ROWS, *long])
-    options = [
-        *CHAT,
-        "tokenizer=byte",
-        "size=tiny",
-        "model.context_length=64",
-        "data.val_fraction=0.2",
-    ]
-    config = compose([*options, "objective=chat", f"objective.too_long={too_long}"])
+    sizes = ["size=tiny", "model.context_length=64", "data.val_fraction=0.2"]
+    objective = ["objective=chat", f"objective.too_long={too_long}"]
+    config = compose([*CHAT, "tokenizer=byte", *sizes, *objective])
     if too_long == "error":
         with pytest.raises(DataError, match="conversations of .* are too long for a context of 64"):
             load_data(config)
@@ -279,20 +266,6 @@ def test_long_conversations(room, too_long):
         shifted = tokens[:, 1:]
         is_target = targets[:, :-1] != IGNORE_INDEX
         assert shifted[is_target].equal(targets[:, :-1][is_target])
-
-
-def test_resume(run, start, monkeypatch):
-    write(ROWS)
-    options = [*FULL, *CHAT, "tokenizer=bpe", "tokenizer.vocab_size=280", "model=llama"]
-    options.append("model.context_length=64")
-    full = run(*options, "name=full")
-    with monkeypatch.context() as patch:
-        stop_after(3, patch)
-        assert start(*options, "name=part")[0] == 75
-    code, _, errors = start.plainly("name=part", "resume=true")
-    assert code == 0, errors
-    assert content(Path("runs/part")) == content(full)
-    assert "[[" not in str(content(full)["samples"]) and content(full)["samples"]
 
 
 @pytest.fixture
@@ -327,14 +300,10 @@ def both_say(say, run, folder):
     """sample.py and transformers answer the same; what transformers has as ends of a text"""
     answer, ends = hf_answer(folder, QUESTION)
     [row] = say(run, "--json", stdin=json.dumps(QUESTION)).splitlines()
-    assert json.loads(row)["messages"] == [*QUESTION, {"role": "assistant", "content": answer}]
+    answered = [*QUESTION, {"role": "assistant", "content": answer}]
+    assert json.loads(row)["messages"] == answered
     printed = say(run, "--system", "x", stdin="\nthe cat 3\n  \nand 4?\n")
-    assert printed.startswith(f"{answer}\n")
-    turns = [
-        *QUESTION,
-        {"role": "assistant", "content": answer},
-        {"role": "user", "content": "and 4?"},
-    ]
+    turns = [*answered, {"role": "user", "content": "and 4?"}]
     assert printed == f"{answer}\n{hf_answer(folder, turns)[0]}\n"
     theirs = hf.AutoTokenizer.from_pretrained(folder).apply_chat_template(turns)["input_ids"]
     assert ChatTemplate(load_run(run).tokenizer).encode(turns)[0].tolist() == theirs
@@ -342,19 +311,19 @@ def both_say(say, run, folder):
 
 
 def test_from_a_folder_and_back(folder, start, say, capsys):
-    """Its end of a turn, which did not end a text, does so afterwards."""
+    """With LoRA. Its end of a turn, which did not end a text, does so afterwards."""
     write(ROWS)
     folder(CHATML, "<|endoftext|>")
-    usual = ["train.steps=30", "train.batch_size=8", "precision=fp32", "eval.every=null"]
-    code, _, errors = start.plainly(
-        *CHAT, *usual, "init_from=hf", "optimizer.lr=0.01", "name=tuned"
-    )
+    usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
+    lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
+    code, _, errors = start.plainly(*CHAT, *usual, *lora)
     assert code == 0, errors
     run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
     found = json.loads(capsys.readouterr().out)
     logged = [row for row in read_lines(Path("runs/tuned/metrics.jsonl")) if "val_loss" in row]
-    assert found["val_loss"] == logged[-1]["val_loss"]
+    assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)
+    assert hf_answer("back", QUESTION) != hf_answer("hf", QUESTION)
     ends = both_say(say, "runs/tuned", "back")
     tokenizer = load_run("runs/tuned").tokenizer
     assert ends == tokenizer.end_ids and len(ends) == 2
@@ -364,29 +333,14 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
     assert load_run("again").tokenizer.end_ids == ends
 
 
-def test_a_journey(tmp_path, start, say):
-    """A folder of transformers, LoRA on conversations, a chat, an export, and the same in its
-    pipeline."""
-    write(ROWS)
-    folder = hf_folder("llama3", tmp_path / "hf", max_position_embeddings=256)
-    (folder / "chat_template.jinja").write_text(LLAMA3)
-    usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
-    lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
-    code, _, errors = start.plainly(*CHAT, *usual, *lora)
-    assert code == 0, errors
-    export_run("runs/tuned", "latest", Path("back"), None)
-    model = hf.pipeline("text-generation", model="back", device="cpu")
-    [answer] = model(QUESTION, max_new_tokens=12, do_sample=False)
-    said = answer["generated_text"][-1]["content"]
-    assert said and say("runs/tuned", "--system", "x", stdin="the cat 3") == f"{said}\n"
-    assert said != hf_answer("hf", QUESTION)[0]
-
-
 def test_of_our_own(run, say):
-    """The plain template goes out with it."""
+    """The plain template goes out with it. Samples show no marks of what is trained on."""
     write(ROWS)
     options = ["model=llama", "tokenizer=bpe", "tokenizer.vocab_size=280", "train.steps=30"]
-    run(*CHAT, *options, "model.context_length=96", "optimizer.lr=0.01", "name=own")
+    options += ["model.context_length=96", "optimizer.lr=0.01", "sample.every=30", "name=own"]
+    folder = run(*CHAT, *options)
+    [sampled] = read_lines(folder / "samples.jsonl")
+    assert "assistant:" in sampled["source"] and "[[" not in str(sampled)
     export_run("runs/own", "latest", Path("back"), None)
     both_say(say, "runs/own", "back")
     import_run("back", Path("again"))
@@ -417,7 +371,8 @@ def test_a_conversation_goes_on(run, say, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sample, "show", interrupt)
         say("runs/own", "--system", "s", stdin="a\nb\n")
-    assert [len(contents) for contents in seen] == [2, 4] and seen[1][::3] == ["s", "b"]
+    [first, second] = seen
+    assert first == ["s", "a"] and second[::3] == ["s", "b"]
     seen.clear()
     say("runs/own", "--system", "s", stdin="a\n" + "b" * 15 + "\n")
     assert seen == [["s", "a"], ["s", "a", seen[1][2], "b" * 15], ["s", "b" * 15]]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from configs.compose import compose
+from training.run import Run, TrainState
 from training.step import fit_micro_batch
 
 pytestmark = pytest.mark.quick
@@ -65,8 +66,10 @@ def fit():
         world.precision = SimpleNamespace(autocast=nullcontext)
         world.device = SimpleNamespace(type=device)
         world.sum = lambda *numbers: np.array(numbers)
+        data = SimpleNamespace(train=Loader())
+        state = TrainState(micro_batch_size=found)
         config = compose([f"train.batch_size={ROWS}", *overrides])
-        return fit_micro_batch(module, Loader(), config, world, found)
+        return fit_micro_batch(Run(config, data, world, module, [], None, state))
 
     return fit
 
