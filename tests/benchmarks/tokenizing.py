@@ -22,6 +22,7 @@ from configs.compose import compose
 from data.corpus import load_data
 from data.readers import stdlib_files
 from data.tokenizers.train import TOKENIZERS
+from tests.benchmarks._turns import ratios, spread, take_turns
 
 CORES = 2
 
@@ -64,23 +65,23 @@ def main(rounds=5):
     encoding = tiktoken.get_encoding("gpt2")
     Made.tokenizer = TOKENIZERS["gpt2"]().train(None, ("end",))
     TOKENIZERS["gpt2"] = Made
-    times = {ours: [], tiktoken_batch: [], datasets_map: []}
+
+    def measure(function):
+        with tempfile.TemporaryDirectory() as folder:
+            os.sync()  # so that nothing waits for earlier writes
+            start = time.perf_counter()
+            function(Path(folder), Path(text), texts, encoding)
+            return time.perf_counter() - start
+
     with tempfile.TemporaryDirectory() as text:
         Path(text, "files").mkdir()
         for i, content in enumerate(texts):
             Path(text, f"files/{i:04}.py").write_text(content, encoding="utf-8")
-        for _ in range(rounds):
-            for function, seconds in times.items():
-                with tempfile.TemporaryDirectory() as folder:
-                    os.sync()  # so that nothing waits for earlier writes
-                    start = time.perf_counter()
-                    function(Path(folder), Path(text), texts, encoding)
-                    seconds.append(time.perf_counter() - start)
+        times = take_turns([ours, tiktoken_batch, datasets_map], rounds, measure)
     for function, seconds in times.items():
-        ratios = [other / own for own, other in zip(times[ours], seconds, strict=True)]
-        spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         speed = f"{megabytes / median(seconds):6.1f} MB/s"
-        print(f"{function.__name__:<15}{speed}, time relative to ours {spread}")
+        relative = spread(ratios(times[ours], seconds))
+        print(f"{function.__name__:<15}{speed}, time relative to ours {relative}")
 
 
 if __name__ == "__main__":
