@@ -143,7 +143,7 @@ def resume(*overrides):
         settings = ["size=small", "model.dropout=0.1", "train.steps=20", *overrides]
         yield bench.train("first", *settings)
         expected = saved("first")
-        yield {"checkpoint_bytes": sum(map(len, expected))}
+        yield {"checkpoint_bytes": sum(map(len, expected.values()))}
         bench.train("again", *settings)
         stop = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
         bench.train("stopped", *settings, before=stop)
