@@ -19,8 +19,7 @@ from model.attention import ATTENTIONS
 from tests.parts import ARCHITECTURES, ROOT, names
 from tests.test_house import FILES, FOLDERS, REGISTRIES
 
-FOLDERS_OF_PAGES = ["", *FOLDERS, "model/hub"]
-PAGES = [ROOT / folder / "README.md" for folder in FOLDERS_OF_PAGES]
+PAGES = [ROOT / folder / "README.md" for folder in ("", *FOLDERS, "model/hub")]
 PAGES.append(ROOT / "training/finetuning.md")
 README = "\n".join(page.read_text() for page in PAGES)
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -106,6 +105,7 @@ def home(tmp_path_factory):
     write_parts(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("training.log.draw_run", lambda rows, path: None)  # matplotlib is slow
         for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
             assert execute(small(command)) == 0, command
             if name := arguments(command)[1].get("name"):

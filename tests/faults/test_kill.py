@@ -47,14 +47,16 @@ def assert_resumes(cwd):
 
 
 EVERYWHERE = product(["new", "resumed"], range(KILLS))
+USUAL = [("new", 50), ("new", 100)]
 
 
-@pytest.mark.parametrize(("kind", "number"), thin(EVERYWHERE, [("new", 50), ("new", 100)]))
+@pytest.mark.parametrize(("kind", "number"), thin(EVERYWHERE, USUAL))
 def test_at_every_operation(kind, number, tmp_path):
     run = recorded(kind)
     assert len(run.log) <= KILLS
     shutil.copytree(run.before, tmp_path, dirs_exist_ok=True)
-    assert is_killed(tmp_path, Shim(kill, 1 + number * len(run.log) // KILLS))
+    at = 1 + number * len(run.log) // KILLS
+    assert is_killed(tmp_path, Shim(kill, at))
     assert_resumes(tmp_path)
 
 

@@ -134,8 +134,8 @@ def newest_step(folder):
     read_tokenizer(folder)
     assert read_best(folder) in (None, *map(step_name, steps))
     for name in ("metrics.jsonl", "samples.jsonl"):
-        rows = [rows_until(steps[-1], place / name) for place in (folder, HOME / RUN)]
-        assert rows[0] == rows[1], name
+        expected = rows_until(steps[-1], HOME / RUN / name)
+        assert rows_until(steps[-1], folder / name) == expected, name
     return steps[-1]
 
 
