@@ -22,7 +22,8 @@ COMMANDS = {
     "first step": TRAIN.split(),
     "first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"],
 }
-HELP = ["train.py", "sample.py", "-m data", "-m model.hub", "-m model.shapes"]
+HELP = ["train.py", "sample.py", "-m data", "-m model.hub"]
+HELP += ["-m model.shapes", "-m training.compare"]
 COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
 FIRST_STEP = b"step      1  loss"
 
