@@ -41,7 +41,8 @@ def thin(cases, usual):
     marked = []
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=() if case in usual else pytest.mark.faults))
+        marks = () if case in usual else pytest.mark.faults
+        marked.append(pytest.param(*values, marks=marks))
     return marked
 
 
@@ -52,10 +53,14 @@ def kinds(group, registry=None):
     return [kind if kind in ours else pytest.param(kind, id=f"mine_{kind}") for kind in registry]
 
 
+def config_folders():
+    return [CONFIGS, *(path.parent / "configs" for path in LOADED)]
+
+
 @cache
 def loaded(group, name):
-    folders = [CONFIGS, *(path.parent / "configs" for path in LOADED)]
-    [path] = [path for folder in folders if (path := folder / group / f"{name}.yaml").exists()]
+    paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
+    [path] = filter(Path.exists, paths)
     return OmegaConf.to_container(OmegaConf.load(path))
 
 
@@ -70,8 +75,7 @@ def part(group, name, /, **changes):
 
 def kind_options(group, kind):
     """The options of a kind: those of the YAML file of its name, or else of the first file with that kind."""
-    folders = [CONFIGS, *(path.parent / "configs" for path in LOADED)]
-    known = [name for folder in folders for name in names(group, folder)]
+    known = [name for folder in config_folders() for name in names(group, folder)]
     files = [name for name in known if part(group, name).get("kind") == kind]
     assert files, f"configs/{group} has no YAML file with kind: {kind}"
     return part(group, kind if kind in files else files[0])
@@ -79,6 +83,12 @@ def kind_options(group, kind):
 
 def tiny(kind="decoder", **changes):
     """A small config; `changes` are what a test is about."""
+    cross_attention = None
+    encoder = EncoderSizes(None, None, None)
+    if kind == "encoder_decoder":
+        cross_attention = part("attention", "mha_nobias")
+        encoder = EncoderSizes(40, 3, 2)
+    head = dict.fromkeys(("tie_weights", "bias", "scale_by_inv_sqrt_d"), False)
     config = ModelConfig(
         kind=kind,
         d_model=32,
@@ -92,13 +102,10 @@ def tiny(kind="decoder", **changes):
         block=part("block", "pre"),
         norm=part("norm", "layernorm"),
         attention=part("attention", "mha"),
-        cross_attention=part("attention", "mha_nobias") if kind == "encoder_decoder" else None,
+        cross_attention=cross_attention,
         ffn=part("ffn", "gelu"),
-        head=dict.fromkeys(("tie_weights", "bias", "scale_by_inv_sqrt_d"), False)
-        | dict.fromkeys(("logit_softcap", "mlm_transform")),
-        encoder=EncoderSizes(40, 3, 2)
-        if kind == "encoder_decoder"
-        else EncoderSizes(None, None, None),
+        head=head | {"logit_softcap": None, "mlm_transform": None},
+        encoder=encoder,
         init="gpt2",
     )
     return replace(config, **changes)
@@ -110,9 +117,11 @@ def alive(config, vocabulary=VOCABULARY):
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.data = parameter.data * (0.5 if parameter.ndim < 2 else 0) + 0.3 * noise
+        kept = 0.5 if parameter.ndim < 2 else 0
+        parameter.data = kept * parameter.data + 0.3 * noise
     return model
 
 
 def tokens(*shape, seed=0):
-    return torch.randint(1, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1, VOCABULARY, shape, generator=generator)

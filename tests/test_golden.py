@@ -14,18 +14,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import train
-from configs.compose import compose
-from data.corpus import load_data
-from model.precision import Precision
-from model.transformer import build_model
+from tests.benchmarks.options import Run
 from tests.parts import names
-from training.distributed import World
-from training.ema import EMA
-from training.optimizer import build_optimizers, set_lr
-from training.run import Run, TrainState
-from training.schedule import RunLength, build_schedule
-from training.step import LossModule, seed_step
 
 GOLDEN = Path(__file__).with_name("golden.json")
 STEPS = 5
@@ -45,29 +35,11 @@ def write_text(folder):
 # where the CPU is fast in bfloat16, Muon would use it
 @patch("training.muon.matmul_dtype", lambda device: torch.float32)
 def losses(preset):
-    """By the update of train.py, on one thread of a CPU in float32."""
-    data = ["data=text", "data.path=text", "tokenizer=byte"]
+    """On one thread of a CPU in float32."""
+    data = ["data=text", "data.path=text", "tokenizer=byte", "device=cpu", "precision=fp32"]
     length = [f"train.steps={STEPS}", "train.batch_size=4"]
-    config = compose([f"model={preset}", "size=tiny", *data, *length])
-    loaders = load_data(config)
-    model = build_model(config.model, loaders.tokenizer.vocab_size, config.seed)
-    module = LossModule(model, config.loss)
-    optimizers = build_optimizers(config.optimizer, model)
-    precision = Precision(torch.device("cpu"), torch.float32, "for a test")
-    world = World(0, 1, "none", precision, precision.scaler())
-    length = RunLength(config.train, loaders.train)
-    schedule = build_schedule(config.schedule, length.steps)
-    state = TrainState(micro_batch_size=4)
-    run = Run(config, loaders, world, module, optimizers, EMA(model, None), state)
-    found = []
-    for step in range(STEPS):
-        state.step = step
-        set_lr(optimizers, schedule(length.progress(state)))
-        seed_step(config.seed, step, 0)
-        batch = loaders.train.batch(step)
-        result = train.update(run, module, batch, clock=0.0)
-        found.append(result.losses["loss"])
-    return found
+    run = Run([f"model={preset}", "size=tiny", *data, *length])
+    return [loss for loss, _ in run.train(STEPS)]
 
 
 @pytest.fixture(scope="module")

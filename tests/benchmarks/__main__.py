@@ -6,8 +6,8 @@ HERE = Path(__file__).parent
 
 
 def main():
-    paths = {path.stem: path for path in sorted(HERE.glob("[a-z]*.py"))}
-    for name, path in (paths | {"gpu": HERE / "gpu/__main__.py"}).items():
+    for path in [*sorted(HERE.glob("[a-z]*.py")), HERE / "gpu/__main__.py"]:
+        name = path.relative_to(HERE).parts[0].removesuffix(".py")
         if not name.startswith("test_"):
             summary = path.read_text("utf-8").splitlines()[0].strip('"')
             print(f"{f'tests.benchmarks.{name}':<29} {summary}")

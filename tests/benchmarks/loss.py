@@ -6,11 +6,11 @@ Each case is a process. The ratios are those of pairs: the time of the loss over
 form which ran just before.
 """
 
-import itertools
-import multiprocessing
 import resource
 import sys
 import time
+from functools import partial
+from itertools import product
 from statistics import median
 
 import torch
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from configs.schema import IGNORE_INDEX
 from model.embedding import Head
 from model.loss import loss
+from tests.benchmarks._turns import in_process, ratios, spread, take_turns
 
 POSITIONS, WIDTH, VOCABULARY = 8192, 768, 50304
 
@@ -53,22 +54,16 @@ def main(rounds=3):
     print(f"{POSITIONS} positions, width {WIDTH}, vocabulary {VOCABULARY}; forward and backward")
     columns = f"{'peak MiB':>9} {'seconds':>8} {'sum':>12}  time relative to plain"
     print(f"{'targets':>8} {'dtype':>9} {'loss':>8} {columns}")
-    for case in itertools.product((1.0, 0.15), (False, True)):
-        results = {plain: [], loss: []}
-        for _ in range(rounds):
-            for function, measured in results.items():
-                with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    measured.append(pool.apply(measure, (*case, function)))
-        target_rate, autocast = case
-        for function, measured in results.items():
-            totals, memory, seconds = zip(*measured, strict=True)
-            pairs = zip(measured, results[plain], strict=True)
-            ratios = [own[-1] / other[-1] for own, other in pairs]
+    for target_rate, autocast in product((1.0, 0.15), (False, True)):
+        case = partial(in_process, measure, target_rate, autocast)
+        found = take_turns([plain, loss], rounds, case)
+        for function, results in found.items():
+            totals, memory, seconds = zip(*results, strict=True)
+            _, _, plain_seconds = zip(*found[plain], strict=True)
             dtype = "bfloat16" if autocast else "float32"
             row = f"{target_rate:>8.0%} {dtype:>9} {function.__name__:>8}"
             row += f" {median(memory):>9.0f} {median(seconds):>8.2f} {median(totals):>12.1f}"
-            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"{row}  {spread}", flush=True)
+            print(f"{row}  {spread(ratios(seconds, plain_seconds))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from statistics import mean, median
 
 from configs.compose import compose
 from data.corpus import load_data
+from tests.benchmarks._turns import spread
 from tests.benchmarks.step import Ours
 from tests.parts import names
 from training import cost
@@ -21,8 +22,9 @@ from training.step import seed_step
 
 GROUPS = ("attention", "position", "norm", "ffn", "block", "optimizer", "schedule", "tokenizer")
 DOWNLOADED = ("gpt2", "cl100k", "o200k")
-CHOICES = [f"{group}={name}" for group in GROUPS for name in names(group) if name not in DOWNLOADED]
-CHOICES += [f"tokenizer.vocab_size={n}" for n in (2048, 4096, 8192)]
+CHOICES = [f"tokenizer.vocab_size={n}" for n in (2048, 4096, 8192)]
+for group in GROUPS:
+    CHOICES += [f"{group}={name}" for name in names(group) if name not in DOWNLOADED]
 TIMED_STEPS = 30  # in turn with those of the default
 
 
@@ -32,20 +34,20 @@ class Run(Ours):
     def __init__(self, overrides):
         config = compose(overrides)
         self.data = load_data(config)
-        super().__init__(config, self.data.tokenizer.vocab_size)
+        super().__init__(config, self.data.tokenizer.vocab_size, self.data)
         self.length = RunLength(config.train, self.data.train)
         self.schedule = build_schedule(config.schedule, self.length.steps)
 
     def train(self, n_steps):
-        """The seconds of each step."""
+        """(loss, seconds) of each step"""
         for _ in range(n_steps):
             batch = self.data.train.batch(self.state.step)
             seed_step(self.config.seed, self.state.step, 0)
             start = time.perf_counter()
             set_lr(self.optimizers, self.schedule(self.length.progress(self.state)))
-            self(batch)
+            loss = self(batch)
             self.state.step += 1
-            yield time.perf_counter() - start
+            yield loss, time.perf_counter() - start
 
 
 def measure(settings, overrides, steps, seed):
@@ -55,25 +57,24 @@ def measure(settings, overrides, steps, seed):
     default = Run([*overrides, *common])
     timed = min(steps, TIMED_STEPS)
     pairs = zip(run.train(timed), default.train(timed), strict=True)
-    ratio = median(own / other for own, other in pairs)
+    ratio = median(own / other for (_, own), (_, other) in pairs)
     list(run.train(steps - timed))
-    metrics = evaluate(run.run._replace(data=run.data))
+    metrics = evaluate(run.run)
     counted = cost.count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
     return metrics["val_bpb"], ratio, sum(counted.states.values()) + counted.activations
 
 
 def row(choice, results, defaults):
     """A row of the table: each seed is compared with the same seed of the default."""
-    losses, ratios, sizes = zip(*results, strict=True)
+    losses, times, sizes = zip(*results, strict=True)
     default_losses, _, default_sizes = zip(*defaults, strict=True)
     loss = f"{mean(losses):.3f}"
     if choice:
         losses = [own - other for own, other in zip(losses, default_losses, strict=True)]
         loss = f"{mean(losses):+.3f}"
-    times = f"{median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+    scatter = f"{max(losses) - min(losses):.3f}"
     memory = f"{sizes[0] / default_sizes[0]:.2f}x"
-    spread = f"{max(losses) - min(losses):.3f}"
-    return f"| {choice or 'default'} | {loss} | {spread} | {times} | {memory} |"
+    return f"| {choice or 'default'} | {loss} | {scatter} | {spread(times)} | {memory} |"
 
 
 def main():
@@ -82,8 +83,12 @@ def main():
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
-    chosen = [c for c in CHOICES if {c, c.partition("=")[0]} & {*args.choices}]
-    overrides = [c for c in args.choices if "=" in c and c not in chosen]
+    chosen = [
+        choice
+        for choice in CHOICES
+        if choice in args.choices or choice.partition("=")[0] in args.choices
+    ]
+    overrides = [choice for choice in args.choices if "=" in choice and choice not in chosen]
     print("| option | bits per byte | range | step time | memory |")
     print("| --- | --- | --- | --- | --- |")
     defaults = []
@@ -91,7 +96,7 @@ def main():
         settings = [*overrides, choice] if choice else overrides
         if choice and compose(settings) == compose(overrides):
             continue
-        results = [measure(settings, overrides, args.steps, s) for s in range(args.seeds)]
+        results = [measure(settings, overrides, args.steps, seed) for seed in range(args.seeds)]
         defaults = defaults or results
         print(row(choice, results, defaults), flush=True)
 

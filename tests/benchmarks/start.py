@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from tests.benchmarks._turns import spread, take_turns
 from tests.parts import ROOT
 
 TRAIN = "train.py data=text data.path=book.txt tokenizer=byte train.steps=2 log.every=1"
@@ -21,14 +22,8 @@ COMMANDS = {
     "first step": TRAIN.split(),
     "first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"],
 }
-HELP = (
-    "train.py",
-    "sample.py",
-    "-m data",
-    "-m model.hub",
-    "-m model.shapes",
-    "-m training.compare",
-)
+HELP = ["train.py", "sample.py", "-m data", "-m model.hub"]
+HELP += ["-m model.shapes", "-m training.compare"]
 COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
 FIRST_STEP = b"step      1  loss"
 
@@ -55,23 +50,20 @@ def measure(command, folder):
 
 
 def main(rounds=5):
-    times = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         lines = [f"line {i} of a text, don't {i * i}\n" for i in range(40_000)]
         Path(folder, "book.txt").write_text("".join(lines))
         train = [sys.executable, ROOT / "train.py", *TRAIN.split()[1:]]
         subprocess.run(train, cwd=folder, capture_output=True)  # a run to sample from
-        for _ in range(rounds):
-            for name, command in COMMANDS.items():
-                times[name].append(measure(command, folder))
+        times = take_turns(COMMANDS, rounds, lambda name: measure(COMMANDS[name], folder))
     for name, measured in times.items():
         parts = [f"{name:<26}"]
         for i, unit in enumerate(("s", "CPU s")):
-            own = [seconds[i] for seconds in measured]
-            ratio = median(own) / median(seconds[i] for seconds in times["import torch"])
-            parts.append(f"{median(own):6.2f} {unit} ({min(own):.2f} to {max(own):.2f})")
-            parts.append(f", {ratio:.2f} of import torch  ")
-        print("".join(parts))
+            seconds = [pair[i] for pair in measured]
+            of_torch = median(pair[i] for pair in times["import torch"])
+            ratio = median(seconds) / of_torch
+            parts.append(f"{spread(seconds)} {unit}, {ratio:.2f} of import torch")
+        print("   ".join(parts))
 
 
 if __name__ == "__main__":

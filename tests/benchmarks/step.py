@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from configs.compose import compose
 from data.objectives import Batch
 from model.transformer import build_model
+from tests.benchmarks._turns import ratios, spread, take_turns
 from train import update
 from training import distributed
 from training.ema import EMA
@@ -26,9 +27,8 @@ from training.optimizer import build_optimizers
 from training.run import Run, TrainState
 from training.step import LossModule, compile_module, recompute_blocks
 
-# overrides, rows, layers, heads, width, length, vocabulary; the default run has no peer
 GPT2 = ["model=gpt2", "optimizer=adamw", "model.dropout=0"]
-CASES = {
+CASES = {  # overrides, rows, layers, heads, width, length, vocabulary; the default run has no peer
     "small": (GPT2, 12, 4, 4, 128, 64, 65),
     "medium": (GPT2, 16, 6, 6, 384, 256, 65),
     "default": ([], 16, 2, 4, 128, 128, 6144),
@@ -46,20 +46,20 @@ def model_sizes(n_layers, n_heads, width, length):
 
 
 class Ours:
-    """The steps of train.py, without its data and its folder."""
+    """The steps of train.py, without its folder and its data."""
 
-    def __init__(self, config, vocab_size):
+    def __init__(self, config, vocab_size, data=None):
         self.config = config
         self.world = distributed.start(config)
-        self.model = build_model(config.model, vocab_size, config.seed).to(self.world.device)
+        model = build_model(config.model, vocab_size, config.seed).to(self.world.device)
         if config.train.recompute == "block":
-            recompute_blocks(self.model)
-        self.module = LossModule(self.model, config.loss)
-        self.optimizers = build_optimizers(config.optimizer, self.model)
-        self.train_module = compile_module(self.module, config, self.world)
+            recompute_blocks(model)
+        module = LossModule(model, config.loss)
+        self.optimizers = build_optimizers(config.optimizer, model)
+        self.train_module = compile_module(module, config, self.world)
         self.state = TrainState(micro_batch_size=config.train.batch_size)
-        ema = EMA(self.model, None)
-        self.run = Run(config, None, self.world, self.module, self.optimizers, ema, self.state)
+        ema = EMA(model, None)
+        self.run = Run(config, data, self.world, module, self.optimizers, ema, self.state)
 
     def __call__(self, batch):
         """The loss of a batch, before its step."""
@@ -205,6 +205,10 @@ def candidates(case, compiled):
             yield f"{name}, compiled", plain_step(module, batch)
 
 
+def measure(step):
+    return timeit(step, number=5) / 5
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
@@ -213,15 +217,12 @@ def main():
     args = parser.parse_args()
     for case in args.cases:
         steps = dict(candidates(case, args.compile))
-        seconds = {name: [] for name in steps}
-        for i in range(args.rounds + 1):
-            for name in list(steps)[:: 1 if i % 2 else -1]:
-                seconds[name].append(timeit(steps[name], number=5) / 5)
-        ours = seconds["ours"][1:]  # the first round warms up
-        for name, [_, *column] in seconds.items():
-            ratios = [other / own for other, own in zip(column, ours, strict=True)]
-            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"{case:8} {name:18} {1e3 * median(column):8.1f} ms  {spread}", flush=True)
+        found = take_turns(steps.values(), args.rounds + 1, measure)
+        _, *ours = found[steps["ours"]]  # the first round warms up
+        for name, step in steps.items():
+            _, *seconds = found[step]
+            milliseconds = f"{1e3 * median(seconds):8.1f} ms"
+            print(f"{case:8} {name:18} {milliseconds}  {spread(ratios(seconds, ours))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How fast text becomes tokens on disk, beside tiktoken's batch encoding and `datasets.map`.
 
-tiktoken writes nothing; `datasets.map` is used as it often
-is to prepare a corpus. All of them take turns in one run.
+tiktoken writes nothing; `datasets.map` is used as it often is to prepare a corpus. All of them take
+turns in one run.
 
     OMP_NUM_THREADS=2 TIKTOKEN_CACHE_DIR=... python -m tests.benchmarks.tokenizing [rounds]
 """
@@ -21,7 +21,8 @@ import tiktoken
 from configs.compose import compose
 from data.corpus import load_data
 from data.readers import stdlib_files
-from data.tokenizers.train import TOKENIZERS
+from data.tokenizers.train import Tiktoken
+from tests.benchmarks._turns import ratios, spread, take_turns
 
 CORES = 2
 
@@ -48,39 +49,30 @@ def datasets_map(folder, text, texts, encoding):
     ids.tofile(folder / "map.bin")
 
 
-class Made:
-    """A trainer with a tokenizer made before: only reading, encoding and writing are timed."""
-
-    tokenizer = None
-
-    def train(self, texts, specials):
-        return Made.tokenizer
-
-
 def main(rounds=5):
     datasets.disable_progress_bars()
     texts = 2 * [path.read_text("utf-8") for path in stdlib_files()]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     encoding = tiktoken.get_encoding("gpt2")
-    Made.tokenizer = TOKENIZERS["gpt2"]().train(None, ("end",))
-    TOKENIZERS["gpt2"] = Made
-    times = {ours: [], tiktoken_batch: [], datasets_map: []}
+    tokenizer = Tiktoken("gpt2").train(None, ("end",))
+    Tiktoken.train = lambda *_: tokenizer  # only reading, encoding and writing are timed
+
+    def measure(function):
+        with tempfile.TemporaryDirectory() as folder:
+            os.sync()  # so that nothing waits for earlier writes
+            start = time.perf_counter()
+            function(Path(folder), Path(text), texts, encoding)
+            return time.perf_counter() - start
+
     with tempfile.TemporaryDirectory() as text:
         Path(text, "files").mkdir()
         for i, content in enumerate(texts):
             Path(text, f"files/{i:04}.py").write_text(content, encoding="utf-8")
-        for _ in range(rounds):
-            for function, seconds in times.items():
-                with tempfile.TemporaryDirectory() as folder:
-                    os.sync()  # so that nothing waits for earlier writes
-                    start = time.perf_counter()
-                    function(Path(folder), Path(text), texts, encoding)
-                    seconds.append(time.perf_counter() - start)
+        times = take_turns([ours, tiktoken_batch, datasets_map], rounds, measure)
     for function, seconds in times.items():
-        ratios = [other / own for own, other in zip(times[ours], seconds, strict=True)]
-        spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         speed = f"{megabytes / median(seconds):6.1f} MB/s"
-        print(f"{function.__name__:<15}{speed}, time relative to ours {spread}")
+        relative = spread(ratios(seconds, times[ours]))
+        print(f"{function.__name__:<15}{speed}, time relative to ours {relative}")
 
 
 if __name__ == "__main__":

@@ -1,87 +1,69 @@
-"""Shim: sees the disk operations of a run that pass through Python, and acts at one of them.
+"""What happens to a run: at a disk operation, which the shim sees, or at a call of a function.
 
-What safetensors writes passes by it, and is seen only when it is synced.
+The shim sees what passes through Python. What safetensors writes passes by it, and is seen only
+when it is synced.
 """
 
+import _pyio
 import builtins
 import errno
 import io
-import json
 import os
+import shutil
 import signal
-import threading
+from ast import literal_eval
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
 
-from tests.faults.harness import run
+import torch
+
+from model.transformer import Decoder
+from tests.faults.harness import HOME, run
 from training.checkpointer import Checkpointer
 
-NAMES = ("mkdir", "rename", "replace", "unlink", "rmdir", "truncate")
-NAMES += ("write", "fsync", "ftruncate")  # these take a handle
-REAL_OPEN = io.open
+NAMES = ("open", "write", "fsync", "ftruncate", "truncate")
+NAMES += ("mkdir", "rename", "replace", "unlink", "rmdir")
+UNSEEN_OPEN = open
 
 
 class Shim:
-    """Once installed, act(name, path, argument) at operation number `at` below the path `below`, or
-    from then on always. The argument: what is written, a size, a new path, or whether an open
-    file is emptied."""
+    """Once installed, act(name, path, argument) at operation number `at` on a path that contains
+    `below`, or from then on always. The argument: what is written, a size, a new path, or the
+    flags with which a file is created."""
 
-    def __init__(self, act, at=1, below="/runs/", always=False):
+    def __init__(self, act, at=1, below=None, always=False):
         self.act = act
         self.at = at
         self.below = below
         self.always = always
-        self.count = 0
-        self.lock = threading.Lock()
+        self.numbers = count(1)
 
     def __call__(self):
+        self.below = self.below or os.getcwd()
         for name in NAMES:
-            setattr(os, name, self.wrap(name, getattr(os, name)))
-        os.open = self.wrap_os_open(os.open)
-        io.open = builtins.open = self.open
+            setattr(os, name, self.watched(name, getattr(os, name)))
+        io.open = builtins.open = _pyio.open  # its files call os.open, os.write and os.ftruncate
 
-    def happens(self, name, path, argument=None):
-        if self.below not in path:
-            return
-        with self.lock:
-            self.count += 1
-            count = self.count
-        if count == self.at or (self.always and count > self.at):
-            self.act(name, path, argument)
-
-    def wrap(self, name, real):
+    def watched(self, name, real):
         def call(target, *arguments, **options):
             argument = arguments[0] if arguments else None
+            if name == "write":
+                argument = bytes(argument)
             if name in ("rename", "replace"):
                 argument = os.path.abspath(argument)
-            self.happens(name, path_of(target, options.get("dir_fd")), argument)
+            if name != "open" or argument & os.O_CREAT:
+                self.see(name, path_of(target, options.get("dir_fd")), argument)
             return real(target, *arguments, **options)
 
         return call
 
-    def wrap_os_open(self, real):
-        def call(path, flags, mode=0o777, *, dir_fd=None):
-            if flags & os.O_CREAT:
-                self.happens("open", path_of(path, dir_fd), bool(flags & os.O_TRUNC))
-            return real(path, flags, mode, dir_fd=dir_fd)
-
-        return call
-
-    def open(self, path, mode="r", buffering=-1, *text, **rest):
-        """open(), whose writes are seen once they leave the buffer."""
-        if mode[0] == "r" or isinstance(path, int) or self.below not in path_of(path):
-            return REAL_OPEN(path, mode, buffering, *text, **rest)
-        self.happens("open", path_of(path), mode[0] == "w")
-        raw = WatchedFile(path, mode.replace("b", "").replace("t", ""))
-        raw.shim = self
-        buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-        return buffer if "b" in mode else io.TextIOWrapper(buffer, *text, **rest)
-
-
-class WatchedFile(io.FileIO):
-    shim: Shim
-
-    def write(self, data):
-        self.shim.happens("write", path_of(self.fileno()), bytes(data))
-        return super().write(data)
+    def see(self, name, path, argument):
+        if self.below in path:
+            number = next(self.numbers)
+            if number == self.at or (self.always and number > self.at):
+                self.act(name, path, argument)
 
 
 def path_of(target, folder=None):
@@ -93,44 +75,86 @@ def path_of(target, folder=None):
     return os.path.abspath(target)
 
 
+# ---- acts
+
+
 def kill(name, path, argument):
     """Of a write, half comes first."""
     if name == "write":
-        with REAL_OPEN(path, "ab") as file:
-            file.write(bytes(argument)[: len(argument) // 2])
+        with UNSEEN_OPEN(path, "ab") as file:
+            file.write(argument[: len(argument) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_after_a_checkpoint():
-    """Before the second: the same in each trial, whatever the threads do."""
-    real = Checkpointer.save
-
-    def save(saver, best=False):
-        if saver.run.state.step == 2:
-            saver.wait()
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(saver, best)
-
-    Checkpointer.save = save
+def pause(name, path, argument):
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def full(name, path, argument):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-def operations(cwd, *overrides, below="/runs/"):
-    """[name, path, argument] of the disk operations of a run; of an fsync, what is in the file."""
+def send(owner, name, call, *numbers):
+    """These signals, at the beginning of the n-th call of a function."""
+    real = getattr(owner, name)
+    calls = count(1)
+
+    def function(*arguments, **options):
+        if next(calls) == call:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return real(*arguments, **options)
+
+    setattr(owner, name, function)
+
+
+def spoil(kind, call):
+    """The n-th forward pass in training returns NaN, or raises an error."""
+    real = Decoder.hidden
+    calls = count(1)
+
+    def hidden(model, *arguments, **options):
+        x = real(model, *arguments, **options)
+        if model.training and next(calls) == call:
+            if kind == "bug":
+                raise RuntimeError("a bug")
+            return x * torch.nan
+        return x
+
+    Decoder.hidden = hidden
+
+
+# ---- what a run does to the disk
+
+
+def operations(cwd, *overrides, below=None):
+    """(name, path in cwd, argument) of each operation; of an fsync, what is in the file."""
     log = cwd.with_suffix(".log")
 
     def note(name, path, argument):
         if name == "fsync" and os.path.isfile(path):
-            with REAL_OPEN(path, "rb") as file:
+            with UNSEEN_OPEN(path, "rb") as file:
                 argument = file.read()
-        if isinstance(argument, bytes | memoryview):
-            argument = bytes(argument).decode("latin-1")
-        with REAL_OPEN(log, "a") as file:
-            file.write(json.dumps([name, path, argument]) + "\n")
+        with UNSEEN_OPEN(log, "a") as file:
+            print((name, os.path.relpath(path), argument), file=file)
 
     code, output = run(cwd, *overrides, act=Shim(note, below=below, always=True))
     assert code == 0, output
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return [literal_eval(line) for line in log.read_text().splitlines()]
+
+
+class Recorded(NamedTuple):
+    before: Path  # a copy of the folder as it was
+    log: list  # of operations
+
+
+@cache
+def recorded(kind):
+    """A run that is new, or that was killed after its first checkpoint and resumes."""
+    before = HOME / f"{kind}-before"
+    before.mkdir()
+    if kind == "resumed":  # the second checkpoint has waited for the first, and copies its model
+        code, output = run(before, act=partial(send, Checkpointer, "copied", 3, signal.SIGKILL))
+        assert code == -signal.SIGKILL, output
+    cwd = shutil.copytree(before, HOME / kind)
+    return Recorded(before, operations(cwd, "resume=auto"))

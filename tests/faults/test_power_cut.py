@@ -7,28 +7,16 @@ import os
 import random
 import re
 import shutil
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from configs.errors import CheckpointError
 from model.checkpoint import read_best, read_config, read_tokenizer, step_name
-from tests.faults.harness import (
-    RUN,
-    STEPS,
-    assert_equal,
-    end,
-    home,
-    overridden,
-    resume,
-    start,
-    untimed,
-    verified_steps,
-)
-from tests.faults.shim import kill_after_a_checkpoint, operations
+from tests.faults.harness import HOME, RUN, STEPS, assert_equal, resume, verified_steps
+from tests.faults.shim import recorded
 from tests.parts import thin
+from tests.training.runs import TIMES
 from training.log import read_rows
 
 CUTS = 150  # of each run, at least one after each operation
@@ -39,6 +27,10 @@ CUTS = 150  # of each run, at least one after each operation
 
 class File:
     def __init__(self, data=b""):
+        self.data = data
+        self.synced = data
+
+    def sync(self, data):
         self.data = data
         self.synced = data
 
@@ -57,13 +49,13 @@ class Folder:
     def __init__(self, entries=None):
         self.entries = entries or {}
         self.synced = self.entries
-        self.changes = []  # that were not synced
+        self.changes = []  # that were not synced: {name: a file, a folder or None}
 
-    def change(self, removed, added):
-        self.changes.append((removed, added))
-        self.entries = changed(self.entries, removed, added)
+    def change(self, change):
+        self.changes.append(change)
+        self.entries = changed(self.entries, change)
 
-    def sync(self):
+    def sync(self, _):
         self.synced = self.entries
         self.changes = []
 
@@ -72,14 +64,14 @@ class Folder:
         entries = self.synced
         for change in self.changes:
             if draw and draw.random() < 0.5:
-                entries = changed(entries, *change)
-        path.mkdir(exist_ok=True)
+                entries = changed(entries, change)
+        path.mkdir()
         for name, node in entries.items():
             node.write_to(path / name, draw)
 
 
-def changed(entries, removed, added):
-    return {name: node for name, node in entries.items() if name != removed} | added
+def changed(entries, change):
+    return {name: node for name, node in (entries | change).items() if node}
 
 
 def load(path):
@@ -89,79 +81,47 @@ def load(path):
     return File(path.read_bytes())
 
 
-class Recorded(NamedTuple):
-    """A run in the folder `root`."""
-
-    root: Path
-    before: Path  # a copy of the folder as it was
-    log: list  # of [name, path, argument]
-
-
 class Disk:
-    """The folder of a recorded run, on which its operations are done again."""
+    """The folder of a recorded run, on which operations are done again."""
 
     def __init__(self, recorded):
-        self.root = recorded.root
         self.top = load(recorded.before)
 
     def find(self, path):
         node = self.top
-        for name in Path(os.path.relpath(path, self.root)).parts:
+        for name in Path(path).parts:
             node = node.entries.get(name) if isinstance(node, Folder) else None
         return node
 
     def do(self, name, path, argument):
         """One that failed changes nothing."""
-        folder, base = self.find(os.path.dirname(path)), os.path.basename(path)
+        parent, base = os.path.split(path)
+        folder = self.find(parent)
         node = self.find(path)
-        if node is None and folder is not None:
-            if name == "mkdir":
-                folder.change(base, {base: Folder()})
-            elif name == "open" or (name == "fsync" and argument is not None):  # of safetensors
-                node = File()
-                folder.change(base, {base: node})
-        if node is None:
+        is_new = name in ("mkdir", "open") or isinstance(argument, bytes)  # of safetensors
+        if folder and not node and is_new:
+            node = Folder() if name == "mkdir" else File()
+            folder.change({base: node})
+        elif not node:
             return
-        if name == "open" and argument:
+        if name == "open" and argument & os.O_TRUNC:
             node.data = b""
         elif name == "write":
-            node.data += argument.encode("latin-1")
-        elif name in ("truncate", "ftruncate"):
-            node.data = node.data[:argument]
-        elif name == "fsync" and isinstance(node, Folder):
-            node.sync()
+            node.data += argument
         elif name == "fsync":
-            node.data = node.synced = argument.encode("latin-1")
+            node.sync(argument)
         elif name in ("rename", "replace"):
-            folder.change(base, {os.path.basename(argument): node})
+            folder.change({base: None, os.path.basename(argument): node})
         elif name in ("unlink", "rmdir"):
-            folder.change(base, {})
+            folder.change({base: None})
+
+    def cut(self, folder, draw=None):
+        """Write what a power cut leaves: what was synced and, with random draws, more."""
+        shutil.rmtree(folder, ignore_errors=True)
+        self.top.write_to(folder, draw)
 
 
 # ---- runs
-
-
-@cache
-def recorded(kind):
-    """Of a new run, or of one that resumes."""
-    root = home() / kind
-    root.mkdir()
-    if kind == "resumed":
-        assert end(start(root, overridden(), kill_after_a_checkpoint)) < 0
-    before = Path(shutil.copytree(root, home() / f"{kind}-before"))
-    return Recorded(root, before, operations(root, "resume=auto", below=str(root)))
-
-
-def states(run, folder, *draws):
-    """The folder as a cut after each operation leaves it: with what was synced (True), and with a
-    part of the rest (False), once for each draw."""
-    disk = Disk(run)
-    for entry in run.log:
-        disk.do(*entry)
-        for draw in (None, *draws):
-            shutil.rmtree(folder, ignore_errors=True)
-            disk.top.write_to(folder, draw)
-            yield draw is None
 
 
 def newest_step(folder):
@@ -174,46 +134,56 @@ def newest_step(folder):
     read_tokenizer(folder)
     assert read_best(folder) in (None, *map(step_name, steps))
     for name in ("metrics.jsonl", "samples.jsonl"):
-        rows = [rows_until(steps[-1], place / name) for place in (folder, home() / RUN)]
-        assert rows[0] == rows[1], name
+        expected = rows_until(steps[-1], HOME / RUN / name)
+        assert rows_until(steps[-1], folder / name) == expected, name
     return steps[-1]
 
 
 def rows_until(step, path):
-    """The rows that were written before the checkpoint of a step."""
-    return [untimed(row) for row in read_rows(path) if row["step"] <= step and not row.get("full")]
+    """The rows that were written before the checkpoint of a step, without times."""
+    rows = [row for row in read_rows(path) if row["step"] <= step and not row.get("full")]
+    return [{name: row[name] for name in row.keys() - TIMES} for row in rows]
 
 
-def check(run, folder, *draws):
+def check(run, folder, draw=None):
     """The newest checkpoint never gets older, and the last one is there in the end."""
+    disk = Disk(run)
     newest = 0
-    for only_synced in states(run, folder, *draws):
+    for operation in run.log:
+        disk.do(*operation)
+        disk.cut(folder)
         step = newest_step(folder / RUN)
-        if only_synced:
-            assert step >= newest
-            newest = step
+        assert step >= newest
+        newest = step
+        if draw:
+            disk.cut(folder, draw)
+            newest_step(folder / RUN)
     assert newest == STEPS
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", ["new", "resumed"])
 def test_checkpoints_are_whole_after_every_operation(kind, tmp_path):
-    check(recorded(kind), tmp_path / "state", random.Random(0))
+    check(recorded(kind), tmp_path, random.Random(0))
 
 
 SYNCED = ["metrics.jsonl", "samples.jsonl", "model.safetensors", "optimizer.safetensors"]
 SYNCED += ["state.json", "manifest.json", "best.draft", "config.yaml.draft", "tokenizer.json.draft"]
-SYNCED += [r"step-\d+.draft", "checkpoints", "run", "runs", "new"]
+SYNCED += [r"step-\d+.draft", "checkpoints", "run", "runs", "."]
 
 
-@pytest.mark.parametrize("name", thin(SYNCED, SYNCED[::2]))
+@pytest.mark.parametrize("name", thin(SYNCED, SYNCED[::3]))
 def test_a_missing_sync_is_detected(name, tmp_path):
     """Without the syncs of one kind of file or folder, the test above fails."""
     run = recorded("new")
-    log = [e for e in run.log if e[0] != "fsync" or not re.fullmatch(name, Path(e[1]).name)]
+
+    def is_kept(operation, path, argument):
+        return operation != "fsync" or not re.fullmatch(name, os.path.basename(path))
+
+    log = [entry for entry in run.log if is_kept(*entry)]
     assert len(log) < len(run.log)
     with pytest.raises((CheckpointError, AssertionError)):
-        check(run._replace(log=log), tmp_path / "state")
+        check(run._replace(log=log), tmp_path)
 
 
 @pytest.mark.faults
@@ -226,6 +196,6 @@ def test_a_run_resumes_from_every_cut(cut, kind, kept, tmp_path):
     disk = Disk(run)
     for entry in run.log[: cut * len(run.log) // (CUTS - 1)]:
         disk.do(*entry)
-    disk.top.write_to(tmp_path, random.Random(cut) if kept == "more" else None)
+    disk.cut(tmp_path, random.Random(cut) if kept == "more" else None)
     resume(tmp_path)
     assert_equal(tmp_path / RUN)

@@ -4,7 +4,6 @@ and the run resumes to the bytes of one that was never interrupted."""
 import os
 import random
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -13,26 +12,23 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 from torch.distributed import TCPStore
 
 import train
-from model.transformer import Decoder
 from tests.faults.harness import (
+    HOME,
     RUN,
     STEPS,
     assert_equal,
     end,
-    home,
     overridden,
     start,
     verified_steps,
 )
-from tests.faults.shim import Shim, full, kill
-from tests.faults.test_signals import send
+from tests.faults.shim import Shim, full, kill, send, spoil
 from tests.parts import ROOT
 
-LIMIT = 240  # seconds in which both processes end
+LIMIT = 240  # seconds, then a process that hangs is killed
 LOST = "another process of this run has ended or does not respond"
 WAYS = {  # to end: the exit codes of the process to which it happens, and of the other one
     "SIGTERM": (75, 75),
@@ -54,10 +50,16 @@ def start_two(cwd, *overrides, act=lambda rank: None):
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 
     def prepare(rank):
-        environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}
-        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
-        environment |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
-        os.environ.update({name: str(value) for name, value in environment.items()})
+        signal.alarm(LIMIT)
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+        }
         act(rank)
 
     arguments = overridden("precision=fp32", "train.micro_batch_size=1", *overrides)
@@ -65,16 +67,10 @@ def start_two(cwd, *overrides, act=lambda rank: None):
     return pids, store
 
 
-def end_in_time(pid):
-    """The exit code of a process that must not hang."""
-    handle = os.pidfd_open(pid)
-    has_ended = select.select([handle], [], [], LIMIT)[0]
-    os.close(handle)
-    if not has_ended:
-        os.kill(pid, signal.SIGKILL)
-    code = end(pid)
-    assert has_ended, "the process hangs"
-    return code
+def finish(cwd, *overrides):
+    """Two processes come to the end of a run."""
+    pids, _store = start_two(cwd, *overrides)
+    assert [end(pid) for pid in pids] == [0, 0]
 
 
 @cache
@@ -82,27 +78,10 @@ def whole_run(parallel):
     """The folder of a run of two processes that was never interrupted."""
     for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"):
         import_module(module)  # of FSDP: seconds that are spent once, before the forks
-    cwd = home() / parallel
+    cwd = HOME / parallel
     cwd.mkdir()
-    pids, _store = start_two(cwd, f"parallel={parallel}")
-    assert [end_in_time(pid) for pid in pids] == [0, 0]
+    finish(cwd, f"parallel={parallel}")
     return cwd / RUN
-
-
-def spoil(kind, call):
-    """The n-th forward pass in training returns NaN, or raises an error."""
-    real = Decoder.hidden
-    count = 0
-
-    def hidden(model, *arguments, **options):
-        nonlocal count
-        count += model.training
-        if kind == "bug" and count == call:
-            raise RuntimeError("a bug")
-        x = real(model, *arguments, **options)
-        return x * torch.nan if model.training and count == call else x
-
-    Decoder.hidden = hidden
 
 
 def happens(way, victim, draw, rank):
@@ -135,10 +114,10 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
     act = partial(happens, way, victim, draw)
     pids, _store = start_two(tmp_path, *overrides, act=act)
 
-    other_code = end_in_time(pids[1 - victim])
+    other_code = end(pids[1 - victim])
     if way == "SIGSTOP":  # torchrun kills it once the other one has ended
         os.kill(pids[victim], signal.SIGKILL)
-    codes = (end_in_time(pids[victim]), other_code)
+    codes = (end(pids[victim]), other_code)
     outputs = [(tmp_path / f"output-{rank}").read_text() for rank in range(2)]
     assert codes == WAYS[way], outputs
     assert ("Traceback" in "".join(outputs)) == (way == "bug"), outputs
@@ -146,8 +125,7 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
     if way == "full disk once":
         return
     verified_steps(tmp_path / RUN)
-    pids, _store = start_two(tmp_path, *overrides, "resume=auto")
-    assert [end_in_time(pid) for pid in pids] == [0, 0]
+    finish(tmp_path, *overrides, "resume=auto")
     assert_equal(tmp_path / RUN, expected)
 
 

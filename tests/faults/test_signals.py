@@ -1,6 +1,5 @@
 """After a signal, a run finishes its step, saves, exits with 75, and resumes to the same bytes."""
 
-import os
 import signal
 from functools import partial
 
@@ -18,6 +17,7 @@ from tests.faults.harness import (
     start,
     verified_steps,
 )
+from tests.faults.shim import send
 from training.distributed import STOP_SIGNALS
 
 RESUME = "python train.py name=run resume=true"
@@ -34,22 +34,6 @@ PHASES = {  # name: (the owner of a function, its name, the call in which the si
     "final evaluation": (train, "evaluate", 4),
 }
 BEFORE = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGUSR2: -signal.SIGUSR2}
-
-
-def send(owner, name, call, *numbers):
-    """These signals, at the beginning of the n-th call of a function."""
-    real = getattr(owner, name)
-    count = 0
-
-    def function(*arguments, **options):
-        nonlocal count
-        count += 1
-        if count == call:
-            for number in numbers:
-                os.kill(os.getpid(), number)
-        return real(*arguments, **options)
-
-    setattr(owner, name, function)
 
 
 @pytest.mark.faults

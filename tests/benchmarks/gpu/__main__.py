@@ -43,54 +43,47 @@ CHECKS = {  # name: (check, the most seconds it may take)
 }
 
 
-def perform(name, tiny, pipe):
-    """The process of a check: sends its figures, an error if there is one, and that it is done."""
+def perform(name, tiny, log):
+    """The process of a check: writes its figures, and an error if there is one."""
     os.setsid()  # to be killed with the processes of its compiler
     stderr = sys.stderr
     sys.stdout = sys.stderr = said = io.StringIO()  # a run prints
     try:
         for figures in CHECKS[name][0](Bench(tiny)):
-            pipe.send(figures)
+            print(json.dumps(figures), file=log, flush=True)
     except BaseException as error:
         text = said.getvalue() + traceback.format_exc()
         print(text, file=stderr, flush=True)
         if isinstance(error, SystemExit):  # of a run that has told why
             error = said.getvalue().strip().rpartition("\n")[2]
-        pipe.send({"error": f"{error!r:.300}"})
-    pipe.send({"done": True})
+        print(json.dumps({"error": f"{error!r:.300}"}), file=log, flush=True)
     os._exit(0)  # freeing a process group can deadlock
-
-
-def answers(pipe, limit):
-    """What the process of a check sends."""
-    deadline = time.monotonic() + limit
-    try:
-        while pipe.poll(max(0.0, deadline - time.monotonic())):
-            answer = pipe.recv()
-            if "done" in answer:
-                return
-            yield answer
-        yield {"error": f"it took more than {limit:.0f} s"}
-    except EOFError:
-        yield {"error": "its process died"}
 
 
 def run_check(name, tiny):
     """The row of a check."""
-    limit = CHECKS[name][1] * (4 if tiny else 1)  # a CPU may be slow
-    context = multiprocessing.get_context("fork")  # the imports are done, and no GPU is in use
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=perform, args=(name, tiny, writer))
-    start = time.monotonic()
-    process.start()
-    writer.close()
+    check_limit = CHECKS[name][1]
+    limit = 4 * check_limit if tiny else check_limit  # a CPU may be slow
     row = {"check": name, "ok": True, "failed": []}
-    for answer in answers(reader, limit):
-        row["failed"] += answer.pop("failed", [])
-        row |= answer
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.join()
+    context = multiprocessing.get_context("fork")  # the imports are done, and no GPU is in use
+    with tempfile.TemporaryFile("w+") as log:
+        process = context.Process(target=perform, args=(name, tiny, log))
+        start = time.monotonic()
+        process.start()
+        process.join(limit)
+        code = process.exitcode
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        log.seek(0)
+        for line in log:
+            figures = json.loads(line)
+            row["failed"] += figures.pop("failed", [])
+            row |= figures
+    if code is None:
+        row["error"] = f"it took more than {limit:.0f} s"
+    elif code != 0:
+        row["error"] = "its process died"
     row["ok"] = not row["failed"] and "error" not in row
     row["seconds"] = round(time.monotonic() - start, 1)
     return row
@@ -98,7 +91,7 @@ def run_check(name, tiny):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu")
-    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), metavar="CHECK")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, metavar="CHECK")
     parser.add_argument("--tiny", action="store_true", help="tiny models, on a CPU")
     args = parser.parse_args()
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask for GPUs opens none, for the forks

@@ -1,7 +1,6 @@
 """What the checks share: runs of train.py."""
 
 import gc
-import sys
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -10,11 +9,11 @@ import numpy as np
 import torch
 
 import train
-from configs.cli import run_hydra
 from configs.compose import compose
-from model.checkpoint import list_checkpoints, read_state
+from model.checkpoint import read_state
 from model.precision import DTYPES, Precision, choose_device
 from tests.benchmarks.step import random_batch
+from tests.training import runs
 from training.log import read_rows
 
 COMMON = """
@@ -50,7 +49,7 @@ class Bench:
 
     def settings(self, *overrides):
         """A command line of train.py; of two values, the later one counts."""
-        words = [*COMMON.split(), *FULL.split(), *overrides, *self.pick([], TINY.split())]
+        words = f"{COMMON} {FULL} {' '.join(overrides)} {self.pick('', TINY)}".split()
         chosen = dict(word.split("=", 1) for word in words)
         return [f"{key}={value}" for key, value in chosen.items()]
 
@@ -74,9 +73,8 @@ class Bench:
                 actions[run.state.step]()
             return update(run, *args)
 
-        sys.argv = ["train.py", f"name={name}", *self.settings(*overrides)]
         train.update = watched
-        code = run_hydra(train.main)
+        code = runs.train(f"name={name}", *self.settings(*overrides))
         train.update = update
         if code not in (0, STOPPED):
             raise SystemExit(code)
@@ -89,21 +87,22 @@ def figures(name):
     rows = list(read_rows(run / "metrics.jsonl"))
     steps = [row for row in rows if "loss" in row]
     later = steps[len(steps) // 2 :]
+    mfu = [row["mfu"] for row in later if "mfu" in row]
     return {
         "first_step_seconds": steps[0]["seconds"],
         "loss": steps[-1]["loss"],
         "val_loss": rows[-1].get("val_loss"),
         "tokens_per_second": median(row["tokens_per_second"] for row in later),
-        "mfu": later[-1].get("mfu") and median(row["mfu"] for row in later),
+        "mfu": median(mfu) if mfu else None,
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
-        "micro_batch_size": read_state(list_checkpoints(run)[0])["micro_batch_size"],
+        "micro_batch_size": read_state(runs.newest(run))["micro_batch_size"],
     }
 
 
 def saved(name):
-    """The bytes of weights and optimizer in the newest checkpoint of a run."""
-    checkpoint = list_checkpoints(Path("runs", name))[0]
-    return [path.read_bytes() for path in sorted(checkpoint.glob("*.safetensors"))]
+    """The tensors of weights and optimizer in the newest checkpoint of a run, as bytes."""
+    checkpoint = runs.newest(Path("runs", name))
+    return {path.name: path.read_bytes() for path in checkpoint.glob("*.safetensors")}
 
 
 def release():

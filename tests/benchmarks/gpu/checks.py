@@ -27,14 +27,18 @@ def environment(bench):
         yield {"peak_flops": bench.precision("bf16").peak_flops()}
 
 
+def expect(name, is_right):
+    return {"failed": [] if is_right else [name]}
+
+
 # ---- what is computed
 
-MASKS = (
+MASKS = [
     "model=llama model.attention.sliding_window=5",
     "model=llama model.layers=[window,nope] model.layer_kinds.window.attention.sliding_window=5",
     "model=gpt2 model.attention.logit_softcap=30",
     "model=gpt2 position=alibi",
-)
+]
 
 
 @torch.no_grad()
@@ -47,18 +51,14 @@ def randomize(model):
 
 def results(module, batch, precision):
     """{name: tensor} of a forward and a backward pass."""
+    module.to(precision.device).zero_grad()
     batch = batch.to(precision.device)
-    module.zero_grad()
     with precision.autocast():
         logits = module.model(**batch.inputs)
         loss = module(*batch)["loss"]
     loss.backward()
     gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
-    found = {
-        "logits": logits,
-        "loss": loss,
-        "gradient": torch.cat(gradients),
-    }
+    found = {"logits": logits, "loss": loss, "gradient": torch.cat(gradients)}
     return {name: tensor.detach().double().cpu() for name, tensor in found.items()}
 
 
@@ -78,6 +78,7 @@ def numerics(bench):
     """Presets and masks on the device in float32 and bfloat16, beside the CPU in float32."""
     matmuls = torch.get_float32_matmul_precision()
     fp32 = bench.precision("fp32")
+    on_cpu = fp32._replace(device=torch.device("cpu"))
     for overrides in [*(f"model={name}" for name in names("model")), *MASKS]:
         small = ["size=tiny", "model.context_length=32", "model.dropout=0"]
         config = compose([*overrides.split(), *small])
@@ -85,30 +86,27 @@ def numerics(bench):
         randomize(module.model)
         batch = bench.batch(config, 4)
         torch.set_float32_matmul_precision("highest")  # no TF32
-        expected = results(module, batch, fp32._replace(device=torch.device("cpu")))
+        expected = results(module, batch, on_cpu)
         text = greedy(module.model)
-        module.to(bench.device)
         exact = results(module, batch, fp32)
-        wrong = [] if greedy(module.model) == text else ["greedy text"]
+        yield expect(f"{overrides}: greedy text", greedy(module.model) == text)
         torch.set_float32_matmul_precision(matmuls)
         rough = results(module, batch, bench.precision("bf16"))
-        errors = {}
-        for found, dtype, limit in ((exact, "fp32", 1e-4), (rough, "bf16", 0.1)):
+        for dtype, found, limit in [("fp32", exact, 1e-4), ("bf16", rough, 0.1)]:
             for name, tensor in expected.items():
-                error = ((found[name] - tensor).norm() / tensor.norm()).item()
-                errors[f"{dtype}_{name}"] = error
-                wrong += [] if error < limit else [f"{dtype}_{name}"]
-        yield {overrides: errors, "failed": [f"{overrides}: {name}" for name in wrong]}
+                case = f"{overrides}: {dtype} {name}"
+                distance = (found[name] - tensor).norm() / tensor.norm()
+                yield {case: distance.item()} | expect(case, distance < limit)
 
 
 def precisions(bench):
     """The same run in float32, in half precision, and with activation checkpointing."""
+    cases = ["precision=fp32", "precision=bf16", "precision=fp16", "train.recompute=block"]
     losses = []
-    for name in ("precision=fp32", "precision=bf16", "precision=fp16", "train.recompute=block"):
-        figures = bench.train(str(len(losses)), "train.micro_batch_size=8", name)
+    for number, case in enumerate(cases):
+        figures = bench.train(str(number), "train.micro_batch_size=8", case)
         losses.append(figures["val_loss"])
-        error = abs(losses[-1] / losses[0] - 1)
-        yield {name: figures, "failed": [] if error < 0.02 else [name]}
+        yield {case: figures} | expect(case, abs(losses[-1] / losses[0] - 1) < 0.02)
 
 
 def shared(bench):
@@ -120,17 +118,14 @@ def shared(bench):
         expected = bench.train(f"{parallel}-{dtype}", *overrides)["val_loss"]
         cases[case] = (expected, [*overrides, f"parallel={parallel}"])
     # as torchrun --nproc_per_node=1 starts train.py, which refuses to share with nobody
-    os.environ["RANK"] = "0"
-    os.environ["LOCAL_RANK"] = "0"
-    os.environ["WORLD_SIZE"] = "1"
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    os.environ["MASTER_PORT"] = "0"
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     distributed.choose_parallel = lambda config, size: config.parallel
     for case, (expected, overrides) in cases.items():
-        error = abs(bench.train(case.replace(" ", "-"), *overrides)["val_loss"] / expected - 1)
+        found = bench.train(case.replace(" ", "-"), *overrides)["val_loss"]
         torch.distributed.destroy_process_group()
-        limit = 1e-3 if "fp32" in case else 0.02
-        yield {case: error, "failed": [] if error < limit else [case]}
+        error = abs(found / expected - 1)
+        yield {case: error} | expect(case, error < (1e-3 if "fp32" in case else 0.02))
 
 
 def fitting(bench):
@@ -138,8 +133,7 @@ def fitting(bench):
     if not bench.tiny:
         torch.cuda.set_per_process_memory_fraction(0.2)
     figures = bench.train("fitted", "train.batch_size=128", "train.steps=5")
-    all_fit = figures["micro_batch_size"] == 128
-    yield figures | {"failed": ["all rows fit"] if all_fit else []}
+    yield figures | expect("not all rows fit", figures["micro_batch_size"] < 128)
 
 
 def resume(*overrides):
@@ -149,15 +143,16 @@ def resume(*overrides):
         settings = ["size=small", "model.dropout=0.1", "train.steps=20", *overrides]
         yield bench.train("first", *settings)
         expected = saved("first")
-        yield {"checkpoint_bytes": sum(map(len, expected))}
+        yield {"checkpoint_bytes": sum(map(len, expected.values()))}
         bench.train("again", *settings)
         stop = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
         bench.train("stopped", *settings, before=stop)
         yield {"stopped_early": saved("stopped") != expected}
         bench.train("stopped", *settings, "resume=true")
-        equal = {"repeats": saved("again") == expected, "resumes": saved("stopped") == expected}
         is_promised = bench.tiny or "deterministic=true" in overrides
-        yield equal | {"failed": [name for name in equal if is_promised and not equal[name]]}
+        for what, name in (("repeats", "again"), ("resumes", "stopped")):
+            is_equal = saved(name) == expected
+            yield {what: is_equal} | expect(what, is_equal or not is_promised)
 
     return check
 
@@ -193,8 +188,8 @@ def compilation(bench):
     graphs = counters["stats"]["unique_graphs"]
     breaks = list(counters["graph_break"])
     yield figures | {"graphs": graphs, "breaks": breaks, "waits_per_step": len(waits) / 2}
-    is_right = graphs == 1 and not breaks and len(waits) == bench.pick(2, 0)
-    yield {"failed": [] if is_right else ["graphs, breaks or waits"]}
+    yield expect("one graph", graphs == 1 and not breaks)
+    yield expect("one wait in a step", len(waits) == bench.pick(2, 0))
 
 
 def decoding(bench):
