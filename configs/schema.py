@@ -1,5 +1,5 @@
-"""Schema: the config as typed data. Defaults live in the YAML files, and here for what older runs
-lack; a part is a dict with its kind."""
+"""Schema: the config as typed data. Defaults live in the YAML files, and here for what the model of an
+older run lacks; a part is a dict with its kind."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -138,4 +138,4 @@ class Config:
     log: LogConfig
     sample: SampleConfig
     wandb: WandbConfig
-    adapt: dict[str, Any] = field(default_factory=lambda: {"kind": "none"})
+    adapt: dict[str, Any]

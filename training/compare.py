@@ -68,8 +68,10 @@ def runs_of(sweep: Path) -> list[Path]:
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
     """A sweep stands for its runs; the other files in its folder are none."""
-    folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
-    runs = [run for folder in folders for run in runs_of(folder) or [folder]]
+    runs: list[Path] = []
+    for path in paths:
+        if not (path.is_file() and runs_of(path.parent)):
+            runs += runs_of(path) or [path]
     return list(dict.fromkeys(runs))
 
 
@@ -80,10 +82,10 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    curves = [
-        (folder.name, ".-", points(read_rows(folder / "metrics.jsonl"), "val_loss"))
-        for folder in folders
-    ]
+    curves = []
+    for folder in folders:
+        rows = read_rows(folder / "metrics.jsonl")
+        curves.append((folder.name, ".-", points(rows, "val_loss")))
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -110,7 +112,7 @@ def group_seeds(runs: list[RunEnd]) -> list[list[RunEnd]]:
         groups[repr(run.settings)].append(run)
 
     found = list(groups.values())
-    losses = [numpy.mean(values(group, "val_loss") or [math.nan]) for group in found]
+    losses = [numpy.mean(values(group, "val_loss") or math.nan) for group in found]
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
@@ -123,16 +125,19 @@ def table(groups: list[list[RunEnd]]) -> str:
     metrics."""
     firsts = [group[0] for group in groups]
     columns = {"run": list(map(group_name, groups))}
-    for key in [key for run in firsts for key in run.chosen]:
-        cells = [str(run.settings.get(key, "-")) for run in firsts]
-        if len(set(cells)) > 1:
-            columns[key] = cells
+    for run in firsts:
+        for key in run.chosen:
+            cells = [str(run.settings.get(key, "-")) for run in firsts]
+            if len(set(cells)) > 1:
+                columns[key] = cells
 
     metrics = {}
     for field, (title, form) in COLUMNS.items():
         metrics[title] = [cell(values(group, field), form) for group in groups]
     metrics["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
-    columns |= {title: cells for title, cells in metrics.items() if set(cells) != {"-"}}
+    for title, cells in metrics.items():
+        if set(cells) != {"-"}:
+            columns[title] = cells
     return markdown(columns)
 
 
@@ -149,7 +154,8 @@ def difference(group: list[RunEnd], best: list[RunEnd]) -> str:
     if group is best or len(pairs) < 2:
         return "-"
     degrees = min(len(pairs) - 1, len(STUDENT_T))
-    half = STUDENT_T[degrees - 1] * numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
+    error = numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
+    half = STUDENT_T[degrees - 1] * error
     return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
 
 
@@ -161,15 +167,18 @@ def cell(numbers: list[float], form: str) -> str:
     if not numbers:
         return "-"
     text = form.format(numpy.mean(numbers))
-    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(numpy.std(numbers, ddof=1))}"
+    if len(set(numbers)) > 1:
+        text += f" ± {form.format(numpy.std(numbers, ddof=1))}"
+    return text
 
 
 def markdown(columns: dict[str, list[str]]) -> str:
     padded = []
     for title, cells in columns.items():
-        width = max(map(len, (title, *cells)))
-        padded.append([text.ljust(width) for text in (title, "-" * width, *cells)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*padded, strict=True))
+        width = max(map(len, [title, *cells]))
+        lines = [title, "-" * width, *cells]
+        padded.append([line.ljust(width) for line in lines])
+    return "\n".join(f"| {' | '.join(row)} |" for row in zip(*padded, strict=True))
 
 
 def main() -> None:

@@ -6,10 +6,9 @@ python -m training.evaluate --run runs/book data=text data.path=other.txt
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, TextIO
@@ -39,6 +38,7 @@ from training.run import Run, TrainState
 from training.step import CPU_TOKENS, LossModule, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
+Answer = dict[str, list[int]]  # the ids of source, target and prediction
 DATA = ("data", "objective")
 OVERRIDES = (*DATA, "device", "precision", "model.context_length")
 OPTIONS = """
@@ -55,7 +55,7 @@ OPTIONS = """
 def evaluate(
     run: Run,
     limit: int | None = None,
-    watch: Callable[..., Iterable[Batch]] | None = None,
+    watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
     **answers: Any,
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
@@ -65,14 +65,14 @@ def evaluate(
     split = data.validation
 
     def batches() -> Iterable[Batch]:
-        found = split.evaluation(limit)
-        return watch(found, split.n / split.batch_size) if watch else found
+        return watch(split.evaluation(limit), split.n / split.batch_size)
 
     loss = mean_loss(run, batches())
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
     if data.objective.bits_per_byte:
-        metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
+        bits = loss / math.log(2)
+        metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
 
     name = "val_exact_match" if answers else data.objective.accuracy
     if name:
@@ -89,7 +89,8 @@ def evaluate(
     for source in filter(None, split.weights):  # of a mix
         metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, source))
 
-    if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
+    has_other_sources = min(split.n, split.batch_size) > 1
+    if run.model.kind == "encoder_decoder" and limit is None and has_other_sources:
         shuffled = map(shuffle_sources, split.evaluation())
         metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)
     return metrics
@@ -102,20 +103,21 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
     count = 0
     with run.evaluating():
         for batch in batches:
+            count += batch.count
             share = batch.share(*world.share)
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
                 with world.precision.autocast():
                     losses.append(run.loss_module(*micro_batch)["loss"])
-            count += batch.count
-    return world.sum(torch.stack(losses).cpu().double().sum()).item() / count
+    total = torch.stack(losses).cpu().double().sum()
+    return world.sum(total).item() / count
 
 
 def shuffle_sources(batch: Batch) -> Batch:
     """The sources of a batch in another order: a model that uses them has a higher loss then."""
-    inputs = {
-        name: tensor.roll(1, 0) if name.startswith("source") else tensor
-        for name, tensor in batch.inputs.items()
-    }
+    inputs = dict(batch.inputs)
+    for name in inputs:
+        if name.startswith("source"):
+            inputs[name] = inputs[name].roll(1, 0)
     return batch._replace(inputs=inputs)
 
 
@@ -139,13 +141,15 @@ def exact_match(
 ) -> tuple[int, int]:
     """Each answer is also a line of the file."""
     tokenizer = run.data.tokenizer
+    decode = tokenizer.decode_with_specials
     rows = predict_targets(run, batch, beams)
-    if file:
-        for row in rows:
+    correct = 0
+    for row in rows:
+        correct += decode(row["prediction"]) == decode(row["target"])
+        if file:
             texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
             file.write(json.dumps(texts) + "\n")
-    decode = tokenizer.decode_with_specials
-    return sum(decode(row["prediction"]) == decode(row["target"]) for row in rows), len(rows)
+    return correct, len(rows)
 
 
 ACCURACIES: Registry[Callable[..., tuple[int, int]]] = Registry(
@@ -172,9 +176,8 @@ def sample(run: Run) -> dict[str, str]:
     return {name: decode(ids) for name, ids in row.items()}
 
 
-def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[dict[str, list[int]]]:
-    """The source, the target and the model's prediction of each answer: of targets that follow one
-    another, in a row that may have several."""
+def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[Answer]:
+    """Of targets that follow one another, in a row that may have several such answers."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
         edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
@@ -183,8 +186,9 @@ def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[di
             target = batch.targets[number, first:end].tolist()
             rows.append({"source": source, "target": until_end(target, run.data.tokenizer)})
 
+    sources = [row["source"] for row in rows]
     longest = max(len(row["target"]) for row in rows)
-    predictions = predict(run, [row["source"] for row in rows], longest, beams)
+    predictions = predict(run, sources, longest, beams)
     for row, prediction in zip(rows, predictions, strict=True):
         row["prediction"] = prediction
     return rows
@@ -212,15 +216,17 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int | None = No
     options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
     if beams:
         options |= {"beams": beams, "length_penalty": 1.0}
-        search: Any = partial(beam_search, run.model, [[tokenizer.start]], **options)
-        return [[step.ids[0] for step in search([source])] for source in sources]
+        start = [[tokenizer.start]]
+        searches = [beam_search(run.model, start, [source], **options) for source in sources]
+        return [[step.ids[0] for step in steps] for steps in searches]
     prompts = sources
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
     steps = generate(run.model, prompts, **options)
     # a step has one for every row, None for a row that has ended
-    return [[i for i in row if i is not None] for row in zip(*steps, strict=True)]
+    rows = zip(*steps, strict=True)
+    return [[i for i in row if i is not None] for row in rows]
 
 
 def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
@@ -238,12 +244,13 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_settings(place)
-    is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
-    if not is_own and "data" not in keys:
-        hint = "add data= and its settings, such as data=text data.path=book.txt"
-        raise ValueError(f"evaluate {place} on what? {hint}")
+    has_other_data = any(key.startswith(DATA) for key in keys)
+    is_own = bool(stored.get("choices")) and not has_other_data
     if is_own:
         node.update({name: stored[name] for name in DATA})
+    elif "data" not in keys:
+        hint = "add data= and its settings, such as data=text data.path=book.txt"
+        raise ValueError(f"evaluate {place} on what? {hint}")
     if "train" in stored:  # of a run; a folder has no settings of training
         node.train.update(stored["train"])
         if "precision" not in keys:
@@ -260,10 +267,10 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
-    size = config.train.micro_batch_size
-    if size == "auto":
-        size = CPU_TOKENS // config.model.context_length or 1
-    state = TrainState(step, micro_batch_size=size)
+    rows = config.train.micro_batch_size
+    if rows == "auto":
+        rows = max(1, CPU_TOKENS // config.model.context_length)
+    state = TrainState(step, micro_batch_size=rows)
     return Run(config, data, world, module, [], EMA(model, None), state)
 
 
@@ -288,7 +295,7 @@ def main(args: list[str] | None = None) -> None:
         raise ValueError("--beams and --answers are for answers, of pairs and conversations")
     if options.beams and run.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
-    with options.answers.open("x") if options.answers else nullcontext() as file:
+    with open(options.answers or os.devnull, "w", encoding="utf-8") as file:
         how = {"beams": options.beams, "file": file} if generates else {}
         metrics = evaluate(run, options.limit, watch, **how)
 

@@ -1,6 +1,7 @@
 """Fine-tuning: init_from= brings the model and the tokenizer of a run or of a Hugging Face
 folder."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     """These settings with the model and tokenizer of init_from=; of the command line, whose keys
     these are, only a shorter context and dropout are kept."""
     for key in keys:
-        if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
+        group, *_ = re.split("[.@]", key)
+        if group in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
     start = init_settings(node.init_from)
@@ -30,7 +32,8 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     for key in TUNABLE:
         if key in keys:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
-    wanted, longest = changed.model.context_length, start["model"]["context_length"]
+    wanted = changed.model.context_length
+    longest = start["model"]["context_length"]
     if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")

@@ -41,9 +41,14 @@ FORMATS = {
 
 def in_words(values: Mapping[str, float]) -> str:
     """Those without a format are printed by name, such as losses and metrics of one's own."""
-    named = {name: f"{name} {{:.4g}}" for name in values if name not in FORMATS}
-    formats = FORMATS | named if len(named) <= MAX_NAMED else FORMATS
-    return "  ".join(formats[name].format(values[name]) for name in values if name in formats)
+    n_named = len(values.keys() - FORMATS)
+    words = []
+    for name, value in values.items():
+        if name in FORMATS:
+            words.append(FORMATS[name].format(value))
+        elif n_named <= MAX_NAMED:
+            words.append(f"{name} {value:.4g}")
+    return "  ".join(words)
 
 
 class Log:
@@ -84,7 +89,8 @@ class Log:
         self.bar.update(self.task, completed=progress, description=f"step {state.step}")
         if state.step % self.run.config.log.every:
             return
-        per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
+        passed = time.perf_counter() - self.last_time
+        per_step = passed / (state.step - self.last_step)
         speed = state.tokens / state.step / per_step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
@@ -99,7 +105,8 @@ class Log:
         self.record(state, metrics, "(full)" if full else "", full=full, **n_tokens)
         if self.is_main and (state.step or full):  # the first step should not wait for matplotlib
             with suppress(OSError):
-                draw_run(list(read_rows(self.folder / "metrics.jsonl")), self.folder / "curve.png")
+                rows = list(read_rows(self.folder / "metrics.jsonl"))
+                draw_run(rows, self.folder / "curve.png")
         self.measure_from(state.step)
 
     def record(
@@ -191,12 +198,12 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def truncate(path: Path, step: int) -> None:
-    """Drop the rows that a resumed run will write again: those after its step, the first
+    """Drop the rows that a resumed run will write again: those after its step, at step 0 the first
     evaluation, and that of the whole validation set."""
-    if path.exists():
-        rows = [
-            json.dumps(row) + "\n"
-            for row in read_rows(path)
-            if row["step"] < step or (row["step"] == step > 0 and not row.get("full"))
-        ]
-        atomic_write(path, "".join(rows))
+    if not path.exists():
+        return
+    kept = []
+    for row in read_rows(path):
+        if 0 < step >= row["step"] and not row.get("full"):
+            kept.append(json.dumps(row) + "\n")
+    atomic_write(path, "".join(kept))

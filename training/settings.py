@@ -4,7 +4,7 @@ changes of this command line."""
 import json
 import math
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -47,8 +47,8 @@ UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
-    """(the config of a run; of its command line, the option of each config group and the
-    overrides, and the hashes of the code)"""
+    """(the config of a run; its origin, for config.yaml: the option of each config group, the
+    overrides of the command line, and the hashes of the code)"""
     load_parts(node.parts)
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name):
@@ -56,10 +56,11 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         raise ValueError(f"-m takes neither name= nor resume=: {reason}")
     overrides = list(hydra.overrides.task)
     keys = list(map(key_of, overrides))
-    choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
-    command_line = {"choices": choices, "overrides": overrides, "code": code_hashes()}
+    groups = [group for group in hydra.runtime.choices if not group.startswith("hydra/")]
+    choices = {group: hydra.runtime.choices[group] for group in groups}
+    origin = {"choices": choices, "overrides": overrides, "code": code_hashes()}
     if node.resume and is_resumable(node):
-        config = resumed(node, keys, command_line)
+        config = resumed(node, keys, origin)
     elif node.init_from is not None:
         config = fine_tuned(node, keys, choices)  # which changes them
     else:
@@ -67,7 +68,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         if "base" in config.adapt:
             raise ValueError("adapt= trains a part of a trained model: add init_from=")
     check_parts(config)
-    return config, command_line
+    return config, origin
 
 
 def is_resumable(node: DictConfig) -> bool:
@@ -84,26 +85,26 @@ def is_resumable(node: DictConfig) -> bool:
     return False
 
 
-def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> Config:
-    """The stored settings, with the values of this command line laid over them. `command_line`,
-    which config.yaml will have, becomes that of both."""
+def resumed(node: DictConfig, keys: list[str], origin: dict[str, Any]) -> Config:
+    """The stored settings, with the values of this command line laid over them. The origin
+    becomes that of both."""
     run = RUNS / node.name
     stored = read_config(run)
-    check_code(run, stored, command_line["code"])
+    check_code(run, stored, origin["code"])
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
     stored.pop("code", None)
-    changed = OmegaConf.create(with_new_settings(stored))
+    known = flatten(stored)
+    add_new_settings(stored)
+    changed = OmegaConf.create(stored)
     before = flatten(asdict(to_config(changed)))
-    for key in sorted(before.keys() - flatten(stored)):
+    for key in sorted(before.keys() - known):
         print(f"{key} is new since this run was started, and is {show(before[key])}")
 
-    chosen = {group: choice for group, choice in command_line["choices"].items() if group in keys}
+    chosen = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
     for key in keys:
-        if key not in chosen:
-            OmegaConf.update(changed, key, OmegaConf.select(node, key))
-    if "schedule" in chosen:
-        changed.schedule = node.schedule
+        if key == "schedule" or key not in chosen:
+            OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
     config = to_config(changed)
 
     before |= choices
@@ -118,21 +119,20 @@ def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> 
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
         print(f"{key} was {show(old)} and is now {show(new)}")
-    command_line["choices"] = choices | chosen
-    command_line["overrides"] = list(dict.fromkeys([*overrides, *command_line["overrides"]]))
+    origin["choices"] = choices | chosen
+    origin["overrides"] = list(dict.fromkeys(overrides + origin["overrides"]))
     return config
 
 
-def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
+def add_new_settings(stored: dict[str, Any]) -> None:
     """What an older run lacks takes today's default."""
     usual = read_yaml(CONFIGS / "train.yaml")
-    settings = dict(stored)
-    for name in usual.keys() & {field.name for field in fields(Config)}:
-        if isinstance(usual[name], dict):
-            settings[name] = usual[name] | stored.get(name, {})
+    del usual["defaults"], usual["hydra"]
+    for name, default in usual.items():
+        if isinstance(default, dict):
+            stored[name] = default | stored.get(name, {})
         else:
-            settings.setdefault(name, usual[name])
-    return settings
+            stored.setdefault(name, default)
 
 
 def check_parts(config: Config) -> None:
