@@ -43,6 +43,9 @@ class RunEnd(NamedTuple):
     last: dict[str, Any]  # the last value of each metric
 
 
+Group = list[RunEnd]  # that differ only in their seed
+
+
 class Compare(Callback):
     """After each run of a sweep: the table of all its runs so far. (Hydra does not call
     on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
@@ -97,7 +100,7 @@ def read_run(folder: Path) -> RunEnd:
     overrides = stored.pop("overrides")
     settings = flatten(stored) | choices | {"name": None, "seed": None}
     chosen = list(map(key_of, overrides))
-    chosen += [key for key in settings if key.partition(".")[0] == "code"]
+    chosen += [key for key in settings if key.startswith("code")]
 
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
@@ -105,9 +108,9 @@ def read_run(folder: Path) -> RunEnd:
     return RunEnd(folder.name, stored["seed"], settings, chosen, last)
 
 
-def group_seeds(runs: list[RunEnd]) -> list[list[RunEnd]]:
-    """Runs that differ only in their seed are one group. The best group is first."""
-    groups: dict[str, list[RunEnd]] = defaultdict(list)
+def group_seeds(runs: list[RunEnd]) -> list[Group]:
+    """The best group is first."""
+    groups: dict[str, Group] = defaultdict(list)
     for run in runs:
         groups[repr(run.settings)].append(run)
 
@@ -116,11 +119,11 @@ def group_seeds(runs: list[RunEnd]) -> list[list[RunEnd]]:
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
-def values(group: list[RunEnd], field: str) -> list[float]:
+def values(group: Group, field: str) -> list[float]:
     return [run.last[field] for run in group if field in run.last]
 
 
-def table(groups: list[list[RunEnd]]) -> str:
+def table(groups: list[Group]) -> str:
     """A row per group: the settings that were given on a command line and differ, and the
     metrics."""
     firsts = [group[0] for group in groups]
@@ -131,22 +134,18 @@ def table(groups: list[list[RunEnd]]) -> str:
             if len(set(cells)) > 1:
                 columns[key] = cells
 
-    metrics = {}
     for field, (title, form) in COLUMNS.items():
-        metrics[title] = [cell(values(group, field), form) for group in groups]
-    metrics["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
-    for title, cells in metrics.items():
-        if set(cells) != {"-"}:
-            columns[title] = cells
+        columns[title] = [cell(values(group, field), form) for group in groups]
+    columns["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
     return markdown(columns)
 
 
-def group_name(group: list[RunEnd]) -> str:
+def group_name(group: Group) -> str:
     name = group[0].name
     return f"{name} (n={len(group)})" if len(group) > 1 else name
 
 
-def difference(group: list[RunEnd], best: list[RunEnd]) -> str:
+def difference(group: Group, best: Group) -> str:
     """The mean over the seeds that both were run with, and half its interval."""
     own = losses_by_seed(group)
     others = losses_by_seed(best)
@@ -159,7 +158,7 @@ def difference(group: list[RunEnd], best: list[RunEnd]) -> str:
     return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
 
 
-def losses_by_seed(group: list[RunEnd]) -> dict[int, float]:
+def losses_by_seed(group: Group) -> dict[int, float]:
     return {run.seed: run.last["val_loss"] for run in group if "val_loss" in run.last}
 
 
@@ -173,8 +172,11 @@ def cell(numbers: list[float], form: str) -> str:
 
 
 def markdown(columns: dict[str, list[str]]) -> str:
+    """Without empty columns."""
     padded = []
     for title, cells in columns.items():
+        if set(cells) == {"-"}:
+            continue
         width = max(map(len, [title, *cells]))
         lines = [title, "-" * width, *cells]
         padded.append([line.ljust(width) for line in lines])

@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, TextIO
@@ -38,6 +39,7 @@ from training.run import Run, TrainState
 from training.step import CPU_TOKENS, LossModule, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
+Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
 Answer = dict[str, list[int]]  # the ids of source, target and prediction
 DATA = ("data", "objective")
 OVERRIDES = (*DATA, "device", "precision", "model.context_length")
@@ -56,11 +58,11 @@ def evaluate(
     run: Run,
     limit: int | None = None,
     watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
-    **answers: Any,
+    exact: Accuracy | None = None,
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
-    watch(batches, total) shows how far it is. The accuracy is that of the objective, or, with
-    options of exact_match, this one."""
+    watch(batches, total) shows how far it is. exact: an exact_match in place of the accuracy that
+    the objective has."""
     data, world = run.data, run.world
     split = data.validation
 
@@ -74,15 +76,16 @@ def evaluate(
         bits = loss / math.log(2)
         metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
 
-    name = "val_exact_match" if answers else data.objective.accuracy
+    name = "val_exact_match" if exact else data.objective.accuracy
     if name:
-        # the loss shares the rows of a batch; here processes share the batches. With FSDP each
-        # forward pass needs all processes: all count all batches, which leaves the ratio as it is
+        accuracy = exact or ACCURACIES[name]
+        # each process has its own batches; but a forward pass of FSDP needs all processes: there
+        # each counts all batches, and the ratio is the same
         rank, size = (0, 1) if world.parallel == "fsdp" else world.share
         counts = np.zeros(2)
         with run.evaluating():
             for batch in islice(batches(), rank, None, size):
-                counts += ACCURACIES[name](run, batch, **answers)
+                counts += accuracy(run, batch)
         correct, total = world.sum(*counts).tolist()
         metrics[name] = correct / total
 
@@ -122,7 +125,6 @@ def shuffle_sources(batch: Batch) -> Batch:
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
-    """(number of correct predictions, number of predictions)"""
     predicted, targets = predict_masks(run, batch)
     return int((predicted == targets).sum()), batch.count
 
@@ -132,7 +134,8 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
     batch = batch.to(run.world.device)
     is_target = batch.targets != IGNORE_INDEX
     with run.world.precision.autocast():
-        logits = run.model.head(run.model.hidden(**batch.inputs)[is_target])
+        hidden = run.model.hidden(**batch.inputs)
+        logits = run.model.head(hidden[is_target])
     return logits.argmax(-1), batch.targets[is_target]
 
 
@@ -152,7 +155,7 @@ def exact_match(
     return correct, len(rows)
 
 
-ACCURACIES: Registry[Callable[..., tuple[int, int]]] = Registry(
+ACCURACIES: Registry[Accuracy] = Registry(
     val_accuracy=masked_accuracy,
     val_exact_match=exact_match,
 )
@@ -177,9 +180,10 @@ def sample(run: Run) -> dict[str, str]:
 
 
 def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[Answer]:
-    """Of targets that follow one another, in a row that may have several such answers."""
+    """Each run of targets is an answer; a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
+        # where a run of targets begins, and where it has ended
         edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
             source = source_of(batch.inputs, number, first).tolist()
@@ -204,10 +208,8 @@ def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
 
 def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """What generation stops at; a chat template may mark white space behind it."""
-    for number, i in enumerate(ids, 1):
-        if i in tokenizer.end_ids:
-            return ids[:number]
-    return ids
+    ends = [number for number, i in enumerate(ids, 1) if i in tokenizer.end_ids]
+    return ids[: min(ends, default=None)]
 
 
 def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int | None = None) -> Rows:
@@ -258,7 +260,8 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     config = to_config(node)
 
     model, tokenizer, step = init_run(place, which)
-    is_made = is_own and stored["init_from"] is None  # the tokenizer, for this data
+    # tokens of a run that made its own tokenizer are cached with what this was made of
+    is_made = is_own and stored["init_from"] is None
     data = load_data(config, None if is_made else tokenizer)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
     if is_own and data.content_hash != read_state(checkpoint)["dataset"]:
@@ -296,16 +299,17 @@ def main(args: list[str] | None = None) -> None:
     if options.beams and run.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
     with open(options.answers or os.devnull, "w", encoding="utf-8") as file:
-        how = {"beams": options.beams, "file": file} if generates else {}
-        metrics = evaluate(run, options.limit, watch, **how)
+        exact = partial(exact_match, beams=options.beams, file=file) if generates else None
+        metrics = evaluate(run, options.limit, watch, exact)
 
     step = run.state.step
     n = min(run.data.validation.n, options.limit or math.inf)
     if options.json:
-        print(json.dumps({"run": place, "step": step, "examples": n, **metrics}))
+        row = {"run": place, "step": step, "examples": n}
+        print(json.dumps(row | metrics))
     else:
         print(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
 
 
-if __name__ == "__main__":  # __main__ would have its own copy of ACCURACIES, without yours
+if __name__ == "__main__":  # a second copy of this file; your parts add to ACCURACIES of the first
     sys.exit(run_command(import_module("training.evaluate").main))

@@ -71,10 +71,10 @@ class Log:
             truncate(folder / "samples.jsonl", run.state.step)
             self.wandb = start_wandb(folder, run.config)
         self.bar.start()
-        self.measure_from(run.state.step)
+        self.restart_clock(run.state.step)
 
-    def measure_from(self, step: int) -> None:
-        """The speed of the next steps is measured from here: an evaluation is not training time."""
+    def restart_clock(self, step: int) -> None:
+        """The speed of training is measured from here: an evaluation is no part of it."""
         self.last_time = time.perf_counter()
         self.last_step = step
 
@@ -91,10 +91,11 @@ class Log:
             return
         passed = time.perf_counter() - self.last_time
         per_step = passed / (state.step - self.last_step)
-        speed = state.tokens / state.step / per_step
+        tokens_per_step = state.tokens / state.step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
-        values = losses | {"lr": lr, "grad_norm": grad_norm, "tokens_per_second": speed}
+        values = losses | {"lr": lr, "grad_norm": grad_norm}
+        values["tokens_per_second"] = tokens_per_step / per_step
         if self.ideal_seconds:
             values["mfu"] = self.ideal_seconds / per_step
         self.record(state, values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
@@ -107,7 +108,7 @@ class Log:
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
                 draw_run(rows, self.folder / "curve.png")
-        self.measure_from(state.step)
+        self.restart_clock(state.step)
 
     def record(
         self, state: TrainState, values: dict[str, float], ending: str = "", **unprinted: Any
@@ -124,7 +125,7 @@ class Log:
                 self.wandb = None
         if words := in_words(values):
             print(f"step {state.step:>6}  {words}  {ending}".rstrip())
-        self.measure_from(state.step)
+        self.restart_clock(state.step)
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
@@ -136,7 +137,7 @@ class Log:
         self.append("samples.jsonl", {"step": state.step, **texts})
         for name, text in texts.items():
             print(f"  {name:<14}{text!r}")
-        self.measure_from(state.step)
+        self.restart_clock(state.step)
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """A full disk costs rows, and not the run."""

@@ -11,6 +11,8 @@ from model.moe import mixtures_of
 from training.run import Run
 from training.step import check_name
 
+Metric = Callable[[Run], dict[str, float]]  # {name: value}
+
 
 def measure(run: Run) -> dict[str, float]:
     """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
@@ -27,8 +29,9 @@ def residual_rms(run: Run) -> dict[str, float]:
     """Of the hidden states after each block, for one validation example."""
     values: dict[str, float] = {}
 
-    def note(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values[f"residual_rms/{len(values)}"] = output.float().square().mean().sqrt().item()
+    def note(block: nn.Module, inputs: Any, output: Tensor) -> None:
+        mean_square = output.float().square().mean()
+        values[f"residual_rms/{len(values)}"] = mean_square.sqrt().item()
 
     hooks = [block.register_forward_hook(note) for block in blocks_of(run.model)]
     read_example(run)
@@ -50,7 +53,7 @@ def read_example(run: Run) -> None:
     run.model.hidden(**batch.inputs)
 
 
-METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(
+METRICS: Registry[Metric] = Registry(
     residual_rms=residual_rms,
     expert_load=expert_load,
 )

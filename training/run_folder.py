@@ -34,8 +34,8 @@ RULE = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' n
 
 
 def check_name(config: Config) -> None:
-    """All processes do so before they meet, or one would see the folder that another has just
-    made."""
+    """Refuse one that is no name, or is taken. All processes do so before they meet, or one would
+    see the folder that another has just made."""
     name = config.name
     if name is None:
         return
@@ -54,7 +54,7 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
         yield RUNS / str(config.name)
         return
     run = make_folder(config)
-    for folder in run.parents:
+    for folder in run.parents:  # so that a power cut leaves the folder there
         sync_folder(folder)
     lock = FileLock(run / "lock")
     try:
@@ -125,8 +125,12 @@ def code_hashes() -> dict[str, str]:
 
 def describe(folder: Path, run: Run) -> str:
     """The lines that are printed before the first step."""
-    config, data, world, _, _, _, state = run
-    precision, train = world.precision, data.train
+    config = run.config
+    data = run.data
+    world = run.world
+    state = run.state
+    train = data.train
+    precision = world.precision
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size

@@ -15,20 +15,25 @@ UNKNOWN_STEPS = 1e12  # before the text is read, or of a run without steps: any 
 Schedule = Callable[[float], float]
 
 
-def warmed_up(steps: float, warmup: float, decay: Schedule) -> Schedule:
-    """Linear warmup, then decay(progress of the rest). warmup: steps, or a fraction of the run."""
-    warmup_share = warmup if warmup < 1 else warmup / steps
-    if warmup_share > 1:
+def warmup_share(steps: float, warmup: float) -> float:
+    """Of the run. warmup: steps, or this share itself."""
+    if warmup < 1:
+        return warmup
+    if math.isinf(steps):
+        reason = "but train.minutes has no steps; use a fraction"
+        raise ValueError(f"warmup is {warmup:g} steps, {reason}")
+    if warmup > steps:
         raise ValueError(f"warmup is {warmup:g} steps but the run has only {steps:g}; lower warmup")
-    if warmup >= 1 and math.isinf(steps):
-        raise ValueError(
-            f"warmup is {warmup:g} steps, but train.minutes has no steps; use a fraction"
-        )
+    return warmup / steps
+
+
+def warmed_up(share: float, decay: Schedule) -> Schedule:
+    """Linear warmup, then decay(progress of the rest)."""
 
     def factor(progress: float) -> float:
-        if progress < warmup_share:
-            return progress / warmup_share
-        return decay((progress - warmup_share) / (1 - warmup_share))
+        if progress < share:
+            return progress / share
+        return decay((progress - share) / (1 - share))
 
     return factor
 
@@ -45,29 +50,30 @@ def wsd(
         left = min(1.0, (1 - progress) / decay_ratio) if decay_ratio else 1.0
         return min_lr_ratio + (1 - min_lr_ratio) * left
 
-    return warmed_up(steps, warmup, decay)
+    return warmed_up(warmup_share(steps, warmup), decay)
 
 
 def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedule:
     """Half a cosine (arxiv.org/abs/1608.03983)."""
 
     def decay(progress: float) -> float:
-        return min_lr_ratio + (1 - min_lr_ratio) * (1 + math.cos(math.pi * progress)) / 2
+        left = (1 + math.cos(math.pi * progress)) / 2
+        return min_lr_ratio + (1 - min_lr_ratio) * left
 
-    return warmed_up(steps, warmup, decay)
+    return warmed_up(warmup_share(steps, warmup), decay)
 
 
 def noam(steps: float, warmup: NonNegative) -> Schedule:
     """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
-    warmup_share = warmup if warmup < 1 else warmup / steps
-    first = max(warmup_share, 1 / steps)  # without warmup, the first step is at the peak
+    share = warmup_share(steps, warmup)
+    first = max(share, 1 / steps)  # without warmup, the first step is at the peak
     if not first:
         raise ValueError("warmup is 0, but train.minutes has no steps; set a fraction")
 
     def decay(progress: float) -> float:
-        return (first / (first + progress * (1 - warmup_share))) ** 0.5
+        return (first / (first + progress * (1 - share))) ** 0.5
 
-    return warmed_up(steps, warmup, decay)
+    return warmed_up(share, decay)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
@@ -98,9 +104,12 @@ class RunLength:
     def progress(self, state: TrainState) -> float:
         """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first
         nor the last one has a rate of 0."""
-        return max((state.step + 0.5) / self.steps, state.seconds / self.seconds)
+        of_steps = (state.step + 0.5) / self.steps
+        of_time = state.seconds / self.seconds
+        return max(of_steps, of_time)
 
 
 def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:
-    """steps: of the run, if they are known; infinite if train.minutes alone ends it."""
+    """steps: of the run; None before they are known, 0 if it only evaluates, infinite if
+    train.minutes alone ends it."""
     return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

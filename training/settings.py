@@ -56,13 +56,15 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         raise ValueError(f"-m takes neither name= nor resume=: {reason}")
     overrides = list(hydra.overrides.task)
     keys = list(map(key_of, overrides))
-    groups = [group for group in hydra.runtime.choices if not group.startswith("hydra/")]
-    choices = {group: hydra.runtime.choices[group] for group in groups}
-    origin = {"choices": choices, "overrides": overrides, "code": code_hashes()}
+    choices = {}
+    for group, option in hydra.runtime.choices.items():
+        if not group.startswith("hydra/"):
+            choices[group] = option
+    origin: dict[str, Any] = {"choices": choices, "overrides": overrides, "code": code_hashes()}
     if node.resume and is_resumable(node):
-        config = resumed(node, keys, origin)
+        config, origin = resumed(node, keys, origin)
     elif node.init_from is not None:
-        config = fine_tuned(node, keys, choices)  # which changes them
+        config, origin["choices"] = fine_tuned(node, keys, choices)
     else:
         config = to_config(node)
         if "base" in config.adapt:
@@ -85,9 +87,11 @@ def is_resumable(node: DictConfig) -> bool:
     return False
 
 
-def resumed(node: DictConfig, keys: list[str], origin: dict[str, Any]) -> Config:
-    """The stored settings, with the values of this command line laid over them. The origin
-    becomes that of both."""
+def resumed(
+    node: DictConfig, keys: list[str], origin: dict[str, Any]
+) -> tuple[Config, dict[str, Any]]:
+    """(the stored settings, with the values of this command line laid over them; the origin of
+    both)"""
     run = RUNS / node.name
     stored = read_config(run)
     check_code(run, stored, origin["code"])
@@ -101,16 +105,19 @@ def resumed(node: DictConfig, keys: list[str], origin: dict[str, Any]) -> Config
     for key in sorted(before.keys() - known):
         print(f"{key} is new since this run was started, and is {show(before[key])}")
 
-    chosen = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
+    options = origin["choices"]
+    chosen = {key: options[key] for key in keys if key in options}
     for key in keys:
         if key == "schedule" or key not in chosen:
             OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
     config = to_config(changed)
 
+    # the options of groups, such as optimizer, and all settings, such as optimizer.lr
     before |= choices
-    for key, new in (chosen | flatten(asdict(config))).items():
+    after = chosen | flatten(asdict(config))
+    for key, new in after.items():
         old = before.get(key)
-        if old == new or key in UNTOLD:
+        if new == old or key in UNTOLD:
             continue
         is_fixed = key.startswith(FIXED) or (key in chosen and key != "schedule")
         # the base of adapt= may be moved: its weights are compared
@@ -119,13 +126,12 @@ def resumed(node: DictConfig, keys: list[str], origin: dict[str, Any]) -> Config
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
         print(f"{key} was {show(old)} and is now {show(new)}")
-    origin["choices"] = choices | chosen
-    origin["overrides"] = list(dict.fromkeys(overrides + origin["overrides"]))
-    return config
+    all_overrides = list(dict.fromkeys(overrides + origin["overrides"]))
+    return config, origin | {"choices": choices | chosen, "overrides": all_overrides}
 
 
 def add_new_settings(stored: dict[str, Any]) -> None:
-    """What an older run lacks takes today's default."""
+    """Those that an older run lacks have today's default."""
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
     for name, default in usual.items():
@@ -140,7 +146,8 @@ def check_parts(config: Config) -> None:
     with torch.device("meta"):
         model = build_model(config.model, 256)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
+    tokens = config.train.batch_size * config.model.context_length
+    batch = 3 * 8 * tokens  # three tensors of ids
     memory = host_memory()
     if weights + batch > memory and not config.dry_run:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
