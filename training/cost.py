@@ -4,6 +4,8 @@ allocated."""
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +24,7 @@ from model.transformer import build_model
 from model.weights import trained_parameters
 from training.distributed import World
 from training.optimizer import build_optimizers, state_tensors
+from training.schedule import RunLength
 from training.settings import host_memory
 from training.step import recompute_blocks
 
@@ -238,15 +241,15 @@ def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     """Of the whole run, if its length does not depend on the text or the clock."""
     plan = config.plan
     train = config.train
-    tokens = train.batch_size * config.model.context_length  # of a step
-    lengths = [train.steps, train.tokens and math.ceil(train.tokens / tokens)]
-    steps = min((length for length in lengths if length is not None), default=None)
-    if steps is None:
+    full_rows = SimpleNamespace(tokens_per_example=config.model.context_length)
+    length = RunLength(replace(train, epochs=None), full_rows)
+    steps = length.steps
+    if math.isinf(steps):
         yield "training    a length unknown until the text is read"
         return
     recomputed = 4 / 3 if train.recompute == "block" else 1
     flops = steps * train.batch_size * cost.flops * recomputed
-    yield f"training    {steps:,} steps, {steps * tokens:,} tokens, {flops:.2e} FLOPs"
+    yield f"training    {steps:,} steps, {steps * length.tokens_per_step:,} tokens, {flops:.2e} FLOPs"
     if peak:
         hours = flops / (peak * plan.mfu) / 3600
         time = f"{hours / plan.world:,.1f} hours at plan.mfu={plan.mfu:g}"

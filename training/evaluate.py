@@ -218,9 +218,8 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int | None = No
     options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
     if beams:
         options |= {"beams": beams, "length_penalty": 1.0}
-        start = [[tokenizer.start]]
-        searches = [beam_search(run.model, start, [source], **options) for source in sources]
-        return [[step.ids[0] for step in steps] for steps in searches]
+        search: Any = partial(beam_search, run.model, [[tokenizer.start]], **options)
+        return [[step.ids[0] for step in search([source])] for source in sources]
     prompts = sources
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
@@ -272,7 +271,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     module = LossModule(model, config.loss).to(world.device)
     rows = config.train.micro_batch_size
     if rows == "auto":
-        rows = max(1, CPU_TOKENS // config.model.context_length)
+        rows = CPU_TOKENS // config.model.context_length or 1
     state = TrainState(step, micro_batch_size=rows)
     return Run(config, data, world, module, [], EMA(model, None), state)
 

@@ -67,8 +67,8 @@ class Log:
         self.bar = Progress(console=self.console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
         if self.is_main:
-            truncate(folder / "metrics.jsonl", run.state.step)
-            truncate(folder / "samples.jsonl", run.state.step)
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                truncate(folder / name, run.state.step)
             self.wandb = start_wandb(folder, run.config)
         self.bar.start()
         self.restart_clock(run.state.step)

@@ -30,7 +30,6 @@ from training.schedule import RunLength
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
-RULE = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
 
 
 def check_name(config: Config) -> None:
@@ -40,7 +39,8 @@ def check_name(config: Config) -> None:
     if name is None:
         return
     if not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; {RULE}")
+        rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
+        raise ValueError(f"name is {name!r}; {rule}")
     if not config.resume and (RUNS / name / "config.yaml").exists():
         hint = "add resume=true to continue it, or change name="
         raise ValueError(f"{RUNS / name} already exists; {hint}")

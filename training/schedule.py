@@ -8,7 +8,6 @@ from typing import Any
 
 from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
-from data.loader import PairLoader, TokenLoader
 from training.run import TrainState
 
 UNKNOWN_STEPS = 1e12  # before the text is read, or of a run without steps: any warmup fits
@@ -86,16 +85,17 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
 
 
 class RunLength:
-    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached."""
+    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached. Of the
+    loader it takes tokens_per_example and, for epochs, n."""
 
-    def __init__(self, train: TrainConfig, loader: TokenLoader | PairLoader) -> None:
+    def __init__(self, train: TrainConfig, loader: Any) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
-        limits = [math.inf if train.steps is None else train.steps]
+        steps = [math.inf if train.steps is None else train.steps]
         if train.tokens is not None:
-            limits.append(math.ceil(train.tokens / self.tokens_per_step))
+            steps.append(math.ceil(train.tokens / self.tokens_per_step))
         if train.epochs is not None:
-            limits.append(math.ceil(train.epochs * loader.n / train.batch_size))
-        self.steps = min(limits)
+            steps.append(math.ceil(train.epochs * loader.n / train.batch_size))
+        self.steps = min(steps)
         self.seconds = math.inf if train.minutes is None else 60 * train.minutes
 
     def is_over(self, state: TrainState) -> bool:

@@ -67,7 +67,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         config, origin["choices"] = fine_tuned(node, keys, choices)
     else:
         config = to_config(node)
-        if "base" in config.adapt:
+        if "base" in config.adapt:  # of kinds that train a part
             raise ValueError("adapt= trains a part of a trained model: add init_from=")
     check_parts(config)
     return config, origin
@@ -101,6 +101,7 @@ def resumed(
     known = flatten(stored)
     add_new_settings(stored)
     changed = OmegaConf.create(stored)
+    # as stored, with today's default of what did not exist then
     before = flatten(asdict(to_config(changed)))
     for key in sorted(before.keys() - known):
         print(f"{key} is new since this run was started, and is {show(before[key])}")

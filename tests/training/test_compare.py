@@ -122,17 +122,13 @@ def test_a_sweep_stands_for_its_runs(compare):
 
 
 def test_columns_are_what_was_chosen_and_differs_and_the_code(compare):
+    """The table is saved only where it is asked for."""
     make_run("a", overrides=["x=1", "same=1"], x=1, same=1, follows=1)
     make_run("b", overrides=["x=2", "same=1"], x=2, same=1, follows=2)
-    assert table(compare("a", "b")[1])[0][1:-1] == ["x", "steps", "tokens"]
+    shown = table(compare("a", "b")[1])
+    assert shown[0][1:-1] == ["x", "steps", "tokens"] and not list(Path().rglob("comparison*"))
+    compare("a", "b", "--to", "new")
+    assert table(Path("new/comparison.md").read_text()) == shown
+    assert Path("new/comparison.png").read_bytes().startswith(b"\x89PNG")
     make_run("c", loss=4.0, code="b")
     assert column(compare("a", "c")[1], "code") == ["a", "b"]
-
-
-def test_a_comparison_is_saved_where_it_is_asked_for(compare, tmp_path):
-    make_run("a")
-    before = set(tmp_path.rglob("*"))
-    assert compare("a")[0] == 0 and set(tmp_path.rglob("*")) == before
-    output = compare("a", "--to", "new")[1]
-    assert table(Path("new/comparison.md").read_text()) == table(output)
-    assert Path("new/comparison.png").read_bytes().startswith(b"\x89PNG")
