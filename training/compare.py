@@ -97,9 +97,8 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
 def read_run(folder: Path) -> RunEnd:
     stored = read_config(folder)
     choices = stored.pop("choices")
-    overrides = stored.pop("overrides")
+    chosen = list(map(key_of, stored.pop("overrides")))
     settings = flatten(stored) | choices | {"name": None, "seed": None}
-    chosen = list(map(key_of, overrides))
     chosen += [key for key in settings if key.startswith("code")]
 
     last: dict[str, Any] = {}

@@ -277,8 +277,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
 
 def main(args: list[str] | None = None) -> None:
-    about = "Evaluate a run or a Hugging Face folder, on its own validation set or on other data."
-    parser = ArgumentParser("python -m training.evaluate", description=about)
+    parser = ArgumentParser("python -m training.evaluate", description=__doc__)
     add_options(parser, OPTIONS)
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)

@@ -71,12 +71,12 @@ class Log:
                 truncate(folder / name, run.state.step)
             self.wandb = start_wandb(folder, run.config)
         self.bar.start()
-        self.restart_clock(run.state.step)
+        self.restart_clock()
 
-    def restart_clock(self, step: int) -> None:
+    def restart_clock(self) -> None:
         """The speed of training is measured from here: an evaluation is no part of it."""
         self.last_time = time.perf_counter()
-        self.last_step = step
+        self.last_step = self.run.state.step
 
     def step(
         self,
@@ -108,7 +108,7 @@ class Log:
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
                 draw_run(rows, self.folder / "curve.png")
-        self.restart_clock(state.step)
+        self.restart_clock()
 
     def record(
         self, state: TrainState, values: dict[str, float], ending: str = "", **unprinted: Any
@@ -125,7 +125,7 @@ class Log:
                 self.wandb = None
         if words := in_words(values):
             print(f"step {state.step:>6}  {words}  {ending}".rstrip())
-        self.restart_clock(state.step)
+        self.restart_clock()
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
@@ -137,7 +137,7 @@ class Log:
         self.append("samples.jsonl", {"step": state.step, **texts})
         for name, text in texts.items():
             print(f"  {name:<14}{text!r}")
-        self.restart_clock(state.step)
+        self.restart_clock()
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """A full disk costs rows, and not the run."""

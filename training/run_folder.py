@@ -4,6 +4,7 @@ import hashlib
 import math
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,8 +61,8 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        reason = "is in use by another process; wait for it, or stop it"
-        raise RunLockedError(f"{run} {reason}") from None
+        message = f"{run} is in use by another process; wait for it, or stop it"
+        raise RunLockedError(message) from None
     clean_up(run)
     try:
         yield run
@@ -96,15 +97,13 @@ def make_folder(config: Config) -> Path:
 
 def environment(world: World) -> str:
     """For the record: versions, commit, device, command line."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        commit = ""
+    git = f"git -C {shlex.quote(str(ROOT))} describe --always --dirty --abbrev=40"
+    failed, output = subprocess.getstatusoutput(git)
+    commit = "unknown" if failed else output
     precision = world.precision
     lines = [
         f"python {platform.python_version()}, torch {torch.__version__}",
-        f"commit {commit or 'unknown'}",
+        f"commit {commit}",
         platform.platform(),
         f"{precision.device}, {precision.dtype}: {precision.reason}",
         " ".join(sys.argv),
