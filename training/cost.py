@@ -211,7 +211,8 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
             choices = ", ".join(GPU_MEMORY)
             raise ValueError(f"plan.gpu is {config.plan.gpu!r}; choose one of: {choices}")
         if config.precision not in ("auto", "bf16"):
-            raise ValueError(f"plan.gpu plans in bf16, not in {config.precision}; remove precision=")
+            wrong = f"not in {config.precision}; remove precision="
+            raise ValueError(f"plan.gpu plans in bf16, {wrong}")
         # counted with the kernels of a CPU, which keep more of short sequences
         bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
         return bf16, FILLED * GPU_MEMORY[name] * 1e9, PEAKS[name]

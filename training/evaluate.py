@@ -1,7 +1,8 @@
-"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts
-there. Of a run or of a Hugging Face folder, on its own or on other data:
+"""Evaluate a run or a Hugging Face folder, on its own validation set or on other data:
 
 python -m training.evaluate --run runs/book data=text data.path=other.txt
+
+A run evaluates itself and samples by the same functions.
 """
 
 import json
@@ -259,7 +260,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     config = to_config(node)
 
     model, tokenizer, step = init_run(place, which)
-    # tokens of a run that made its own tokenizer are cached with what this was made of
+    # a tokenizer that the run trained itself is in the cache, with the tokens
     is_made = is_own and stored["init_from"] is None
     data = load_data(config, None if is_made else tokenizer)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
