@@ -105,8 +105,8 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
     logits = GPU_CHUNK * vocab_size * 2 * (4 + 2)
     # the gradient of a weight in 32 bits; that of a chunk, and the cast of the weight, in 16
     head = config.model.d_model * vocab_size * (4 + 2 + 2)
-    size = count_parameters(model)
-    return Cost(parameters, size, states, flops, activations, logits + head)
+    loss = logits + head
+    return Cost(parameters, count_parameters(model), states, flops, activations, loss)
 
 
 def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:

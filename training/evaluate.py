@@ -41,7 +41,6 @@ from training.step import CPU_TOKENS, LossModule, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
-Answer = dict[str, list[int]]  # the ids of source, target and prediction
 DATA = ("data", "objective")
 OVERRIDES = (*DATA, "device", "precision", "model.context_length")
 OPTIONS = """
@@ -180,8 +179,8 @@ def sample(run: Run) -> dict[str, str]:
     return {name: decode(ids) for name, ids in row.items()}
 
 
-def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[Answer]:
-    """Each run of targets is an answer; a conversation has several."""
+def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[dict[str, Any]]:
+    """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
         # where a run of targets begins, and where it has ended

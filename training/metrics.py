@@ -11,8 +11,6 @@ from model.moe import mixtures_of
 from training.run import Run
 from training.step import check_name
 
-Metric = Callable[[Run], dict[str, float]]  # {name: value}
-
 
 def measure(run: Run) -> dict[str, float]:
     """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
@@ -53,7 +51,7 @@ def read_example(run: Run) -> None:
     run.model.hidden(**batch.inputs)
 
 
-METRICS: Registry[Metric] = Registry(
+METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(
     residual_rms=residual_rms,
     expert_load=expert_load,
 )

@@ -77,7 +77,7 @@ def make_folder(config: Config) -> Path:
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN:
         run = Path(hydra.runtime.output_dir)
-        if RUNS.resolve() not in run.parents:
+        if RUNS.absolute() not in run.parents:
             raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
         return run.relative_to(Path.cwd())
     if config.name:
@@ -134,8 +134,10 @@ def describe(folder: Path, run: Run) -> str:
     examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size
     run_length = RunLength(config.train, train)
-    begin = f", resuming from step {state.step:,}" if state.step else ""
-    if config.resume and not state.step:
+    begin = ""
+    if state.step:
+        begin = f", resuming from step {state.step:,}"
+    elif config.resume:
         begin = ", starting at step 0"
     if math.isinf(run_length.steps):
         length = f"{config.train.minutes:g} minutes"

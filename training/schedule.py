@@ -104,9 +104,7 @@ class RunLength:
     def progress(self, state: TrainState) -> float:
         """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first
         nor the last one has a rate of 0."""
-        of_steps = (state.step + 0.5) / self.steps
-        of_time = state.seconds / self.seconds
-        return max(of_steps, of_time)
+        return max((state.step + 0.5) / self.steps, state.seconds / self.seconds)
 
 
 def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:

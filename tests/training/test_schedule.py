@@ -29,11 +29,9 @@ def test_warmup_is_linear_up_to_the_peak(name, warmup):
     ("name", "changes", "values"),
     [
         ("constant", {}, {0.2: 1, 1.0: 1}),
-        ("linear", {"min_lr_ratio": 0.0}, {0.2: 1, 0.6: 0.5, 1.0: 0}),
         ("linear", {"min_lr_ratio": 0.1}, {0.2: 1, 0.6: 0.55, 1.0: 0.1}),
         ("cosine", {"min_lr_ratio": 0.1}, {0.6: 0.55, 0.4: 0.1 + 0.9 * (1 + 0.5**0.5) / 2}),
         ("wsd", {"decay_ratio": 0.5, "min_lr_ratio": 0.0}, {0.2: 1, 0.6: 1, 0.8: 0.5}),
-        ("wsd", {"decay_ratio": 0.0, "min_lr_ratio": 0.0}, {0.2: 1, 0.99: 1}),
         ("noam", {}, {0.2: 1, 0.8: 0.5}),
     ],
 )
