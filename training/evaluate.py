@@ -140,7 +140,7 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def exact_match(
-    run: Run, batch: Batch, beams: int | None = None, file: TextIO | None = None
+    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
 ) -> tuple[int, int]:
     """Each answer is also a line of the file."""
     tokenizer = run.data.tokenizer
@@ -179,7 +179,7 @@ def sample(run: Run) -> dict[str, str]:
     return {name: decode(ids) for name, ids in row.items()}
 
 
-def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[dict[str, Any]]:
+def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
     """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
@@ -212,7 +212,7 @@ def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     return ids[: min(ends, default=None)]
 
 
-def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int | None = None) -> Rows:
+def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:
     """The new ids behind each text of a decoder, or for each source, greedily or by beam search."""
     tokenizer = run.data.tokenizer
     options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
@@ -297,7 +297,7 @@ def main(args: list[str] | None = None) -> None:
     if options.beams and run.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
     with open(options.answers or os.devnull, "w", encoding="utf-8") as file:
-        exact = partial(exact_match, beams=options.beams, file=file) if generates else None
+        exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
         metrics = evaluate(run, options.limit, watch, exact)
 
     step = run.state.step
