@@ -1,5 +1,5 @@
-"""Schema: the config as typed data. Defaults live in the YAML files; a default here is for runs that
-are older than the setting. A part is a dict, which the class of its `kind` checks."""
+"""Schema: the config as typed data. Defaults live in the YAML files, and here for what the model of an
+older run lacks. A part is a dict, which the class of its `kind` checks."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -138,4 +138,4 @@ class Config:
     log: LogConfig
     sample: SampleConfig
     wandb: WandbConfig
-    adapt: dict[str, Any] = field(default_factory=lambda: {"kind": "none"})
+    adapt: dict[str, Any]

@@ -43,6 +43,9 @@ class RunEnd(NamedTuple):
     last: dict[str, Any]  # the last value of each metric
 
 
+Group = list[RunEnd]  # that differ only in their seed
+
+
 class Compare(Callback):
     """After each run of a sweep: the table of all its runs so far. (Hydra does not call
     on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
@@ -68,8 +71,10 @@ def runs_of(sweep: Path) -> list[Path]:
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
     """A sweep stands for its runs; the other files in its folder are none."""
-    folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
-    runs = [run for folder in folders for run in runs_of(folder) or [folder]]
+    runs: list[Path] = []
+    for path in paths:
+        if not (path.is_file() and runs_of(path.parent)):
+            runs += runs_of(path) or [path]
     return list(dict.fromkeys(runs))
 
 
@@ -80,10 +85,10 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    curves = [
-        (folder.name, ".-", points(read_rows(folder / "metrics.jsonl"), "val_loss"))
-        for folder in folders
-    ]
+    curves = []
+    for folder in folders:
+        rows = read_rows(folder / "metrics.jsonl")
+        curves.append((folder.name, ".-", points(rows, "val_loss")))
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -92,10 +97,9 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
 def read_run(folder: Path) -> RunEnd:
     stored = read_config(folder)
     choices = stored.pop("choices")
-    overrides = stored.pop("overrides")
+    chosen = list(map(key_of, stored.pop("overrides")))
     settings = flatten(stored) | choices | {"name": None, "seed": None}
-    chosen = list(map(key_of, overrides))
-    chosen += [key for key in settings if key.partition(".")[0] == "code"]
+    chosen += [key for key in settings if key.startswith("code")]
 
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
@@ -103,45 +107,44 @@ def read_run(folder: Path) -> RunEnd:
     return RunEnd(folder.name, stored["seed"], settings, chosen, last)
 
 
-def group_seeds(runs: list[RunEnd]) -> list[list[RunEnd]]:
-    """Runs that differ only in their seed are one group. The best group is first."""
-    groups: dict[str, list[RunEnd]] = defaultdict(list)
+def group_seeds(runs: list[RunEnd]) -> list[Group]:
+    """The best group is first."""
+    groups: dict[str, Group] = defaultdict(list)
     for run in runs:
         groups[repr(run.settings)].append(run)
 
     found = list(groups.values())
-    losses = [numpy.mean(values(group, "val_loss") or [math.nan]) for group in found]
+    losses = [numpy.mean(values(group, "val_loss") or math.nan) for group in found]
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
-def values(group: list[RunEnd], field: str) -> list[float]:
+def values(group: Group, field: str) -> list[float]:
     return [run.last[field] for run in group if field in run.last]
 
 
-def table(groups: list[list[RunEnd]]) -> str:
+def table(groups: list[Group]) -> str:
     """A row per group: the settings that were given on a command line and differ, and the
     metrics."""
     firsts = [group[0] for group in groups]
     columns = {"run": list(map(group_name, groups))}
-    for key in [key for run in firsts for key in run.chosen]:
-        cells = [str(run.settings.get(key, "-")) for run in firsts]
-        if len(set(cells)) > 1:
-            columns[key] = cells
+    for run in firsts:
+        for key in run.chosen:
+            cells = [str(run.settings.get(key, "-")) for run in firsts]
+            if len(set(cells)) > 1:
+                columns[key] = cells
 
-    metrics = {}
     for field, (title, form) in COLUMNS.items():
-        metrics[title] = [cell(values(group, field), form) for group in groups]
-    metrics["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
-    columns |= {title: cells for title, cells in metrics.items() if set(cells) != {"-"}}
+        columns[title] = [cell(values(group, field), form) for group in groups]
+    columns["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
     return markdown(columns)
 
 
-def group_name(group: list[RunEnd]) -> str:
+def group_name(group: Group) -> str:
     name = group[0].name
     return f"{name} (n={len(group)})" if len(group) > 1 else name
 
 
-def difference(group: list[RunEnd], best: list[RunEnd]) -> str:
+def difference(group: Group, best: Group) -> str:
     """The mean over the seeds that both were run with, and half its interval."""
     own = losses_by_seed(group)
     others = losses_by_seed(best)
@@ -149,11 +152,12 @@ def difference(group: list[RunEnd], best: list[RunEnd]) -> str:
     if group is best or len(pairs) < 2:
         return "-"
     degrees = min(len(pairs) - 1, len(STUDENT_T))
-    half = STUDENT_T[degrees - 1] * numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
+    error = numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
+    half = STUDENT_T[degrees - 1] * error
     return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
 
 
-def losses_by_seed(group: list[RunEnd]) -> dict[int, float]:
+def losses_by_seed(group: Group) -> dict[int, float]:
     return {run.seed: run.last["val_loss"] for run in group if "val_loss" in run.last}
 
 
@@ -161,15 +165,21 @@ def cell(numbers: list[float], form: str) -> str:
     if not numbers:
         return "-"
     text = form.format(numpy.mean(numbers))
-    return text if len(set(numbers)) == 1 else f"{text} ± {form.format(numpy.std(numbers, ddof=1))}"
+    if len(set(numbers)) > 1:
+        text += f" ± {form.format(numpy.std(numbers, ddof=1))}"
+    return text
 
 
 def markdown(columns: dict[str, list[str]]) -> str:
+    """Without empty columns."""
     padded = []
     for title, cells in columns.items():
-        width = max(map(len, (title, *cells)))
-        padded.append([text.ljust(width) for text in (title, "-" * width, *cells)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*padded, strict=True))
+        if set(cells) == {"-"}:
+            continue
+        width = max(map(len, [title, *cells]))
+        lines = [title, "-" * width, *cells]
+        padded.append([line.ljust(width) for line in lines])
+    return "\n".join(f"| {' | '.join(row)} |" for row in zip(*padded, strict=True))
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ allocated."""
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,15 +24,32 @@ from model.transformer import build_model
 from model.weights import trained_parameters
 from training.distributed import World
 from training.optimizer import build_optimizers, state_tensors
+from training.schedule import RunLength
 from training.settings import host_memory
 from training.step import recompute_blocks
 
 GPU_MEMORY = {  # GB
-    "B200": 180, "H200": 141, "H100": 80, "A100": 80, "L40S": 48, "A6000": 48,
-    "V100": 32, "4090": 24, "3090": 24, "A10": 24, "L4": 24, "T4": 16,
-}  # fmt: skip
+    "B200": 180,
+    "H200": 141,
+    "H100": 80,
+    "A100": 80,
+    "L40S": 48,
+    "A6000": 48,
+    "V100": 32,
+    "4090": 24,
+    "3090": 24,
+    "A10": 24,
+    "L4": 24,
+    "T4": 16,
+}
 FILLED = 0.9  # of it, at most: evaluation, communication and fragmentation need some
-VOCAB_SIZES = {"byte": 257, "char": 128, "gpt2": 50_257, "cl100k": 100_258, "o200k": 200_000}
+VOCAB_SIZES = {  # of tokenizers that have no setting for it
+    "byte": 257,
+    "char": 128,
+    "gpt2": 50_257,
+    "cl100k": 100_258,
+    "o200k": 200_000,
+}
 PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 
@@ -40,7 +59,6 @@ class Cost(NamedTuple):
     parameters: Counter[str]  # their number, by part
     size: str  # in words: parameters in all, and active ones
     states: dict[str, int]  # what is kept of the weights, in words
-    checkpoint: int
     flops: int
     activations: float  # kept for the backward pass
     loss: int  # a chunk of logits, with its gradients
@@ -77,24 +95,18 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
     # bytes; autocast keeps a copy of each weight in 16 bits
     weight = 4 if precision.dtype == torch.float32 else 6
     trained = sum(parameter.nbytes for parameter in trained_parameters(model).values())
-    optimizer = sum(tensor.nbytes for tensor in state.values())
-    ema = trained if config.ema.decay else 0
-    return Cost(
-        parameters,
-        count_parameters(model),
-        states={
-            "weights": weight * parameters.total(),
-            "gradients": trained,
-            "optimizer": optimizer,
-            "EMA": ema,
-        },
-        checkpoint=trained + optimizer + ema,
-        flops=flops,
-        activations=activations,
-        # a logit and its gradient, in 32 and in 16 bits; of a weight of the head its gradient in 32
-        # bits, and that of a chunk and the cast in 16
-        loss=vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model),
-    )
+    states = {
+        "weights": weight * parameters.total(),
+        "gradients": trained,
+        "optimizer": sum(tensor.nbytes for tensor in state.values()),
+        "EMA": trained if config.ema.decay else 0,
+    }
+    # a logit and its gradient, each in 32 and in 16 bits
+    logits = GPU_CHUNK * vocab_size * 2 * (4 + 2)
+    # the gradient of a weight in 32 bits; that of a chunk, and the cast of the weight, in 16
+    head = config.model.d_model * vocab_size * (4 + 2 + 2)
+    loss = logits + head
+    return Cost(parameters, count_parameters(model), states, flops, activations, loss)
 
 
 def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:
@@ -117,14 +129,16 @@ def row_flops(model: Any, config: Config) -> int:
     with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         hidden = model.hidden(**fake_inputs(config, 1))
         if config.model.kind == "encoder":  # masked: 15 % of the tokens are targets
-            hidden = hidden[:, : max(1, round(0.15 * config.model.context_length))]
+            n_targets = round(0.15 * config.model.context_length)
+            hidden = hidden[:, : max(1, n_targets)]
         model.head(hidden)
     return 3 * counter.get_total_flops()
 
 
 def row_bytes(model: Any, config: Config, precision: Precision) -> int:
     """What a second row adds to the activations: casts of the weights are kept once."""
-    one, two = (kept_bytes(model, fake_inputs(config, rows), precision) for rows in (1, 2))
+    one = kept_bytes(model, fake_inputs(config, 1), precision)
+    two = kept_bytes(model, fake_inputs(config, 2), precision)
     return two - one
 
 
@@ -168,13 +182,14 @@ def report(config: Config) -> str:
     parts = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
     states = ", ".join(f"{name} {filesize(size)}" for name, size in cost.states.items() if size)
     length = config.model.context_length
+    checkpoint = sum(cost.states.values()) - cost.states["weights"]  # those trained, not gradients
     lines = [
         f"model       {config.model.kind}, {cost.size} at vocab {vocab_size:,}: {parts}",
         f"step        {train.batch_size:,} rows of up to {length:,} tokens",
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(cost.activations)} per row",
         *ways_to_fit(config, cost, memory),
-        f"checkpoint  {filesize(cost.checkpoint)}",
+        f"checkpoint  {filesize(checkpoint)}",
         *run_lines(config, cost, peak),
     ]
     return "\n".join(lines)
@@ -226,15 +241,15 @@ def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     """Of the whole run, if its length does not depend on the text or the clock."""
     plan = config.plan
     train = config.train
-    tokens = train.batch_size * config.model.context_length  # of a step
-    lengths = [train.steps, train.tokens and math.ceil(train.tokens / tokens)]
-    steps = min((length for length in lengths if length is not None), default=None)
-    if steps is None:
+    full_rows = SimpleNamespace(tokens_per_example=config.model.context_length)
+    length = RunLength(replace(train, epochs=None), full_rows)
+    steps = length.steps
+    if math.isinf(steps):
         yield "training    a length unknown until the text is read"
         return
     recomputed = 4 / 3 if train.recompute == "block" else 1
     flops = steps * train.batch_size * cost.flops * recomputed
-    yield f"training    {steps:,} steps, {steps * tokens:,} tokens, {flops:.2e} FLOPs"
+    yield f"training    {steps:,} steps, {steps * length.tokens_per_step:,} tokens, {flops:.2e} FLOPs"
     if peak:
         hours = flops / (peak * plan.mfu) / 3600
         time = f"{hours / plan.world:,.1f} hours at plan.mfu={plan.mfu:g}"

@@ -1,14 +1,15 @@
-"""Evaluation: losses and accuracies on the validation set, and samples of what the model predicts
-there. Of a run or of a Hugging Face folder, on its own or on other data:
+"""Evaluate a run or a Hugging Face folder, on its own validation set or on other data:
 
 python -m training.evaluate --run runs/book data=text data.path=other.txt
+
+A run evaluates itself and samples by the same functions.
 """
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -39,6 +40,7 @@ from training.run import Run, TrainState
 from training.step import CPU_TOKENS, LossModule, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
+Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
 DATA = ("data", "objective")
 OVERRIDES = (*DATA, "device", "precision", "model.context_length")
 OPTIONS = """
@@ -55,41 +57,43 @@ OPTIONS = """
 def evaluate(
     run: Run,
     limit: int | None = None,
-    watch: Callable[..., Iterable[Batch]] | None = None,
-    **answers: Any,
+    watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
+    exact: Accuracy | None = None,
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
-    watch(batches, total) shows how far it is. The accuracy is that of the objective, or, with
-    options of exact_match, this one."""
+    watch(batches, total) shows how far it is. exact: an exact_match in place of the accuracy that
+    the objective has."""
     data, world = run.data, run.world
     split = data.validation
 
     def batches() -> Iterable[Batch]:
-        found = split.evaluation(limit)
-        return watch(found, split.n / split.batch_size) if watch else found
+        return watch(split.evaluation(limit), split.n / split.batch_size)
 
     loss = mean_loss(run, batches())
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
     if data.objective.bits_per_byte:
-        metrics["val_bpb"] = loss / math.log(2) * split.part.n_tokens / split.part.n_bytes
+        bits = loss / math.log(2)
+        metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
 
-    name = "val_exact_match" if answers else data.objective.accuracy
+    name = "val_exact_match" if exact else data.objective.accuracy
     if name:
-        # the loss shares the rows of a batch; here processes share the batches. With FSDP each
-        # forward pass needs all processes: all count all batches, which leaves the ratio as it is
+        accuracy = exact or ACCURACIES[name]
+        # each process has its own batches; but a forward pass of FSDP needs all processes: there
+        # each counts all batches, and the ratio is the same
         rank, size = (0, 1) if world.parallel == "fsdp" else world.share
         counts = np.zeros(2)
         with run.evaluating():
             for batch in islice(batches(), rank, None, size):
-                counts += ACCURACIES[name](run, batch, **answers)
+                counts += accuracy(run, batch)
         correct, total = world.sum(*counts).tolist()
         metrics[name] = correct / total
 
     for source, ids in split.sources.items():
         metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, ids))
 
-    if run.model.kind == "encoder_decoder" and limit is None and min(split.n, split.batch_size) > 1:
+    has_other_sources = min(split.n, split.batch_size) > 1
+    if run.model.kind == "encoder_decoder" and limit is None and has_other_sources:
         shuffled = map(shuffle_sources, split.evaluation())
         metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)
     return metrics
@@ -102,25 +106,25 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
     count = 0
     with run.evaluating():
         for batch in batches:
+            count += batch.count
             share = batch.share(*world.share)
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
                 with world.precision.autocast():
                     losses.append(run.loss_module(*micro_batch)["loss"])
-            count += batch.count
-    return world.sum(torch.stack(losses).cpu().double().sum()).item() / count
+    total = torch.stack(losses).cpu().double().sum()
+    return world.sum(total).item() / count
 
 
 def shuffle_sources(batch: Batch) -> Batch:
     """The sources of a batch in another order: a model that uses them has a higher loss then."""
-    inputs = {
-        name: tensor.roll(1, 0) if name.startswith("source") else tensor
-        for name, tensor in batch.inputs.items()
-    }
+    inputs = dict(batch.inputs)
+    for name in inputs:
+        if name.startswith("source"):
+            inputs[name] = inputs[name].roll(1, 0)
     return batch._replace(inputs=inputs)
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
-    """(number of correct predictions, number of predictions)"""
     predicted, targets = predict_masks(run, batch)
     return int((predicted == targets).sum()), batch.count
 
@@ -130,25 +134,28 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
     batch = batch.to(run.world.device)
     is_target = batch.targets != IGNORE_INDEX
     with run.world.precision.autocast():
-        logits = run.model.head(run.model.hidden(**batch.inputs)[is_target])
+        hidden = run.model.hidden(**batch.inputs)
+        logits = run.model.head(hidden[is_target])
     return logits.argmax(-1), batch.targets[is_target]
 
 
 def exact_match(
-    run: Run, batch: Batch, beams: int | None = None, file: TextIO | None = None
+    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
 ) -> tuple[int, int]:
     """Each answer is also a line of the file."""
     tokenizer = run.data.tokenizer
+    decode = tokenizer.decode_with_specials
     rows = predict_targets(run, batch, beams)
-    if file:
-        for row in rows:
+    correct = 0
+    for row in rows:
+        correct += decode(row["prediction"]) == decode(row["target"])
+        if file:
             texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
             file.write(json.dumps(texts) + "\n")
-    decode = tokenizer.decode_with_specials
-    return sum(decode(row["prediction"]) == decode(row["target"]) for row in rows), len(rows)
+    return correct, len(rows)
 
 
-ACCURACIES: Registry[Callable[..., tuple[int, int]]] = Registry(
+ACCURACIES: Registry[Accuracy] = Registry(
     val_accuracy=masked_accuracy,
     val_exact_match=exact_match,
 )
@@ -172,19 +179,20 @@ def sample(run: Run) -> dict[str, str]:
     return {name: decode(ids) for name, ids in row.items()}
 
 
-def predict_targets(run: Run, batch: Batch, beams: int | None = None) -> list[dict[str, list[int]]]:
-    """The source, the target and the model's prediction of each answer: of targets that follow one
-    another, in a row that may have several."""
+def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
+    """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
+        # where a run of targets begins, and where it has ended
         edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
             source = source_of(batch.inputs, number, first).tolist()
             target = batch.targets[number, first:end].tolist()
             rows.append({"source": source, "target": until_end(target, run.data.tokenizer)})
 
+    sources = [row["source"] for row in rows]
     longest = max(len(row["target"]) for row in rows)
-    predictions = predict(run, [row["source"] for row in rows], longest, beams)
+    predictions = predict(run, sources, longest, beams)
     for row, prediction in zip(rows, predictions, strict=True):
         row["prediction"] = prediction
     return rows
@@ -200,13 +208,11 @@ def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
 
 def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """What generation stops at; a chat template may mark white space behind it."""
-    for number, i in enumerate(ids, 1):
-        if i in tokenizer.end_ids:
-            return ids[:number]
-    return ids
+    ends = [number for number, i in enumerate(ids, 1) if i in tokenizer.end_ids]
+    return ids[: min(ends, default=None)]
 
 
-def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int | None = None) -> Rows:
+def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:
     """The new ids behind each text of a decoder, or for each source, greedily or by beam search."""
     tokenizer = run.data.tokenizer
     options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
@@ -220,7 +226,8 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int | None = No
         options["sources"] = sources
     steps = generate(run.model, prompts, **options)
     # a step has one for every row, None for a row that has ended
-    return [[i for i in row if i is not None] for row in zip(*steps, strict=True)]
+    rows = zip(*steps, strict=True)
+    return [[i for i in row if i is not None] for row in rows]
 
 
 def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
@@ -238,12 +245,13 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_settings(place)
-    is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
-    if not is_own and "data" not in keys:
-        hint = "add data= and its settings, such as data=text data.path=book.txt"
-        raise ValueError(f"evaluate {place} on what? {hint}")
+    has_other_data = any(key.startswith(DATA) for key in keys)
+    is_own = bool(stored.get("choices")) and not has_other_data
     if is_own:
         node.update({name: stored[name] for name in DATA})
+    elif "data" not in keys:
+        hint = "add data= and its settings, such as data=text data.path=book.txt"
+        raise ValueError(f"evaluate {place} on what? {hint}")
     if "train" in stored:  # of a run; a folder has no settings of training
         node.train.update(stored["train"])
         if "precision" not in keys:
@@ -251,7 +259,8 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     config = to_config(node)
 
     model, tokenizer, step = init_run(place, which)
-    is_made = is_own and stored["init_from"] is None  # the tokenizer, for this data
+    # a tokenizer that the run trained itself is in the cache, with the tokens
+    is_made = is_own and stored["init_from"] is None
     data = load_data(config, None if is_made else tokenizer)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
     if is_own and data.content_hash != read_state(checkpoint)["dataset"]:
@@ -260,16 +269,15 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
-    size = config.train.micro_batch_size
-    if size == "auto":
-        size = CPU_TOKENS // config.model.context_length or 1
-    state = TrainState(step, micro_batch_size=size)
+    rows = config.train.micro_batch_size
+    if rows == "auto":
+        rows = CPU_TOKENS // config.model.context_length or 1
+    state = TrainState(step, micro_batch_size=rows)
     return Run(config, data, world, module, [], EMA(model, None), state)
 
 
 def main(args: list[str] | None = None) -> None:
-    about = "Evaluate a run or a Hugging Face folder, on its own validation set or on other data."
-    parser = ArgumentParser("python -m training.evaluate", description=about)
+    parser = ArgumentParser("python -m training.evaluate", description=__doc__)
     add_options(parser, OPTIONS)
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
@@ -288,17 +296,18 @@ def main(args: list[str] | None = None) -> None:
         raise ValueError("--beams and --answers are for answers, of pairs and conversations")
     if options.beams and run.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
-    with options.answers.open("x") if options.answers else nullcontext() as file:
-        how = {"beams": options.beams, "file": file} if generates else {}
-        metrics = evaluate(run, options.limit, watch, **how)
+    with open(options.answers or os.devnull, "w", encoding="utf-8") as file:
+        exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
+        metrics = evaluate(run, options.limit, watch, exact)
 
     step = run.state.step
     n = min(run.data.validation.n, options.limit or math.inf)
     if options.json:
-        print(json.dumps({"run": place, "step": step, "examples": n, **metrics}))
+        row = {"run": place, "step": step, "examples": n}
+        print(json.dumps(row | metrics))
     else:
         print(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
 
 
-if __name__ == "__main__":  # __main__ would have its own copy of ACCURACIES, without yours
+if __name__ == "__main__":  # a second copy of this file; your parts add to ACCURACIES of the first
     sys.exit(run_command(import_module("training.evaluate").main))

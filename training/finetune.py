@@ -1,6 +1,7 @@
 """Fine-tuning: init_from= brings the model and the tokenizer of a run or of a Hugging Face
 folder."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     """These settings with the model and tokenizer of init_from=; of the command line, whose keys
     these are, only a shorter context and dropout are kept."""
     for key in keys:
-        if key.partition("@")[0].partition(".")[0] in MODEL_GROUPS and key not in TUNABLE:
+        group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
+        if group in MODEL_GROUPS and key not in TUNABLE:
             reason = "conflicts with init_from, which sets model and tokenizer"
             raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
     start = init_settings(node.init_from)
@@ -30,27 +32,29 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     for key in TUNABLE:
         if key in keys:
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
-    wanted, longest = changed.model.context_length, start["model"]["context_length"]
+    wanted = changed.model.context_length
+    longest = start["model"]["context_length"]
     if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
     return changed
 
 
-def fine_tuned(node: DictConfig, keys: list[str], choices: dict[str, Any]) -> Config:
-    """Muon is chosen only by name: its rates would destroy a trained model. `choices`, which
-    config.yaml will have, are changed accordingly."""
+def fine_tuned(
+    node: DictConfig, keys: list[str], choices: dict[str, Any]
+) -> tuple[Config, dict[str, Any]]:
+    """(its config, the option of each group). Muon is chosen only by name: its rates would destroy
+    a trained model."""
     changed = with_model(node, keys)
+    kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
     if "optimizer" not in keys and choices["optimizer"].startswith("muon"):
         option = "lora" if choices["adapt"] == "lora" else "finetune"
-        choices["optimizer"] = option
+        kept["optimizer"] = option
         changed.optimizer = read_yaml(CONFIGS / f"optimizer/{option}.yaml")
         for key in keys:
             if key.startswith("optimizer."):
                 OmegaConf.update(changed, key, OmegaConf.select(node, key))
-    for group in MODEL_GROUPS:
-        choices.pop(group, None)
-    return to_config(changed)
+    return to_config(changed), kept
 
 
 def starting_point(

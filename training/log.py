@@ -41,9 +41,14 @@ FORMATS = {
 
 def in_words(values: Mapping[str, float]) -> str:
     """Those without a format are printed by name, such as losses and metrics of one's own."""
-    named = {name: f"{name} {{:.4g}}" for name in values if name not in FORMATS}
-    formats = FORMATS | named if len(named) <= MAX_NAMED else FORMATS
-    return "  ".join(formats[name].format(values[name]) for name in values if name in formats)
+    n_named = len(values.keys() - FORMATS)
+    words = []
+    for name, value in values.items():
+        if name in FORMATS:
+            words.append(FORMATS[name].format(value))
+        elif n_named <= MAX_NAMED:
+            words.append(f"{name} {value:.4g}")
+    return "  ".join(words)
 
 
 class Log:
@@ -62,16 +67,16 @@ class Log:
         self.bar = Progress(console=self.console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
         if self.is_main:
-            truncate(folder / "metrics.jsonl", run.state.step)
-            truncate(folder / "samples.jsonl", run.state.step)
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                truncate(folder / name, run.state.step)
             self.wandb = start_wandb(folder, run.config)
         self.bar.start()
-        self.measure_from(run.state.step)
+        self.restart_clock()
 
-    def measure_from(self, step: int) -> None:
-        """The speed of the next steps is measured from here: an evaluation is not training time."""
+    def restart_clock(self) -> None:
+        """The speed of training is measured from here: an evaluation is no part of it."""
         self.last_time = time.perf_counter()
-        self.last_step = step
+        self.last_step = self.run.state.step
 
     def step(
         self,
@@ -84,11 +89,13 @@ class Log:
         self.bar.update(self.task, completed=progress, description=f"step {state.step}")
         if state.step % self.run.config.log.every:
             return
-        per_step = (time.perf_counter() - self.last_time) / (state.step - self.last_step)
-        speed = state.tokens / state.step / per_step
+        passed = time.perf_counter() - self.last_time
+        per_step = passed / (state.step - self.last_step)
+        tokens_per_step = state.tokens / state.step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
-        values = losses | {"lr": lr, "grad_norm": grad_norm, "tokens_per_second": speed}
+        values = losses | {"lr": lr, "grad_norm": grad_norm}
+        values["tokens_per_second"] = tokens_per_step / per_step
         if self.ideal_seconds:
             values["mfu"] = self.ideal_seconds / per_step
         self.record(state, values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
@@ -99,8 +106,9 @@ class Log:
         self.record(state, metrics, "(full)" if full else "", full=full, **n_tokens)
         if self.is_main and (state.step or full):  # the first step should not wait for matplotlib
             with suppress(OSError):
-                draw_run(list(read_rows(self.folder / "metrics.jsonl")), self.folder / "curve.png")
-        self.measure_from(state.step)
+                rows = list(read_rows(self.folder / "metrics.jsonl"))
+                draw_run(rows, self.folder / "curve.png")
+        self.restart_clock()
 
     def record(
         self, state: TrainState, values: dict[str, float], ending: str = "", **unprinted: Any
@@ -117,7 +125,7 @@ class Log:
                 self.wandb = None
         if words := in_words(values):
             print(f"step {state.step:>6}  {words}  {ending}".rstrip())
-        self.measure_from(state.step)
+        self.restart_clock()
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
@@ -129,7 +137,7 @@ class Log:
         self.append("samples.jsonl", {"step": state.step, **texts})
         for name, text in texts.items():
             print(f"  {name:<14}{text!r}")
-        self.measure_from(state.step)
+        self.restart_clock()
 
     def append(self, name: str, row: dict[str, Any]) -> None:
         """A full disk costs rows, and not the run."""
@@ -191,12 +199,12 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def truncate(path: Path, step: int) -> None:
-    """Drop the rows that a resumed run will write again: those after its step, the first
+    """Drop the rows that a resumed run will write again: those after its step, at step 0 the first
     evaluation, and that of the whole validation set."""
-    if path.exists():
-        rows = [
-            json.dumps(row) + "\n"
-            for row in read_rows(path)
-            if row["step"] < step or (row["step"] == step > 0 and not row.get("full"))
-        ]
-        atomic_write(path, "".join(rows))
+    if not path.exists():
+        return
+    kept = []
+    for row in read_rows(path):
+        if 0 < step >= row["step"] and not row.get("full"):
+            kept.append(json.dumps(row) + "\n")
+    atomic_write(path, "".join(kept))

@@ -27,8 +27,9 @@ def residual_rms(run: Run) -> dict[str, float]:
     """Of the hidden states after each block, for one validation example."""
     values: dict[str, float] = {}
 
-    def note(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values[f"residual_rms/{len(values)}"] = output.float().square().mean().sqrt().item()
+    def note(block: nn.Module, inputs: Any, output: Tensor) -> None:
+        mean_square = output.float().square().mean()
+        values[f"residual_rms/{len(values)}"] = mean_square.sqrt().item()
 
     hooks = [block.register_forward_hook(note) for block in blocks_of(run.model)]
     read_example(run)

@@ -10,7 +10,7 @@ Curve = tuple[str, str, Points]  # label, style, points
 
 def points(rows: Iterable[dict[str, Any]], name: str) -> Points:
     """(tokens, value) of the rows that have this value."""
-    return [(row["tokens"], row[name]) for row in rows if row.get(name) is not None]
+    return [(row["tokens"], row[name]) for row in rows if name in row]
 
 
 def draw(curves: list[Curve], path: Path, lr: Points | None = None) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import math
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,17 +31,17 @@ from training.schedule import RunLength
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
-RULE = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
 
 
 def check_name(config: Config) -> None:
-    """All processes do so before they meet, or one would see the folder that another has just
-    made."""
+    """Refuse one that is no name, or is taken. All processes do so before they meet, or one would
+    see the folder that another has just made."""
     name = config.name
     if name is None:
         return
     if not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; {RULE}")
+        rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
+        raise ValueError(f"name is {name!r}; {rule}")
     if not config.resume and (RUNS / name / "config.yaml").exists():
         hint = "add resume=true to continue it, or change name="
         raise ValueError(f"{RUNS / name} already exists; {hint}")
@@ -54,14 +55,14 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
         yield RUNS / str(config.name)
         return
     run = make_folder(config)
-    for folder in run.parents:
+    for folder in run.parents:  # so that a power cut leaves the folder there
         sync_folder(folder)
     lock = FileLock(run / "lock")
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        reason = "is in use by another process; wait for it, or stop it"
-        raise RunLockedError(f"{run} {reason}") from None
+        message = f"{run} is in use by another process; wait for it, or stop it"
+        raise RunLockedError(message) from None
     clean_up(run)
     try:
         yield run
@@ -76,7 +77,7 @@ def make_folder(config: Config) -> Path:
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN:
         run = Path(hydra.runtime.output_dir)
-        if RUNS.resolve() not in run.parents:
+        if RUNS.absolute() not in run.parents:
             raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
         return run.relative_to(Path.cwd())
     if config.name:
@@ -96,15 +97,13 @@ def make_folder(config: Config) -> Path:
 
 def environment(world: World) -> str:
     """For the record: versions, commit, device, command line."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        commit = ""
+    git = f"git -C {shlex.quote(str(ROOT))} describe --always --dirty --abbrev=40"
+    failed, output = subprocess.getstatusoutput(git)
+    commit = "unknown" if failed else output
     precision = world.precision
     lines = [
         f"python {platform.python_version()}, torch {torch.__version__}",
-        f"commit {commit or 'unknown'}",
+        f"commit {commit}",
         platform.platform(),
         f"{precision.device}, {precision.dtype}: {precision.reason}",
         " ".join(sys.argv),
@@ -125,14 +124,20 @@ def code_hashes() -> dict[str, str]:
 
 def describe(folder: Path, run: Run) -> str:
     """The lines that are printed before the first step."""
-    config, data, world, _, _, _, state = run
-    precision, train = world.precision, data.train
+    config = run.config
+    data = run.data
+    world = run.world
+    state = run.state
+    train = data.train
+    precision = world.precision
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size
     run_length = RunLength(config.train, train)
-    begin = f", resuming from step {state.step:,}" if state.step else ""
-    if config.resume and not state.step:
+    begin = ""
+    if state.step:
+        begin = f", resuming from step {state.step:,}"
+    elif config.resume:
         begin = ", starting at step 0"
     if math.isinf(run_length.steps):
         length = f"{config.train.minutes:g} minutes"

@@ -8,27 +8,31 @@ from typing import Any
 
 from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
-from data.loader import PairLoader, TokenLoader
 from training.run import TrainState
 
 UNKNOWN_STEPS = 1e12  # before the text is read, or of a run without steps: any warmup fits
 Schedule = Callable[[float], float]
 
 
-def warmed_up(steps: float, warmup: float, decay: Schedule) -> Schedule:
-    """Linear warmup, then decay(progress of the rest). warmup: steps, or a fraction of the run."""
-    warmup_share = warmup if warmup < 1 else warmup / steps
-    if warmup_share > 1:
+def warmup_share(steps: float, warmup: float) -> float:
+    """Of the run. warmup: steps, or this share itself."""
+    if warmup < 1:
+        return warmup
+    if math.isinf(steps):
+        reason = "but train.minutes has no steps; use a fraction"
+        raise ValueError(f"warmup is {warmup:g} steps, {reason}")
+    if warmup > steps:
         raise ValueError(f"warmup is {warmup:g} steps but the run has only {steps:g}; lower warmup")
-    if warmup >= 1 and math.isinf(steps):
-        raise ValueError(
-            f"warmup is {warmup:g} steps, but train.minutes has no steps; use a fraction"
-        )
+    return warmup / steps
+
+
+def warmed_up(share: float, decay: Schedule) -> Schedule:
+    """Linear warmup, then decay(progress of the rest)."""
 
     def factor(progress: float) -> float:
-        if progress < warmup_share:
-            return progress / warmup_share
-        return decay((progress - warmup_share) / (1 - warmup_share))
+        if progress < share:
+            return progress / share
+        return decay((progress - share) / (1 - share))
 
     return factor
 
@@ -45,29 +49,30 @@ def wsd(
         left = min(1.0, (1 - progress) / decay_ratio) if decay_ratio else 1.0
         return min_lr_ratio + (1 - min_lr_ratio) * left
 
-    return warmed_up(steps, warmup, decay)
+    return warmed_up(warmup_share(steps, warmup), decay)
 
 
 def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedule:
     """Half a cosine (arxiv.org/abs/1608.03983)."""
 
     def decay(progress: float) -> float:
-        return min_lr_ratio + (1 - min_lr_ratio) * (1 + math.cos(math.pi * progress)) / 2
+        left = (1 + math.cos(math.pi * progress)) / 2
+        return min_lr_ratio + (1 - min_lr_ratio) * left
 
-    return warmed_up(steps, warmup, decay)
+    return warmed_up(warmup_share(steps, warmup), decay)
 
 
 def noam(steps: float, warmup: NonNegative) -> Schedule:
     """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
-    warmup_share = warmup if warmup < 1 else warmup / steps
-    first = max(warmup_share, 1 / steps)  # without warmup, the first step is at the peak
+    share = warmup_share(steps, warmup)
+    first = max(share, 1 / steps)  # without warmup, the first step is at the peak
     if not first:
         raise ValueError("warmup is 0, but train.minutes has no steps; set a fraction")
 
     def decay(progress: float) -> float:
-        return (first / (first + progress * (1 - warmup_share))) ** 0.5
+        return (first / (first + progress * (1 - share))) ** 0.5
 
-    return warmed_up(steps, warmup, decay)
+    return warmed_up(share, decay)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
@@ -80,16 +85,17 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
 
 
 class RunLength:
-    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached."""
+    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached. Of the
+    loader it takes tokens_per_example and, for epochs, n."""
 
-    def __init__(self, train: TrainConfig, loader: TokenLoader | PairLoader) -> None:
+    def __init__(self, train: TrainConfig, loader: Any) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
-        limits = [math.inf if train.steps is None else train.steps]
+        steps = [math.inf if train.steps is None else train.steps]
         if train.tokens is not None:
-            limits.append(math.ceil(train.tokens / self.tokens_per_step))
+            steps.append(math.ceil(train.tokens / self.tokens_per_step))
         if train.epochs is not None:
-            limits.append(math.ceil(train.epochs * loader.n / train.batch_size))
-        self.steps = min(limits)
+            steps.append(math.ceil(train.epochs * loader.n / train.batch_size))
+        self.steps = min(steps)
         self.seconds = math.inf if train.minutes is None else 60 * train.minutes
 
     def is_over(self, state: TrainState) -> bool:
@@ -102,5 +108,6 @@ class RunLength:
 
 
 def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:
-    """steps: of the run, if they are known; infinite if train.minutes alone ends it."""
+    """steps: of the run; None before they are known, 0 if it only evaluates, infinite if
+    train.minutes alone ends it."""
     return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

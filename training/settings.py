@@ -4,7 +4,7 @@ changes of this command line."""
 import json
 import math
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -47,8 +47,8 @@ UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
-    """(the config of a run; of its command line, the option of each config group and the
-    overrides, and the hashes of the code)"""
+    """(the config of a run; its origin, for config.yaml: the option of each config group, the
+    overrides of the command line, and the hashes of the code)"""
     load_parts(node.parts)
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name):
@@ -56,18 +56,21 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         raise ValueError(f"-m takes neither name= nor resume=: {reason}")
     overrides = list(hydra.overrides.task)
     keys = list(map(key_of, overrides))
-    choices = {k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")}
-    command_line = {"choices": choices, "overrides": overrides, "code": code_hashes()}
+    choices = {}
+    for group, option in hydra.runtime.choices.items():
+        if not group.startswith("hydra/"):
+            choices[group] = option
+    origin: dict[str, Any] = {"choices": choices, "overrides": overrides, "code": code_hashes()}
     if node.resume and is_resumable(node):
-        config = resumed(node, keys, command_line)
+        config, origin = resumed(node, keys, origin)
     elif node.init_from is not None:
-        config = fine_tuned(node, keys, choices)  # which changes them
+        config, origin["choices"] = fine_tuned(node, keys, choices)
     else:
         config = to_config(node)
-        if "base" in config.adapt:
+        if "base" in config.adapt:  # of kinds that train a part
             raise ValueError("adapt= trains a part of a trained model: add init_from=")
     check_parts(config)
-    return config, command_line
+    return config, origin
 
 
 def is_resumable(node: DictConfig) -> bool:
@@ -84,32 +87,38 @@ def is_resumable(node: DictConfig) -> bool:
     return False
 
 
-def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> Config:
-    """The stored settings, with the values of this command line laid over them. `command_line`,
-    which config.yaml will have, becomes that of both."""
+def resumed(
+    node: DictConfig, keys: list[str], origin: dict[str, Any]
+) -> tuple[Config, dict[str, Any]]:
+    """(the stored settings, with the values of this command line laid over them; the origin of
+    both)"""
     run = RUNS / node.name
     stored = read_config(run)
-    check_code(run, stored, command_line["code"])
+    check_code(run, stored, origin["code"])
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
     stored.pop("code", None)
-    changed = OmegaConf.create(with_new_settings(stored))
+    known = flatten(stored)
+    add_new_settings(stored)
+    changed = OmegaConf.create(stored)
+    # as stored, with today's default of what did not exist then
     before = flatten(asdict(to_config(changed)))
-    for key in sorted(before.keys() - flatten(stored)):
+    for key in sorted(before.keys() - known):
         print(f"{key} is new since this run was started, and is {show(before[key])}")
 
-    chosen = {group: choice for group, choice in command_line["choices"].items() if group in keys}
+    options = origin["choices"]
+    chosen = {key: options[key] for key in keys if key in options}
     for key in keys:
-        if key not in chosen:
-            OmegaConf.update(changed, key, OmegaConf.select(node, key))
-    if "schedule" in chosen:
-        changed.schedule = node.schedule
+        if key == "schedule" or key not in chosen:
+            OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
     config = to_config(changed)
 
+    # the options of groups, such as optimizer, and all settings, such as optimizer.lr
     before |= choices
-    for key, new in (chosen | flatten(asdict(config))).items():
+    after = chosen | flatten(asdict(config))
+    for key, new in after.items():
         old = before.get(key)
-        if old == new or key in UNTOLD:
+        if new == old or key in UNTOLD:
             continue
         is_fixed = key.startswith(FIXED) or (key in chosen and key != "schedule")
         # the base of adapt= may be moved: its weights are compared
@@ -118,21 +127,19 @@ def resumed(node: DictConfig, keys: list[str], command_line: dict[str, Any]) -> 
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
         print(f"{key} was {show(old)} and is now {show(new)}")
-    command_line["choices"] = choices | chosen
-    command_line["overrides"] = list(dict.fromkeys([*overrides, *command_line["overrides"]]))
-    return config
+    all_overrides = list(dict.fromkeys(overrides + origin["overrides"]))
+    return config, origin | {"choices": choices | chosen, "overrides": all_overrides}
 
 
-def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
-    """What an older run lacks takes today's default."""
+def add_new_settings(stored: dict[str, Any]) -> None:
+    """Those that an older run lacks have today's default."""
     usual = read_yaml(CONFIGS / "train.yaml")
-    settings = dict(stored)
-    for name in usual.keys() & {field.name for field in fields(Config)}:
-        if isinstance(usual[name], dict):
-            settings[name] = usual[name] | stored.get(name, {})
+    del usual["defaults"], usual["hydra"]
+    for name, default in usual.items():
+        if isinstance(default, dict):
+            stored[name] = default | stored.get(name, {})
         else:
-            settings.setdefault(name, usual[name])
-    return settings
+            stored.setdefault(name, default)
 
 
 def check_parts(config: Config) -> None:
@@ -140,7 +147,8 @@ def check_parts(config: Config) -> None:
     with torch.device("meta"):
         model = build_model(config.model, 256)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    batch = 24 * config.train.batch_size * config.model.context_length  # of three tensors of ids
+    tokens = config.train.batch_size * config.model.context_length
+    batch = 3 * 8 * tokens  # three tensors of ids
     memory = host_memory()
     if weights + batch > memory and not config.dry_run:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"

@@ -24,7 +24,9 @@ PROMPTS = {
 
 def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     """What the run has come to, and what can be done with it."""
-    config, data, *_, state = run
+    config = run.config
+    data = run.data
+    state = run.state
     lines = []
     if "val_bpb" in metrics:
         bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
@@ -66,10 +68,12 @@ def cached_baselines(data: Loaders) -> dict[str, float]:
 
 def baselines(data: Loaders) -> dict[str, float]:
     """{compressor: bits per byte of the validation text}; xz also knowing the training text."""
-    parts = data.train.part, data.validation.part
-    if sum(part.n_bytes for part in parts) > MAX_XZ_BYTES:
+    train = data.train.part
+    validation = data.validation.part
+    if train.n_bytes + validation.n_bytes > MAX_XZ_BYTES:
         return {}
-    known, text = (text_of(part, data.tokenizer) for part in parts)
+    known = text_of(train, data.tokenizer)
+    text = text_of(validation, data.tokenizer)
     sizes = {
         "gzip -9": len(gzip.compress(text)),
         "xz -9": len(xz(text)),

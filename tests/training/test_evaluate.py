@@ -161,10 +161,10 @@ def test_a_row_may_have_several_answers():
     """Each is predicted from all that is before it."""
     data = SimpleNamespace(tokenizer=SimpleNamespace(end_ids=[1]))
     run = SimpleNamespace(model=alive(tiny()), data=data)
-    [ids], asked = tokens(1, 12), [3, 4, 8, 9, 10]
+    [ids] = tokens(1, 12)
     ids[10] = 1  # what follows is no part of the answer
     targets = torch.full((1, 11), IGNORE_INDEX)
-    targets[0, asked] = ids[1:][asked]
+    targets[0, [3, 4, 8, 9, 10]] = ids[[4, 5, 9, 10, 11]]
     rows = predict_targets(run, make_batch(targets, tokens=ids[None, :-1]))
     for row, (first, end) in zip(rows, [(4, 6), (9, 11)], strict=True):
         source = ids[:first].tolist()
@@ -174,27 +174,27 @@ def test_a_row_may_have_several_answers():
         assert predicted == row["prediction"]
 
 
-BAD = [
-    ("--run runs/nine", "there is no folder runs/nine (did you mean runs/mine?)"),
-    ("data=text", "data.path is required"),
-    ("data=pairs data.path=pairs.jsonl model.n_layers=1", "model.n_layers has no effect on an"),
-    ("optimizer.lr=1", "optimizer.lr has no effect on an evaluation: its settings are data, "),
-    ("data.fraction=0.1", "unknown setting data.fraction (did you mean data.val_fraction?)"),
-    ("data.val_fraction=0.1", "evaluate runs/mine on what? add data= and its settings"),
-    ("objective=masked data=python", "objective=masked needs text and a model whose kind is encod"),
-    ("model.context_length=99", "model.context_length is 99, and runs/mine has 32"),
-    ("--answers new.jsonl", "--beams and --answers are for answers"),
-    ("--beams 2 data=pairs data.path=pairs.jsonl", "--beams needs an encoder_decoder; this model"),
-    ("--limit 0", "--limit is 0; expected an integer at least 1"),
-    ("--checkpoint 9", "runs/mine has no checkpoint '9'; its steps are: 4"),
-    ("--run gpt2", "evaluate gpt2 on what? add data= and its settings, such as data=text data.pa"),
-    ("--run gpt2 --checkpoint best data=python", "gpt2 is a Hugging Face folder: it has no che"),
-]
+BAD = {
+    "--run runs/nine": "there is no folder runs/nine (did you mean runs/mine?)",
+    "data=text": "data.path is required",
+    "data=pairs data.path=pairs.jsonl model.n_layers=1": "model.n_layers has no effect on an",
+    "optimizer.lr=1": "optimizer.lr has no effect on an evaluation: its settings are data, ",
+    "data.fraction=0.1": "unknown setting data.fraction (did you mean data.val_fraction?)",
+    "data.val_fraction=0.1": "evaluate runs/mine on what? add data= and its settings",
+    "objective=masked data=python": "objective=masked needs text and a model whose kind is encod",
+    "model.context_length=99": "model.context_length is 99, and runs/mine has 32",
+    "--answers new.jsonl": "--beams and --answers are for answers",
+    "--beams 2 data=pairs data.path=pairs.jsonl": "--beams needs an encoder_decoder; this model",
+    "--limit 0": "--limit is 0; expected an integer at least 1",
+    "--checkpoint 9": "runs/mine has no checkpoint '9'; its steps are: 4",
+    "--run gpt2": "evaluate gpt2 on what? add data= and its settings, such as data=text data.pa",
+    "--run gpt2 --checkpoint best data=python": "gpt2 is a Hugging Face folder: it has no che",
+}
 
 
 def test_bad_input(run, evaluate, gpt2):
     run("name=mine", "model=gpt2")
-    for arguments, message in BAD:
+    for arguments, message in BAD.items():
         assert message in evaluate(*arguments.split()), arguments
     assert not Path("new.jsonl").exists()
     Path("book.txt").write_text(TEXT.replace("line", "verse"))

@@ -1,14 +1,11 @@
 """What is drawn of a run, and what wandb gets."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import wandb
 from matplotlib.figure import Figure
 
-from configs.compose import compose
 from tests.training.runs import read_lines
-from training.log import start_wandb
 from training.plot import draw_run
 
 
@@ -39,20 +36,16 @@ def test_wandb_gets_every_row_offline(start, monkeypatch):
     assert list(folder.glob("wandb/offline-run-*/*.wandb"))
 
 
-def test_a_resumed_run_keeps_its_id_at_wandb(tmp_path, monkeypatch):
-    options = []
-    run = SimpleNamespace(finish=int)
-    monkeypatch.setattr("wandb.init", lambda **given: options.append(given) or run)
-    for _ in range(2):
-        start_wandb(tmp_path, compose(["wandb.mode=online"]))
-    assert options[0]["id"] == options[1]["id"] and options[0]["resume"] == "allow"
-
-
 def test_a_failing_service_costs_one_warning(start, monkeypatch):
-    def init(**options):
+    """A resumed run would have the same id there."""
+    options = []
+
+    def init(**given):
+        options.append(given)
         raise ConnectionError("refused\nand more")
 
     monkeypatch.setattr("wandb.init", init)
-    code, _, errors = start("wandb.mode=online", "train.steps=2", "log.every=1")
-    assert code == 0 and errors.count("warning: ") == 1
-    assert "warning: no wandb (ConnectionError: refused)\n" in errors
+    for more in (["wandb.mode=online", "train.steps=0"], ["resume=true"]):
+        code, _, errors = start("name=logged", *more)
+        assert code == 0 and errors == "warning: no wandb (ConnectionError: refused)\n"
+    assert options[0]["id"] == options[1]["id"] and options[1]["resume"] == "allow"
