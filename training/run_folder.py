@@ -4,7 +4,6 @@ import hashlib
 import math
 import platform
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -97,13 +96,15 @@ def make_folder(config: Config) -> Path:
 
 def environment(world: World) -> str:
     """For the record: versions, commit, device, command line."""
-    git = f"git -C {shlex.quote(str(ROOT))} describe --always --dirty --abbrev=40"
-    failed, output = subprocess.getstatusoutput(git)
-    commit = "unknown" if failed else output
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        commit = ""
     precision = world.precision
     lines = [
         f"python {platform.python_version()}, torch {torch.__version__}",
-        f"commit {commit}",
+        f"commit {commit or 'unknown'}",
         platform.platform(),
         f"{precision.device}, {precision.dtype}: {precision.reason}",
         " ".join(sys.argv),
