@@ -72,7 +72,7 @@ def beam_search(
                 rows.append(row)
                 longer.append(hypothesis)
 
-        # at best each further token has probability 1
+        # at best each further token has probability 1; of all lengths, the least or the most is best
         lengths = (length + 1, max_new_tokens)
         bounds = [h.score(n, length_penalty) for h in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:

@@ -14,15 +14,17 @@ from model.cuda import HostCopy, can_replay, record
 from model.generate.sampling import GREEDY, Sampling, at_least_float32, sample_next, uniform
 
 NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
-DELAY = 2  # steps of a GPU that may be under way while the host reads an earlier one
+DELAY = 2  # steps
 
 Rows = list[list[int]]  # of token ids
 
 
-def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
-    """(tokens, visible); visible is None where nothing is padded. Token ids are checked here, where
-    they enter, so that no forward pass needs to."""
+def left_pad(rows: Rows, model: Any, size: int = 0) -> tuple[Tensor, Tensor | None]:
+    """(tokens, visible); visible has at least `size` columns, and is None where nothing is padded.
+    Token ids are checked here, where they enter, so that no forward pass needs to."""
     table = model.embedding.table
+    longest = max(map(len, rows))
+    padded = []
     for row in rows:
         if not 1 <= len(row) <= model.context_length:
             limit = f"the context length is {model.context_length}"
@@ -30,18 +32,20 @@ def left_pad(rows: Rows, model: Any) -> tuple[Tensor, Tensor | None]:
         if min(row) < 0 or max(row) >= table.num_embeddings:
             ids = f"{min(row)} to {max(row)}"
             raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
+        padding = row[:1] * (longest - len(row))  # hidden, and no new token
+        padded.append(padding + row)
 
-    longest = max(map(len, rows))
-    padded = [row[:1] * (longest - len(row)) + row for row in rows]
     tokens = torch.tensor(padded, device=table.weight.device)
-    is_padded = min(map(len, rows)) < longest
-    return tokens, visible_slots(rows, longest, tokens.device) if is_padded else None
+    if min(map(len, rows)) == longest:
+        return tokens, None
+    return tokens, visible_slots(rows, max(size, longest), tokens.device)
 
 
 def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
     """(B, size): false at the padding of each row, true at its tokens and those to come."""
     longest = max(map(len, rows))
-    starts_B1 = torch.tensor([[longest - len(row)] for row in rows], device=device)
+    starts = [longest - len(row) for row in rows]
+    starts_B1 = torch.tensor(starts, device=device)[:, None]
     return torch.arange(size, device=device) >= starts_B1
 
 
@@ -49,9 +53,8 @@ class DecodingState:
     """A batch of rows during generation. A row longer than the context slides: it continues with
     its newer half, which alone is read again. A source is encoded once."""
 
-    visible: Tensor | None = None  # (B, size); None if no row is padded
     memory: Any = None  # of the sources
-    slot: Tensor | None = None  # of the next token, where the caches are fixed
+    slot: Tensor | None = None  # of the next token, once the caches are fixed; they share it
 
     def __init__(
         self, model: Any, prompts: Rows, sources: Rows | None, max_new_tokens: int
@@ -71,9 +74,7 @@ class DecodingState:
         # masks of other lengths than multiples of 8 are copied in each layer
         self.size = min(model.context_length, longest + -longest % 8)
         self.caches = model.new_caches(self.size)
-        self.tokens, visible = left_pad(prompts, model)
-        if visible is not None:
-            self.visible = self.visible_slots()
+        self.tokens, self.visible = left_pad(prompts, model, self.size)
         if sources:
             tokens, self.memory_visible = left_pad(sources, model)
             self.memory = model.encode(tokens, visible=self.memory_visible)
@@ -102,7 +103,7 @@ class DecodingState:
         return self.model.head(hidden[:, -1])
 
     def fix(self) -> None:
-        """From now on all shapes and places stay the same, as a CUDA graph needs."""
+        """All shapes and places stay the same from now on, as a CUDA graph needs."""
         n_stored = self.caches[0].self_attn.length
         self.slot = torch.tensor([n_stored], device=self.tokens.device)
         self.visible = self.visible_slots()
@@ -121,14 +122,21 @@ class DecodingState:
             self.slide()
 
     def slide(self) -> None:
-        """Rows longer than the context continue with their newer half. All of it but the newest id
-        is read again, into their last slots; the other rows stay as they are."""
+        """Rows longer than the context continue with their newer half, which is read again, into
+        their last slots; the other rows stay as they are. The newest id of each row is in no cache:
+        the next step reads it."""
         context = self.model.context_length
         half = context // 2 or 1
         n_stored = self.longest() - 1
-        full = [number for number, row in enumerate(self.rows) if len(row) > context]
-        for number in full:
-            self.rows[number] = self.rows[number][-half:]
+
+        full = []  # the numbers of these rows
+        unread = []
+        for number, row in enumerate(self.rows):
+            if len(row) > context:
+                newer = row[-half:]
+                self.rows[number] = newer
+                full.append(number)
+                unread.append(newer[:-1])
 
         n_kept = self.longest() - 1
         for layer in self.caches:
@@ -140,9 +148,8 @@ class DecodingState:
 
         if half == 1:
             return
-        tokens, _ = left_pad([self.rows[number][:-1] for number in full], self.model)
         caches = self.model.new_caches(half - 1)
-        self.hidden(tokens, full, caches=caches)
+        self.hidden(self.tokens.new_tensor(unread), full, caches=caches)
         for layer, new in zip(self.caches, caches, strict=True):
             layer.self_attn.overwrite_rows(full, new.self_attn)
 
@@ -158,23 +165,24 @@ class DecodingState:
 
 
 class Chooser:
-    """A call reads the newest tokens of a state and chooses the next, without leaving the device."""
+    """Reads the newest tokens of a state and chooses the next, without leaving the device. Its
+    tensors stay where they are, as a CUDA graph needs."""
 
     def __init__(self, state: DecodingState, sampling: Sampling, row_ids: Sequence[int]) -> None:
         self.state = state
         self.sampling = sampling
         self.row_ids = row_ids
         self.new_B1 = torch.empty_like(state.tokens[:, :1])
+        batch_size = len(state.rows)
 
         self.seen_BV: Tensor | None = None
         if sampling.repetition_penalty != 1:
             vocab_size = state.model.embedding.table.num_embeddings
-            self.seen_BV = self.new_B1.new_zeros(len(state.rows), vocab_size).bool()
+            self.seen_BV = self.new_B1.new_zeros(batch_size, vocab_size).bool()
             self.seen_BV.scatter_(1, state.tokens, True)
 
-        # where a graph reads them; mps has no float64
-        self.uniforms_B = torch.zeros(len(state.rows), dtype=torch.float64)
-        if self.new_B1.is_cuda:
+        self.uniforms_B = torch.zeros(batch_size, dtype=torch.float64)
+        if self.new_B1.is_cuda:  # mps has no float64
             self.uniforms_B = self.uniforms_B.cuda()
 
     def draw(self, step: int) -> None:
@@ -184,11 +192,11 @@ class Chooser:
             drawn_B = torch.tensor(numbers, dtype=torch.float64, pin_memory=is_cuda)
             self.uniforms_B.copy_(drawn_B, non_blocking=True)
 
-    def __call__(self) -> Tensor:
+    def choose(self) -> Tensor:
         """(2, B): the ids and their log-probabilities, which one copy then brings to the host."""
         logits_BV = self.state.next_logits()
         new_B = sample_next(logits_BV, self.seen_BV, self.uniforms_B, self.sampling)
-        self.new_B1.copy_(new_B[:, None])  # in place, where a graph reads them
+        self.new_B1.copy_(new_B[:, None])
         self.state.tokens = self.new_B1
         if self.seen_BV is not None:
             self.seen_BV.scatter_(1, self.new_B1, True)
@@ -197,6 +205,27 @@ class Chooser:
         logprobs_B = logprobs_BV.gather(1, self.new_B1)[:, 0]
         numbers_B = new_B.to(logprobs_B.dtype)  # exact below 2^24
         return torch.stack([numbers_B, logprobs_B])
+
+    def steps(self, count: int) -> Iterator[list[list[float]]]:
+        """(ids, log-probabilities) of one step after the other; between them the ids are appended
+        to the state. With a CUDA graph the host reads those of a step while the next DELAY steps
+        run, but for the last, and where the rows may have to slide before another."""
+        choose: Callable[[], Tensor] = self.choose
+        is_replayed = can_replay(self.state.model)
+        copies: deque[HostCopy] = deque()
+        for step in range(count):
+            if is_replayed and step == 1:  # after the prompts, all steps are alike
+                self.state.fix()
+            if is_replayed and step == 2:
+                choose = record(self.choose)
+            self.draw(step)
+            copies.append(HostCopy(choose()))
+
+            is_last = step + 1 == count
+            must_wait = not is_replayed or is_last or self.state.is_full(len(copies))
+            delay = 0 if must_wait else DELAY
+            while len(copies) > delay:
+                yield copies.popleft().read()
 
 
 class DecodeStep(NamedTuple):
@@ -222,37 +251,20 @@ def decode(
     """
     state = DecodingState(model, prompts, sources, max_new_tokens)
     row_ids = range(len(prompts)) if row_ids is None else row_ids
-    choose = Chooser(state, sampling, row_ids)
-    is_replayed = can_replay(model)
-    run: Callable[[], Tensor] = choose
-
-    copies: deque[HostCopy] = deque()
+    chooser = Chooser(state, sampling, row_ids)
     ended = [False] * len(prompts)
-    for step in range(max_new_tokens):
-        if is_replayed and step == 1:  # after the prompts, all steps are alike
-            state.fix()
-        if is_replayed and step == 2:
-            run = record(choose)
-        choose.draw(step)
-        copies.append(HostCopy(run()))
 
-        is_last = step + 1 == max_new_tokens
-        must_wait = not is_replayed or is_last or state.is_full(len(copies))
-        n_waiting = 0 if must_wait else DELAY
+    for numbers, logprobs in chooser.steps(max_new_tokens):
+        if any(map(math.isnan, logprobs)):
+            raise FloatingPointError(NOT_FINITE)
+        ids = list(map(int, numbers))
+        state.append(ids)
 
-        while len(copies) > n_waiting:
-            numbers, logprobs = copies.popleft().read()
-            if any(map(math.isnan, logprobs)):
-                raise FloatingPointError(NOT_FINITE)
-
-            ids = list(map(int, numbers))
-            state.append(ids)
-
-            new = [None if done else i for done, i in zip(ended, ids, strict=True)]
-            yield DecodeStep(new, logprobs)
-            ended = [i is None or i in stop for i in new]
-            if all(ended):
-                return
+        new = [None if done else i for done, i in zip(ended, ids, strict=True)]
+        yield DecodeStep(new, logprobs)
+        ended = [i is None or i in stop for i in new]
+        if all(ended):
+            return
 
 
 def generate(model: nn.Module, prompts: Rows, **options: Any) -> Iterator[list[int | None]]:

@@ -90,5 +90,5 @@ def sample_next(
     targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
 
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
-    last = cdf_BV.shape[-1] - 1  # which NaN is beyond
+    last = cdf_BV.shape[-1] - 1  # of NaN, an id beyond it is drawn
     return drawn_B1[:, 0].clamp(max=last).to(logits_BV.device)

@@ -1,0 +1,42 @@
+"""Encoder: what it finds for the masks of a text, or the vector of a text."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+
+from model.generate.decode import Rows, left_pad
+
+Pooling = Literal["mean", "first"]
+TOP_K = 5
+
+
+@torch.inference_mode()
+def fill_masks(
+    model: Any, rows: Rows, specials: dict[str, int]
+) -> Iterator[tuple[list[int], list[float]]]:
+    """The most likely ids for each mask, row after row, and their log-probabilities. Masks stand
+    for text: no special token fills one in."""
+    tokens, visible = left_pad(rows, model)
+    is_mask = tokens == specials["mask"]
+    if visible is not None:
+        is_mask &= visible
+    logits_NV = model(tokens, visible=visible)[is_mask]
+    logprobs_NV = logits_NV.float().log_softmax(-1)
+    logprobs_NV[:, list(specials.values())] = -math.inf
+
+    top = logprobs_NV.topk(min(TOP_K, logprobs_NV.shape[-1]))
+    return zip(top.indices.tolist(), top.values.tolist(), strict=True)
+
+
+@torch.inference_mode()
+def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
+    """The mean of the last hidden states of each row, or that of its first token."""
+    tokens, visible = left_pad(rows, model)
+    hidden_BTC = model.hidden(tokens, visible=visible).float()
+    if visible is None:
+        visible = torch.ones_like(tokens, dtype=torch.bool)
+    pooled = visible if pooling == "mean" else visible.cumsum(-1) == 1
+    weights_BT = pooled / pooled.sum(-1, keepdim=True)
+    return torch.einsum("btc,bt->bc", hidden_BTC, weights_BT).tolist()
