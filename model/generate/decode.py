@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from configs.registry import Count, check_value
 from model.cuda import HostCopy, can_replay, record
-from model.generate.sampling import GREEDY, Sampling, at_least_float32, sample_next, uniform
+from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
 
 NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
 DELAY = 2  # steps
@@ -93,14 +93,15 @@ class DecodingState:
         return self.model.decode(tokens, self.memory[rows], **options)
 
     def next_logits(self) -> Tensor:
-        """The logits of the next token of each row."""
+        """Of each row; in float32 at least, which sums over a vocabulary need."""
         visible = self.visible
         if visible is not None and self.slot is None:
             visible = visible[:, : self.longest()]
         hidden = self.hidden(self.tokens, visible=visible, caches=self.caches)
         if self.slot is not None:
             self.slot += 1
-        return self.model.head(hidden[:, -1])
+        logits_BV = self.model.head(hidden[:, -1])
+        return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
 
     def fix(self) -> None:
         """All shapes and places stay the same from now on, as a CUDA graph needs."""
@@ -129,15 +130,9 @@ class DecodingState:
         half = context // 2 or 1
         n_stored = self.longest() - 1
 
-        full = []  # the numbers of these rows
-        unread = []
-        for number, row in enumerate(self.rows):
-            if len(row) > context:
-                newer = row[-half:]
-                self.rows[number] = newer
-                full.append(number)
-                unread.append(newer[:-1])
-
+        full = [number for number, row in enumerate(self.rows) if len(row) > context]
+        for number in full:
+            del self.rows[number][:-half]
         n_kept = self.longest() - 1
         for layer in self.caches:
             layer.self_attn.keep(n_stored - n_kept, n_stored)
@@ -148,6 +143,7 @@ class DecodingState:
 
         if half == 1:
             return
+        unread = [self.rows[number][:-1] for number in full]
         caches = self.model.new_caches(half - 1)
         self.hidden(self.tokens.new_tensor(unread), full, caches=caches)
         for layer, new in zip(self.caches, caches, strict=True):
@@ -201,7 +197,7 @@ class Chooser:
         if self.seen_BV is not None:
             self.seen_BV.scatter_(1, self.new_B1, True)
 
-        logprobs_BV = at_least_float32(logits_BV).log_softmax(-1)
+        logprobs_BV = logits_BV.log_softmax(-1)
         logprobs_B = logprobs_BV.gather(1, self.new_B1)[:, 0]
         numbers_B = new_B.to(logprobs_B.dtype)  # exact below 2^24
         return torch.stack([numbers_B, logprobs_B])

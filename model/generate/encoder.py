@@ -35,8 +35,8 @@ def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
     """The mean of the last hidden states of each row, or that of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()
-    if visible is None:
-        visible = torch.ones_like(tokens, dtype=torch.bool)
-    pooled = visible if pooling == "mean" else visible.cumsum(-1) == 1
-    weights_BT = pooled / pooled.sum(-1, keepdim=True)
-    return torch.einsum("btc,bt->bc", hidden_BTC, weights_BT).tolist()
+    vectors = []
+    for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
+        own = hidden_TC[-len(row) :]  # the padding is before them
+        vectors.append(own.mean(0) if pooling == "mean" else own[0])
+    return torch.stack(vectors).tolist()

@@ -28,14 +28,8 @@ GREEDY = Sampling()
 COLDEST = 1e-6  # a lower temperature is greedy, too, for it may overflow
 
 
-def at_least_float32(logits_BV: Tensor) -> Tensor:
-    """Sums over a vocabulary need at least float32."""
-    return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-
-
 def apply_repetition_penalty(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
     """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
-    logits_BV = at_least_float32(logits_BV)
     lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(seen_BV, lower_BV, logits_BV)
 
@@ -80,7 +74,7 @@ def sample_next(
     if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
 
-    logits_BV = at_least_float32(logits_BV) / sampling.temperature
+    logits_BV = logits_BV / sampling.temperature
     probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
 
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
@@ -91,4 +85,5 @@ def sample_next(
 
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
     last = cdf_BV.shape[-1] - 1  # of NaN, an id beyond it is drawn
-    return drawn_B1[:, 0].clamp(max=last).to(logits_BV.device)
+    drawn_B = drawn_B1[:, 0].clamp(max=last)
+    return drawn_B.to(logits_BV.device)

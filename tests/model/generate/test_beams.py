@@ -1,36 +1,41 @@
 """Beam search: with enough beams it is exhaustive, with one it is greedy."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
-from model.generate.beams import Hypothesis, beam_search
+from model.generate.beams import beam_search
 from model.generate.decode import generate
 from tests.model.generate.test_decode import SOURCES, collect, lively
 from tests.parts import alive, names, part, tiny
 
 SMALL = 6  # size of a vocabulary that can be enumerated
 END = 5
-EMPTY = Hypothesis([], [])
+
+
+class Found(NamedTuple):
+    ids: list
+    logprobs: list
 
 
 def search(net, source, **options):
     """The ids and log-probabilities of the best sequence."""
     usual = {"beams": 4, "length_penalty": 1.0, "max_new_tokens": 12}
     steps = beam_search(net, [[1]], [source], **usual | options)
-    return Hypothesis([step.ids[0] for step in steps], [step.logprobs[0] for step in steps])
+    return Found([step.ids[0] for step in steps], [step.logprobs[0] for step in steps])
 
 
 @torch.no_grad()
-def all_sequences(net, source, max_length, ends, before=EMPTY):
+def all_sequences(net, source, max_length, ends, ids=(), logprobs=()):
     """With their log-probabilities, by a full forward pass for each beginning."""
-    ids, logprobs = before
     logits = net(torch.tensor([source]), torch.tensor([[1, *ids]]))[0, -1]
     for i, logprob in enumerate(logits.log_softmax(-1).tolist()):
-        longer = Hypothesis([*ids, i], [*logprobs, logprob])
+        longer = Found([*ids, i], [*logprobs, logprob])
         if i in ends or len(longer.ids) == max_length:
             yield longer
         else:
-            yield from all_sequences(net, source, max_length, ends, longer)
+            yield from all_sequences(net, source, max_length, ends, *longer)
 
 
 ENDS = [("learned", [END]), ("relative", [END]), ("rope", [2, END])]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model.generate.decode import generate
+from model.generate.decode import decode, generate
 from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
 from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
@@ -140,3 +140,10 @@ def test_logits_that_are_not_finite(value, sampling):
     net.head.map.weight.data[3:5, 0] = torch.tensor([value, -value])
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
         list(generate(net, [[1], [2]], max_new_tokens=1, sampling=sampling))
+
+
+def test_logprobs_of_16_bit_logits_are_those_of_float32():
+    net = alive(tiny()).bfloat16()
+    [step] = decode(net, [[1]], max_new_tokens=1)
+    logprobs = net(torch.tensor([[1]]))[0, 0].float().log_softmax(-1)
+    assert step.logprobs == [pytest.approx(logprobs.max().item())]
