@@ -199,9 +199,9 @@ class Sampler:
         """Each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
         specials = self.tokenizer.specials
-        mask = specials["mask"]
         if self.is_headless:
             raise ValueError("this encoder was imported without a head; --embed gives vectors")
+        mask = specials["mask"]
         for row in rows:
             if mask not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
