@@ -14,7 +14,7 @@ from model.cuda import HostCopy, can_replay, record
 from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
 
 NOT_FINITE = "logits are NaN or infinite; the checkpoint is unusable"
-DELAY = 2  # steps
+DELAY = 2  # steps that a GPU is ahead of the host
 
 Rows = list[list[int]]  # of token ids
 
@@ -32,7 +32,8 @@ def left_pad(rows: Rows, model: Any, size: int = 0) -> tuple[Tensor, Tensor | No
         if min(row) < 0 or max(row) >= table.num_embeddings:
             ids = f"{min(row)} to {max(row)}"
             raise ValueError(f"token ids are {ids}; expected 0 to {table.num_embeddings - 1}")
-        padding = row[:1] * (longest - len(row))  # hidden, and no new token
+        # no mask shows it, but a repetition penalty sees it: a token that the row has anyway
+        padding = row[:1] * (longest - len(row))
         padded.append(padding + row)
 
     tokens = torch.tensor(padded, device=table.weight.device)
@@ -72,7 +73,8 @@ class DecodingState:
         self.rows = [list(row) for row in prompts]
         longest = self.longest() + max_new_tokens
         # masks of other lengths than multiples of 8 are copied in each layer
-        self.size = min(model.context_length, longest + -longest % 8)
+        rounded = longest + -longest % 8
+        self.size = min(model.context_length, rounded)
         self.caches = model.new_caches(self.size)
         self.tokens, self.visible = left_pad(prompts, model, self.size)
         if sources:
@@ -103,7 +105,7 @@ class DecodingState:
         logits_BV = self.model.head(hidden[:, -1])
         return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
 
-    def fix(self) -> None:
+    def fix_shapes(self) -> None:
         """All shapes and places stay the same from now on, as a CUDA graph needs."""
         n_stored = self.caches[0].self_attn.length
         self.slot = torch.tensor([n_stored], device=self.tokens.device)
@@ -124,10 +126,10 @@ class DecodingState:
 
     def slide(self) -> None:
         """Rows longer than the context continue with their newer half, which is read again, into
-        their last slots; the other rows stay as they are. The newest id of each row is in no cache:
-        the next step reads it."""
+        their last slots; the other rows stay as they are."""
         context = self.model.context_length
         half = context // 2 or 1
+        # the newest id of each row is in no cache: the next step reads it
         n_stored = self.longest() - 1
 
         full = [number for number, row in enumerate(self.rows) if len(row) > context]
@@ -203,20 +205,22 @@ class Chooser:
         return torch.stack([numbers_B, logprobs_B])
 
     def steps(self, count: int) -> Iterator[list[list[float]]]:
-        """(ids, log-probabilities) of one step after the other; between them the ids are appended
-        to the state. With a CUDA graph the host reads those of a step while the next DELAY steps
-        run, but for the last, and where the rows may have to slide before another."""
+        """(ids, log-probabilities) of one step after the other. The ids of each are appended to the
+        state before the next is asked for."""
         choose: Callable[[], Tensor] = self.choose
         is_replayed = can_replay(self.state.model)
         copies: deque[HostCopy] = deque()
         for step in range(count):
-            if is_replayed and step == 1:  # after the prompts, all steps are alike
-                self.state.fix()
+            # after the prompts, all steps are alike: one warms up, and a graph is made of the next
+            if is_replayed and step == 1:
+                self.state.fix_shapes()
             if is_replayed and step == 2:
                 choose = record(self.choose)
             self.draw(step)
             copies.append(HostCopy(choose()))
 
+            # the host reads the ids of a step while a GPU computes the next ones; it must have read
+            # all where a row may have to slide, for that needs its newest ids
             is_last = step + 1 == count
             must_wait = not is_replayed or is_last or self.state.is_full(len(copies))
             delay = 0 if must_wait else DELAY

@@ -64,12 +64,11 @@ def test_the_penalty_lowers_seen_tokens():
         assert after == (before / 2 if before > 0 else before * 2)
 
 
-@DTYPES
 @pytest.mark.parametrize("temperature", [0.0, 1e-40])
-def test_a_strong_penalty(dtype, temperature):
+def test_a_strong_penalty(temperature):
     """Rewarded, the best seen token wins; penalized, the best of the others, or the least unlikely
     one."""
-    logits = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]], dtype=dtype)
+    logits = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]])
     seen = torch.tensor([[True, True, True, False, True]])
     reward = Sampling(temperature, repetition_penalty=0.01)
     forbid = Sampling(temperature, repetition_penalty=100.0)
