@@ -201,11 +201,11 @@ def verify(checkpoint: Path) -> None:
 # ---- read
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The settings of a run, and its choices and overrides."""
+def read_config(run: Path, hint: str = "") -> dict[str, Any]:
+    """The settings of a run, and its choices and overrides. hint: of a folder that is missing."""
     path = run / "config.yaml"
     if not run.exists():
-        raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}")
+        raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}{hint}")
     if not path.exists():
         hint = "python -m model.hub import makes a run of a Hugging Face folder"
         raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {hint}")
@@ -301,10 +301,7 @@ def init_settings(place: str) -> dict[str, Any]:
         _, spec, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
-    if not run.exists():
-        hint = "a model of the Hub has a name such as openai-community/gpt2"
-        raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
-    config = read_config(run)
+    config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")
     check_code(run, config, own_code())
     return config
 

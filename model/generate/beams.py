@@ -10,6 +10,8 @@ from torch import nn
 from configs.registry import Count, check_value
 from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Rows
 
+Steps = list[DecodeStep]
+
 
 @torch.inference_mode()
 def beam_search(
@@ -21,7 +23,7 @@ def beam_search(
     length_penalty: float,
     max_new_tokens: int,
     stop: Sequence[int] = (),
-) -> list[DecodeStep]:
+) -> Steps:
     """The finished sequence with the best score, for one prompt; each step continues the `beams`
     most likely ones."""
     if model.kind != "encoder_decoder":
@@ -29,12 +31,12 @@ def beam_search(
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, float)
 
-    def score(steps: list[DecodeStep], length: int) -> float:
+    def score(steps: Steps, length: int) -> float:
         """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
         return sum(step.logprobs[0] for step in steps) / length**length_penalty
 
     state = DecodingState(model, prompts, sources, max_new_tokens)
-    active: list[list[DecodeStep]] = [[]]
+    active: list[Steps] = [[]]
     best = active[0]
     best_score = -math.inf
 
@@ -52,7 +54,7 @@ def beam_search(
 
         rows = []
         ids = []
-        longer = []
+        longer: list[Steps] = []
         for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
             steps = [*active[row], DecodeStep([i], [chosen[rank]])]
