@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from configs.cli import escape, print, run_command
@@ -41,8 +42,7 @@ class Row:
     shown: str = ""
 
     def conversation(self) -> Messages:
-        answer = {"role": "assistant", "content": self.stream.text}
-        return [*self.prompt, answer]
+        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
 
 
 class Sampler:
@@ -50,6 +50,7 @@ class Sampler:
         load_parts(options.parts)
         folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
+
         precision = choose_precision(choose_device(options.device), options.precision)
         prepare(run.model.to(precision.device, precision.dtype))
         dtype = str(precision.dtype).removeprefix("torch.")
@@ -59,13 +60,14 @@ class Sampler:
         self.options = options
         self.model: Any = run.model
         self.tokenizer = run.tokenizer
+
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
-        # an imported run has auto, which is none
-        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)
+        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
         continues = kind == "decoder" and objective.input_kind != "pairs"
         self.sampling = choose_sampling(options, kind, continues)
         self.continues = continues and not options.chat
+
         is_imported = run.config.get("code") is None  # its hash, if it was trained here
         has_head = run.config["model"]["head"].get("mlm_transform") is not None
         self.is_headless = is_imported and not has_head
@@ -76,8 +78,15 @@ class Sampler:
             after = []  # it would end the text
         elif kind == "decoder":
             after = [run.tokenizer.start]  # of a target
-        self.template = [before, after]
-        self.around = objective.prompt
+        self.encode_text = partial(
+            encode_prompt,
+            tokenizer=run.tokenizer,
+            context_length=run.config["model"]["context_length"],
+            slide=options.slide,
+            template=[before, after],
+            around=objective.prompt,
+            special=options.special,
+        )
         # the ids of an empty text; without any, it has no output
         self.empty: list[int] = []
         if options.embed:
@@ -99,7 +108,7 @@ class Sampler:
         turn = {"role": "user", "content": text}
         row = self.encode([*self.messages, turn])
         context = self.model.context_length
-        n_new = min(self.options.max_new_tokens, context // 2)
+        n_new = min(self.options.max_new_tokens, context // 2)  # for which there should be room
         is_full = len(row.ids) + n_new > context
 
         if is_full and self.messages != self.system:
@@ -122,7 +131,7 @@ class Sampler:
         options = self.options
         complete = self.generate
         if self.model.kind == "encoder":
-            complete = self.embed if options.embed else self.fill
+            complete = self.vectors if options.embed else self.fill
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
@@ -134,32 +143,26 @@ class Sampler:
                 row.shown += piece
                 if streaming:
                     show(piece)
+
             for row in batch:
-                rule = "---\n" if self.continues and row is not rows[0] else ""
                 if options.json:
                     show(as_json(row))
                 elif not streaming:
+                    rule = "---\n" if self.continues and row is not rows[0] else ""
                     show(rule + (row.shown or "\n"))
+
         if options.attention_map:
             self.save_attention_maps(rows[0])
 
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         options = self.options
         if not self.chat:
-            ids = encode_prompt(
-                prompt,
-                self.tokenizer,
-                self.model.context_length,
-                options.slide,
-                self.template,
-                self.around,
-                options.special,
-            )
-            ids = ids or self.empty
+            ids = self.encode_text(prompt) or self.empty
         elif prompt[-1]["role"] == "assistant":
             raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
         else:
             ids = self.chat.encode_prompt(prompt)
+
         if not ids and (options.embed or options.attention_map):
             raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
@@ -178,16 +181,19 @@ class Sampler:
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [self.target_start] * len(rows)
+
+        search: Any = decode
         if options.beams is None:
+            inputs["sampling"] = self.sampling
             inputs["row_ids"] = [row.sample_id for row in rows]
-            steps: Any = decode(self.model, prompts, sampling=self.sampling, **inputs)
         else:
-            how = {"beams": options.beams, "length_penalty": options.length_penalty}
-            steps = beam_search(self.model, prompts, **how, **inputs)
+            search = beam_search
+            inputs["beams"] = options.beams
+            inputs["length_penalty"] = options.length_penalty
 
         for row in rows:
             yield row, (row.prompt if self.continues else "")
-        for step in steps:
+        for step in search(self.model, prompts, **inputs):
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
                 yield row, row.stream.push(i, logprob)
             if all(row.stream.finish_reason for row in rows):
@@ -220,12 +226,12 @@ class Sampler:
             row.stream.text = decode(filled)
             yield row, f"{row.stream.text}\n{predictions}"
 
-    def embed(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """A vector for each text."""
-        vectors = embed(self.model, [row.ids for row in rows], self.options.embed)
-        for row, vector in zip(rows, vectors, strict=True):
-            line = json.dumps({"text": row.prompt, "embedding": vector})
-            yield row, f"{line}\n"
+    def vectors(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+        """A line of JSON for each text."""
+        found = embed(self.model, [row.ids for row in rows], self.options.embed)
+        for row, vector in zip(rows, found, strict=True):
+            line = {"text": row.prompt, "embedding": vector}
+            yield row, json.dumps(line) + "\n"
 
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}

@@ -45,9 +45,10 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     if top_k < vocab_size or top_p < 1:
         ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
-        before = probs.cumsum(-1) - probs
-        kept = (before < top_p).sum(-1, keepdim=True).clamp(min=1)
-        least_B1 = ordered.gather(-1, kept - 1)
+        before = probs.cumsum(-1) - probs  # of more likely ones
+        kept_B1 = (before < top_p).sum(-1, keepdim=True)
+        last_B1 = (kept_B1 - 1).clamp(min=0)
+        least_B1 = ordered.gather(-1, last_B1)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
     if sampling.min_p is not None:
@@ -71,11 +72,12 @@ def sample_next(
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
         logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
+
     if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
 
-    logits_BV = logits_BV / sampling.temperature
-    probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
+    filtered_BV = filter_logits(logits_BV / sampling.temperature, sampling)
+    probs_BV = filtered_BV.softmax(-1)
 
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
     device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
