@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from configs.cli import escape, print, run_command
@@ -20,9 +21,9 @@ from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import load_run, newest_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
-from model.generate.embed import embed
+from model.generate.encoder import embed, fill_masks
 from model.generate.options import choose_sampling, parse_options, read_texts
-from model.generate.prompt import MASK, encode_prompt, fill_masks
+from model.generate.prompt import MASK, encode_prompt
 from model.generate.stream import TextStream
 from model.inference import prepare
 from model.precision import choose_device, choose_precision
@@ -41,8 +42,7 @@ class Row:
     shown: str = ""
 
     def conversation(self) -> Messages:
-        answer = {"role": "assistant", "content": self.stream.text}
-        return [*self.prompt, answer]
+        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
 
 
 class Sampler:
@@ -50,6 +50,7 @@ class Sampler:
         load_parts(options.parts)
         folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
+
         precision = choose_precision(choose_device(options.device), options.precision)
         prepare(run.model.to(precision.device, precision.dtype))
         dtype = str(precision.dtype).removeprefix("torch.")
@@ -59,41 +60,55 @@ class Sampler:
         self.options = options
         self.model: Any = run.model
         self.tokenizer = run.tokenizer
+
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
         objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
-        self.around = objective.prompt
-        # an imported encoder whose head has no weights of its own
+        continues = kind == "decoder" and objective.input_kind != "pairs"
+        self.sampling = choose_sampling(options, kind, continues)
+        self.continues = continues and not options.chat
+
+        is_imported = run.config.get("code") is None  # its hash, if it was trained here
         has_head = run.config["model"]["head"].get("mlm_transform") is not None
-        self.is_headless = run.config.get("code") is None and not has_head
-        self.continues = kind == "decoder" and objective.input_kind != "pairs"
-        self.sampling = choose_sampling(options, kind, self.continues)
-        before, after = run.tokenizer.template
-        if kind == "decoder":  # what a template has after a text would end it
-            after = [] if self.continues else [run.tokenizer.start]
-        self.template = [before, after]
+        self.is_headless = is_imported and not has_head
 
         specials = run.tokenizer.specials
+        before, after = run.tokenizer.template
+        if continues:
+            after = []  # it would end the text
+        elif kind == "decoder":
+            after = [run.tokenizer.start]  # of a target
+        self.encode_text = partial(
+            encode_prompt,
+            tokenizer=run.tokenizer,
+            context_length=run.config["model"]["context_length"],
+            slide=options.slide,
+            template=[before, after],
+            around=objective.prompt,
+            special=options.special,
+        )
+        # the ids of an empty text; without any, it has no output
+        self.empty: list[int] = []
+        if options.embed:
+            self.empty = before + after
+        elif continues:
+            self.empty = before or [specials["end"]]
         starts = ("start", "forced_start")
         self.target_start = [specials[name] for name in starts if name in specials]
 
         self.chat = ChatTemplate(run.tokenizer) if options.chat else None
-        self.system: Messages = []
-        for text in options.system:
-            self.system.append({"role": "system", "content": text})
+        self.system = [{"role": "system", "content": text} for text in options.system]
         self.messages = self.system  # of the conversation so far
-        if self.chat:
-            self.continues = False
-            if objective.input_kind != "chat" and not self.chat.is_own:
-                needed = "a run of data=chat, or an import with a chat template"
-                raise ValueError(f"--chat needs {needed}")
+        if self.chat and not self.chat.is_own and objective.input_kind != "chat":
+            needed = "a run of data=chat, or an import with a chat template"
+            raise ValueError(f"--chat needs {needed}")
 
     def reply(self, text: str) -> None:
         """Print an answer; of one that is interrupted, what was said is remembered."""
         turn = {"role": "user", "content": text}
         row = self.encode([*self.messages, turn])
         context = self.model.context_length
-        n_new = min(self.options.max_new_tokens, context // 2)
+        n_new = min(self.options.max_new_tokens, context // 2)  # for which there should be room
         is_full = len(row.ids) + n_new > context
 
         if is_full and self.messages != self.system:
@@ -116,42 +131,38 @@ class Sampler:
         options = self.options
         complete = self.generate
         if self.model.kind == "encoder":
-            complete = self.embed if options.embed else self.fill
+            complete = self.vectors if options.embed else self.fill
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             todo = [row for row in batch if row.ids]
-            for row, piece in complete(todo) if todo else ():
+            pieces = complete(todo) if todo else ()
+            for row, piece in pieces:
                 row.shown += piece
                 if streaming:
                     show(piece)
+
             for row in batch:
-                rule = "---\n" if self.continues and row is not rows[0] else ""
                 if options.json:
                     show(as_json(row))
                 elif not streaming:
+                    rule = "---\n" if self.continues and row is not rows[0] else ""
                     show(rule + (row.shown or "\n"))
+
         if options.attention_map:
             self.save_attention_maps(rows[0])
 
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
-        """A decoder begins a text where there is none. Other models have no output for it."""
         options = self.options
-        if self.chat:
-            if prompt[-1]["role"] == "assistant":
-                raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
-            ids = self.chat.encode_prompt(prompt)
+        if not self.chat:
+            ids = self.encode_text(prompt) or self.empty
+        elif prompt[-1]["role"] == "assistant":
+            raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
         else:
-            limit = self.model.context_length
-            how = (options.slide, self.template, self.around, options.special)
-            ids = encode_prompt(prompt, self.tokenizer, limit, *how)
-        if self.continues:
-            ids = ids or self.template[0] or [self.tokenizer.specials["end"]]
-        if options.embed and not ids:
-            before, after = self.template
-            ids = [*before, *after]
+            ids = self.chat.encode_prompt(prompt)
+
         if not ids and (options.embed or options.attention_map):
             raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
@@ -161,7 +172,7 @@ class Sampler:
         """Complete each row. Yields its text as it grows."""
         options = self.options
         prompts = [row.ids for row in rows]
-        # an imported model may be forced to certain tokens, which count as new ones
+        # of transformers' new tokens, these are forced (of BART, the first and the last)
         n_forced = sum(name.startswith("forced") for name in self.tokenizer.specials)
         inputs: dict[str, Any] = {
             "max_new_tokens": max(1, options.max_new_tokens - n_forced),
@@ -170,16 +181,19 @@ class Sampler:
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [self.target_start] * len(rows)
+
+        search: Any = decode
         if options.beams is None:
+            inputs["sampling"] = self.sampling
             inputs["row_ids"] = [row.sample_id for row in rows]
-            steps: Any = decode(self.model, prompts, sampling=self.sampling, **inputs)
         else:
-            how = {"beams": options.beams, "length_penalty": options.length_penalty}
-            steps = beam_search(self.model, prompts, **how, **inputs)
+            search = beam_search
+            inputs["beams"] = options.beams
+            inputs["length_penalty"] = options.length_penalty
 
         for row in rows:
-            yield row, row.prompt if self.continues else ""
-        for step in steps:
+            yield row, (row.prompt if self.continues else "")
+        for step in search(self.model, prompts, **inputs):
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
                 yield row, row.stream.push(i, logprob)
             if all(row.stream.finish_reason for row in rows):
@@ -190,31 +204,34 @@ class Sampler:
     def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
+        specials = self.tokenizer.specials
         if self.is_headless:
             raise ValueError("this encoder was imported without a head; --embed gives vectors")
-        mask = self.tokenizer.specials["mask"]
+        mask = specials["mask"]
         for row in rows:
             if mask not in row.ids:
                 raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-        prompts = [row.ids for row in rows]
-        found = iter(fill_masks(self.model, prompts, self.tokenizer.specials))
+
+        found = fill_masks(self.model, [row.ids for row in rows], specials)
         for row in rows:
+            filled = list(row.ids)
             predictions = ""
-            for number in range(1, row.ids.count(mask) + 1):
-                top = next(found)
-                row.stream.push(*top[0])
-                named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in top)
-                predictions += f"  {MASK} {number}: {named}\n"
-            best = iter(row.stream.ids)
-            row.stream.text = decode(next(best) if i == mask else i for i in row.ids)
+            while mask in filled:
+                ids, logprobs = next(found)
+                filled[filled.index(mask)] = ids[0]
+                row.stream.push(ids[0], logprobs[0])
+                pairs = zip(ids, logprobs, strict=True)
+                named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in pairs)
+                predictions += f"  {MASK} {len(row.stream.ids)}: {named}\n"
+            row.stream.text = decode(filled)
             yield row, f"{row.stream.text}\n{predictions}"
 
-    def embed(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """A vector for each text."""
-        vectors = embed(self.model, [row.ids for row in rows], self.options.embed)
-        for row, vector in zip(rows, vectors, strict=True):
-            line = json.dumps({"text": row.prompt, "embedding": vector})
-            yield row, f"{line}\n"
+    def vectors(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+        """A line of JSON for each text."""
+        found = embed(self.model, [row.ids for row in rows], self.options.embed)
+        for row, vector in zip(rows, found, strict=True):
+            line = {"text": row.prompt, "embedding": vector}
+            yield row, json.dumps(line) + "\n"
 
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}

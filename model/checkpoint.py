@@ -115,9 +115,14 @@ def write_metadata(
 ) -> None:
     """What a run needs besides its weights. origin: the choices, an option of each config group,
     and the overrides that the config was composed from, and the hashes of the code."""
-    # of an imported run
-    unknown: dict[str, Any] = {"choices": {}, "overrides": [], "code": None}
-    plain = asdict(config) | {"resume": False} | unknown | origin
+    plain = {
+        **asdict(config),
+        "resume": False,
+        "choices": {},  # of an imported run, as the next two
+        "overrides": [],
+        "code": None,
+        **origin,
+    }
     atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
     atomic_write(run / "environment.txt", environment)
     atomic_write(run / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
@@ -172,6 +177,7 @@ def find(run: Path, which: str) -> Path:
     newest = newest_undamaged(run) if which == "latest" else None
     if newest:
         return newest
+
     name = read_best(run) if which == "best" else f"step-{which:0>8}"
     checkpoint = run / "checkpoints" / str(name)
     if not checkpoint.exists():
@@ -195,11 +201,11 @@ def verify(checkpoint: Path) -> None:
 # ---- read
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The settings of a run, and its choices and overrides."""
+def read_config(run: Path, hint: str = "") -> dict[str, Any]:
+    """The settings of a run, and its choices and overrides. hint: of a folder that is missing."""
     path = run / "config.yaml"
     if not run.exists():
-        raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}")
+        raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}{hint}")
     if not path.exists():
         hint = "python -m model.hub import makes a run of a Hugging Face folder"
         raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {hint}")
@@ -216,7 +222,7 @@ def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"
         raise ValueError(f"{run} was trained with {Path(place).name}: {hint}")
-    known = config.get("code") or {}  # of an imported run
+    known = config.get("code") or {}  # an imported run has none
     changed = [name for name, digest in code.items() if known.get(name, digest) != digest]
     if changed:
         warn(f"the code of {', '.join(changed)} has changed since {run} was started")
@@ -295,10 +301,7 @@ def init_settings(place: str) -> dict[str, Any]:
         _, spec, _ = read_hf_config(resolve_folder(place))
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
-    if not run.exists():
-        hint = "a model of the Hub has a name such as openai-community/gpt2"
-        raise CheckpointError(f"there is no folder {place}{did_you_mean_run(run)}; {hint}")
-    config = read_config(run)
+    config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")
     check_code(run, config, own_code())
     return config
 
@@ -328,9 +331,11 @@ def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, i
 
 
 def load_base(place: str, config: ModelConfig, node: dict[str, Any]) -> tuple[nn.Module, Tokenizer]:
-    """What adapt= trains a part of. Its settings note the sha256 of all weights: others are
-    refused from then on. A run may have gone on since; its checkpoints are tried in turn."""
-    older = [str(step_of(checkpoint)) for checkpoint in list_checkpoints(expand_user(place))[1:]]
+    """What adapt= trains a part of. The first time, the sha256 of all weights becomes node["base"];
+    from then on others are refused. A run may have gone on since: its checkpoints are tried in
+    turn."""
+    checkpoints = list_checkpoints(expand_user(place))
+    older = [str(step_of(checkpoint)) for checkpoint in checkpoints[1:]]
     for which in ("latest", *older):
         try:
             model, tokenizer, _ = init_run(place, which)

@@ -13,9 +13,9 @@ from configs.cli import run_command
 from configs.errors import HubError
 from model.checkpoint import init_run, load_run
 from model.hub.__main__ import export_run, import_run
+from model.weights import read_json
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
 
-GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
 TEMPLATES = {
     "bert": "<pad> $A <eos>",
     "t5": "$A <eos>",
@@ -27,13 +27,11 @@ PROMPT = "the cat's hat"
 
 def unigram():
     """Tokens that begin with their space, and the special tokens of byte_pairs()."""
-    vocabulary = [f"\u2581{word}" for word in ("the", "cat", "hat", "in")] + [
-        "\u2581",
-        *"'abcdehinorst",
-    ]
-    vocabulary += [f"\u2581w{n}" for n in range(END - len(vocabulary))] + ["<eos>", "<pad>"]
+    words = ["", "the", "cat", "hat", "in", *(f"w{n}" for n in range(END - 18))]
+    vocabulary = [*"'abcdehinorst", *(f"\u2581{word}" for word in words), "<eos>", "<pad>"]
     tokenizer = Tokenizer(models.Unigram([(token, -2.0) for token in vocabulary], unk_id=PAD))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(["<eos>", "<pad>"])
     return tokenizer
 
@@ -84,6 +82,10 @@ def test_masks_are_filled_as_in_transformers(imported, run, tmp_path):
     assert text == name(inputs[0, 1:-1].tolist()), "without the template"
 
 
+def generated(run, *args):
+    return json.loads(run(*args, "--max-new-tokens", "12", "--json"))
+
+
 def hf_generate(model, tokenizer):
     """(ids of the prompt, ids that transformers generates greedily from it, which may begin with
     them)"""
@@ -96,7 +98,7 @@ def hf_generate(model, tokenizer):
 def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
     model, tokenizer = imported(name)
     _, [_, *ids] = hf_generate(model, tokenizer)
-    row = json.loads(run("--source", PROMPT, "--max-new-tokens", "12", "--json"))
+    row = generated(run, "--source", PROMPT)
     assert row["ids"] == ids
     assert row["text"] == tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -106,8 +108,7 @@ def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
     imported("bart")
     config = {"decoder_start_token_id": 7, "eos_token_id": [END, 9], "bos_token_id": 3}
     config |= {"forced_bos_token_id": 8, "forced_eos_token_id": END, "num_beams": 1, "top_k": 5}
-    path = tmp_path / "hf/generation_config.json"
-    path.write_text(json.dumps(config))
+    (tmp_path / "hf/generation_config.json").write_text(json.dumps(config))
     ids = dict(decoder_start_token_id=5, eos_token_id=4, bos_token_id=1)
     edit_config(tmp_path / "hf", **ids)
     shutil.rmtree(tmp_path / "run")
@@ -117,13 +118,12 @@ def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
     model = hf.BartForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
     _, [start, forced, *expected] = hf_generate(model, tokenizer)
-    row = json.loads(run("--source", PROMPT, "--max-new-tokens", "12", "--json"))
+    row = generated(run, "--source", PROMPT)
     assert (start, forced, expected) == (7, 8, [*row["ids"], END])
 
     export_run(tmp_path / "run", "latest", tmp_path / "back", None)
-    assert json.loads((tmp_path / "back/generation_config.json").read_text()) == config
-    written = json.loads((tmp_path / "back/config.json").read_text())
-    assert written | ids == written
+    assert read_json(tmp_path / "back/generation_config.json") == config
+    assert ids.items() <= read_json(tmp_path / "back/config.json").items()
 
     _, tuned, *_ = init_run(str(tmp_path / "hf"))  # training forces no tokens
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
@@ -141,7 +141,7 @@ def test_generation_settings_of_config_json_are_kept(imported, tmp_path):
     assert load_run(tmp_path / "again").tokenizer.specials["forced_end"] == END
     export_run(tmp_path / "again", "latest", tmp_path / "back", None)
     assert not (tmp_path / "back/generation_config.json").exists()
-    written = json.loads((tmp_path / "back/config.json").read_text())
+    written = read_json(tmp_path / "back/config.json")
     assert written | older == written
     edit_config(tmp_path / "hf", forced_bos_token_id=9999)
     with pytest.raises(HubError, match="forced_bos_token_id is 9999; the model has 300 tokens"):
@@ -153,13 +153,12 @@ def test_decoders_generate_as_in_transformers(imported, run):
     begins."""
     model, tokenizer = imported("mistral")
     prompt, output = hf_generate(model, tokenizer)
-    printed, row = (
-        run("--prompt", PROMPT, *GREEDY),
-        json.loads(run("--prompt", PROMPT, *GREEDY, "--json")),
-    )
+    args = ["--prompt", PROMPT, "--temperature", "0"]
+    row = generated(run, *args)
     assert row["ids"] == output[len(prompt) :]
     expected = tokenizer.decode(output, skip_special_tokens=True)
-    assert printed == f"{expected}\n" == f"{PROMPT}{row['text']}\n"
-    stop = f" {row['text'].split(' ')[1]}" if " " in row["text"] else row["text"][3:6]
-    stopped = json.loads(run("--prompt", PROMPT, *GREEDY, "--json", "--stop", stop))["text"]
-    assert stopped == row["text"][: row["text"].index(stop)]
+    assert expected == PROMPT + row["text"]
+    assert run(*args, "--max-new-tokens", "12") == f"{expected}\n"
+    stop = row["text"][3:6]
+    stopped = generated(run, *args, "--stop", stop)
+    assert stopped["text"] == row["text"][: row["text"].index(stop)]

@@ -3,23 +3,14 @@ step."""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from configs.registry import Count, check_value
 from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Rows
-from model.generate.sampling import at_least_float32
 
-
-class Hypothesis(NamedTuple):
-    ids: list[int]
-    logprobs: list[float]  # of each id
-
-    def score(self, length: int, length_penalty: float) -> float:
-        """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
-        return sum(self.logprobs) / length**length_penalty
+Steps = list[DecodeStep]
 
 
 @torch.inference_mode()
@@ -32,7 +23,7 @@ def beam_search(
     length_penalty: float,
     max_new_tokens: int,
     stop: Sequence[int] = (),
-) -> list[DecodeStep]:
+) -> Steps:
     """The finished sequence with the best score, for one prompt; each step continues the `beams`
     most likely ones."""
     if model.kind != "encoder_decoder":
@@ -40,15 +31,19 @@ def beam_search(
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, float)
 
-    state = DecodingState(model, prompts, sources, max_new_tokens)
+    def score(steps: Steps, length: int) -> float:
+        """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
+        return sum(step.logprobs[0] for step in steps) / length**length_penalty
 
-    active = [Hypothesis([], [])]
+    state = DecodingState(model, prompts, sources, max_new_tokens)
+    active: list[Steps] = [[]]
     best = active[0]
     best_score = -math.inf
 
     for length in range(1, max_new_tokens + 1):
-        logprobs_BV = at_least_float32(state.next_logits()).log_softmax(-1)
-        sums_B1 = logprobs_BV.new_tensor([[sum(h.logprobs)] for h in active])
+        logprobs_BV = state.next_logits().log_softmax(-1)
+        sums = [score(steps, length=1) for steps in active]
+        sums_B1 = logprobs_BV.new_tensor(sums)[:, None]
         totals = (logprobs_BV + sums_B1).flatten()
 
         # twice as many as beams, so that enough remain where each beam also ends
@@ -58,26 +53,26 @@ def beam_search(
             raise FloatingPointError(NOT_FINITE)
 
         rows = []
-        longer: list[Hypothesis] = []
+        ids = []
+        longer: list[Steps] = []
         for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
-            ids, logprobs = active[row]
-            hypothesis = Hypothesis([*ids, i], [*logprobs, chosen[rank]])
+            steps = [*active[row], DecodeStep([i], [chosen[rank]])]
             if i in stop or length == max_new_tokens:
-                score = hypothesis.score(length, length_penalty)
-                if rank < beams and score > best_score:
-                    best = hypothesis
-                    best_score = score
+                if rank < beams and score(steps, length) > best_score:
+                    best = steps
+                    best_score = score(steps, length)
             elif len(longer) < beams:
                 rows.append(row)
-                longer.append(hypothesis)
+                ids.append(i)
+                longer.append(steps)
 
-        # at best each further token has probability 1
+        # at best each further token has probability 1; which length is best depends on the penalty
         lengths = (length + 1, max_new_tokens)
-        bounds = [h.score(n, length_penalty) for h in longer for n in lengths]
+        bounds = [score(steps, n) for steps in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             break
 
-        state.branch(rows, [h.ids[-1] for h in longer])
+        state.branch(rows, ids)
         active = longer
-    return [DecodeStep([i], [logprob]) for i, logprob in zip(*best, strict=True)]
+    return best

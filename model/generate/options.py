@@ -3,14 +3,13 @@
 import re
 import sys
 from argparse import Namespace
-from itertools import count
 from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, check_value, from_dict
 from data.chat import Messages, read_turns, to_messages
 from data.readers import parse_json
-from model.generate.embed import Pooling
+from model.generate.encoder import Pooling
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling
 
@@ -163,7 +162,9 @@ def read_texts(options: Namespace) -> list[Any]:
     if not (file or options.embed or options.chat):
         return [text]
     lines = text.split("\n")
-    return list(map(read_messages, count(1), lines)) if options.chat else lines
+    if options.chat:
+        return [read_messages(number, line) for number, line in enumerate(lines, 1)]
+    return lines
 
 
 def read_messages(number: int, line: str) -> Messages:

@@ -28,14 +28,8 @@ GREEDY = Sampling()
 COLDEST = 1e-6  # a lower temperature is greedy, too, for it may overflow
 
 
-def at_least_float32(logits_BV: Tensor) -> Tensor:
-    """Sums over a vocabulary need at least float32."""
-    return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-
-
 def apply_repetition_penalty(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
     """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
-    logits_BV = at_least_float32(logits_BV)
     lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(seen_BV, lower_BV, logits_BV)
 
@@ -51,9 +45,10 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     if top_k < vocab_size or top_p < 1:
         ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
-        before = probs.cumsum(-1) - probs
-        kept = (before < top_p).sum(-1, keepdim=True).clamp(min=1)
-        least_B1 = ordered.gather(-1, kept - 1)
+        before = probs.cumsum(-1) - probs  # of more likely ones
+        kept_B1 = (before < top_p).sum(-1, keepdim=True)
+        last_B1 = (kept_B1 - 1).clamp(min=0)
+        least_B1 = ordered.gather(-1, last_B1)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
     if sampling.min_p is not None:
@@ -77,11 +72,12 @@ def sample_next(
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
         logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
+
     if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
 
-    logits_BV = at_least_float32(logits_BV) / sampling.temperature
-    probs_BV = filter_logits(logits_BV, sampling).softmax(-1)
+    filtered_BV = filter_logits(logits_BV / sampling.temperature, sampling)
+    probs_BV = filtered_BV.softmax(-1)
 
     # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
     device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
@@ -90,5 +86,6 @@ def sample_next(
     targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
 
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
-    last = cdf_BV.shape[-1] - 1  # which NaN is beyond
-    return drawn_B1[:, 0].clamp(max=last).to(logits_BV.device)
+    last = cdf_BV.shape[-1] - 1  # of NaN, an id beyond it is drawn
+    drawn_B = drawn_B1[:, 0].clamp(max=last)
+    return drawn_B.to(logits_BV.device)

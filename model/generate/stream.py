@@ -30,12 +30,14 @@ class TextStream:
         if i in self.end_ids:
             return self.finish("eos")
 
+        # the text that it adds
         name = self.names.get(i, "")
         if name.startswith("sentinel"):  # shown, for it separates the spans that a model fills in
             self.pending += self.decode([], final=True) + f"<{name}>"
         else:
             self.pending += self.decode([i])
 
+        # what is before the first stop string
         places = [self.pending.find(stop) for stop in self.stops if stop in self.pending]
         if places:
             self.finish_reason = "stop"
@@ -43,7 +45,8 @@ class TextStream:
 
         # wait for as much as may begin a stop string
         for start in range(len(self.pending)):
-            if any(stop.startswith(self.pending[start:]) for stop in self.stops):
+            rest = self.pending[start:]
+            if any(stop.startswith(rest) for stop in self.stops):
                 return self.emit(start)
         return self.emit(len(self.pending))
 

@@ -1,11 +1,11 @@
 """Beam search: with enough beams it is exhaustive, with one it is greedy."""
 
-from itertools import product
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from model.generate.beams import Hypothesis, beam_search
+from model.generate.beams import beam_search
 from model.generate.decode import generate
 from tests.model.generate.test_decode import SOURCES, collect, lively
 from tests.parts import alive, names, part, tiny
@@ -14,25 +14,28 @@ SMALL = 6  # size of a vocabulary that can be enumerated
 END = 5
 
 
+class Found(NamedTuple):
+    ids: list
+    logprobs: list
+
+
 def search(net, source, **options):
     """The ids and log-probabilities of the best sequence."""
     usual = {"beams": 4, "length_penalty": 1.0, "max_new_tokens": 12}
     steps = beam_search(net, [[1]], [source], **usual | options)
-    return Hypothesis([step.ids[0] for step in steps], [step.logprobs[0] for step in steps])
+    return Found([step.ids[0] for step in steps], [step.logprobs[0] for step in steps])
 
 
 @torch.no_grad()
-def score_all(net, source, max_length, ends):
-    """All sequences with their log-probabilities, from one forward pass for each length."""
-    hypotheses = []
-    for length in range(1, max_length + 1):
-        last = range(SMALL) if length == max_length else ends
-        rows = torch.tensor(list(product(*[{*range(SMALL)} - {*ends}] * (length - 1), last)))
-        prompts = torch.cat([torch.ones(len(rows), 1, dtype=torch.long), rows[:, :-1]], 1)
-        logprobs = net(torch.tensor([source] * len(rows)), prompts).log_softmax(-1)
-        logprobs = logprobs.gather(-1, rows[..., None])[..., 0]
-        hypotheses += map(Hypothesis, rows.tolist(), logprobs.tolist())
-    return hypotheses
+def all_sequences(net, source, max_length, ends, ids=(), logprobs=()):
+    """With their log-probabilities, by a full forward pass for each beginning."""
+    logits = net(torch.tensor([source]), torch.tensor([[1, *ids]]))[0, -1]
+    for i, logprob in enumerate(logits.log_softmax(-1).tolist()):
+        longer = Found([*ids, i], [*logprobs, logprob])
+        if i in ends or len(longer.ids) == max_length:
+            yield longer
+        else:
+            yield from all_sequences(net, source, max_length, ends, *longer)
 
 
 ENDS = [("learned", [END]), ("relative", [END]), ("rope", [2, END])]
@@ -43,9 +46,10 @@ def test_wide_beams_find_the_best(position, ends):
     parts = {"norm": part("norm", "rmsnorm_no_weight"), "position": part("position", position)}
     net = alive(tiny("encoder_decoder", **parts), vocabulary=SMALL)
     for source in ([1, 4, 2], [3], [2, 2]):
-        hypotheses = score_all(net, source, max_length=3, ends=ends)
+        sequences = list(all_sequences(net, source, 3, ends))
         for penalty in (-1.0, 0.0, 0.6, 1.0, 3.0):
-            expected = max(hypotheses, key=lambda h, p=penalty: sum(h.logprobs) / len(h.ids) ** p)
+            scores = [sum(each.logprobs) / len(each.ids) ** penalty for each in sequences]
+            expected = sequences[scores.index(max(scores))]
             limits = {"length_penalty": penalty, "max_new_tokens": 3, "stop": ends}
             best = search(net, source, beams=SMALL**3, **limits)  # enough for every prefix
             assert best.ids == expected.ids
@@ -71,15 +75,13 @@ def test_logprobs_are_those_of_a_forward_pass(attention):
     net = lively("encoder_decoder", **parts)
     for source in SOURCES:
         best = search(net, source, max_new_tokens=24)
-        row = [1]
-        expected = []
-        for i in best.ids:
-            row = row[-8:] if len(row) > 16 else row
-            logprobs = net(torch.tensor([source]), torch.tensor([row]))[0, -1].log_softmax(-1)
-            expected.append(logprobs[i].item())
-            row = [*row, i]
-        assert best.logprobs == pytest.approx(expected, abs=1e-10)
         assert len(best.ids) == 24
+        row = [1]
+        for i, logprob in zip(*best, strict=True):
+            row = row[-8:] if len(row) > 16 else row
+            logits = net(torch.tensor([source]), torch.tensor([row]))[0, -1]
+            assert logits.log_softmax(-1)[i].item() == pytest.approx(logprob, abs=1e-10)
+            row = [*row, i]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +91,10 @@ def test_logprobs_are_those_of_a_forward_pass(attention):
 def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first, later, expected):
     """Each step has two likely tokens, 0 and the end; `first` and `later` are those of 0."""
     net = alive(tiny("encoder_decoder"), vocabulary=SMALL)
-    probs = [later] * 9 + [first]
+    probs = iter([first] + [later] * 9)
 
     def script(module, args, logits):
-        p = probs.pop()
+        p = next(probs)
         return torch.tensor([p, *[1e-9] * 4, 1 - p]).log().expand_as(logits)
 
     net.head.register_forward_hook(script)

@@ -1,9 +1,11 @@
 """Decoding through the KV cache equals full forward passes, for every row on its own."""
 
+from itertools import takewhile
+
 import pytest
 import torch
 
-from model.generate.decode import generate
+from model.generate.decode import decode, generate
 from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
 from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
 
@@ -31,7 +33,7 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
         if len(row) > net.context_length:
             row = row[-(net.context_length // 2 or 1) :]
         text = torch.tensor([row])
-        logits = net(text) if source is None else net(torch.tensor([source]), text)
+        logits = net(torch.tensor([source]), text) if source else net(text)
         draws = [uniform(sampling.seed, row_id, step)]
         new.append(sample_next(logits[:, -1], seen_BV, draws, sampling).item())
         row.append(new[-1])
@@ -42,37 +44,36 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
 PROMPTS = [tokens(n, seed=n).tolist() for n in (5, 1, 9)]
 SOURCES = [tokens(n, seed=50 + n).tolist() for n in (7, 12, 2)]
 HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=7)
-SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
+
+
+CASES = [
+    ("decoder", "mha_nobias", GREEDY),
+    ("decoder", "gqa", HOT),
+    ("decoder", "mla", HOT),
+    ("encoder_decoder", "mha", HOT),
+]
 
 
 @pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize(
-    ("attention", "sampling"), [("mha_nobias", GREEDY), ("gqa", HOT), ("mla", HOT)]
-)
-def test_decoder(attention, position, sampling):
+@pytest.mark.parametrize(("kind", "attention", "sampling"), CASES)
+def test_cached_equals_full(kind, attention, sampling, position):
     """In a batch or alone, also past the context of 16."""
-    net = lively(attention=part("attention", attention), position=part("position", position))
+    net = lively(kind, attention=part("attention", attention), position=part("position", position))
+    sources = [[], [], []] if kind == "decoder" else SOURCES
     options = {"max_new_tokens": 20, "sampling": sampling}
-    expected = [uncached(net, prompt, 20, None, sampling, i) for i, prompt in enumerate(PROMPTS)]
-    assert len({tuple(row) for row in expected}) == 3
-    assert collect(generate(net, PROMPTS, **options)) == expected
-    for i, row in enumerate(expected):
-        assert collect(generate(net, [PROMPTS[i]], row_ids=[i], **options)) == [row]
-
-
-@pytest.mark.parametrize("position", names("position"))
-def test_encoder_decoder(position, sampling=HOT):
-    net = lively("encoder_decoder", position=part("position", position))
-    expected = [uncached(net, PROMPTS[i], 20, SOURCES[i], sampling, i) for i in range(3)]
-    steps = generate(net, PROMPTS, sources=SOURCES, max_new_tokens=20, sampling=sampling)
-    assert collect(steps) == expected
-    targets = collect(generate(net, [[1]] * 3, sources=SOURCES, max_new_tokens=8))
-    assert len({tuple(target) for target in targets}) == 3, "the source matters"
+    alone = []
+    for i, prompt in enumerate(PROMPTS):
+        row = uncached(net, prompt, 20, sources[i], sampling, i)
+        own = [source for source in sources[i : i + 1] if source]
+        assert collect(generate(net, [prompt], sources=own, row_ids=[i], **options)) == [row]
+        alone.append(row)
+    assert alone[0] != alone[1] != alone[2]
+    batched = generate(net, PROMPTS, sources=[*filter(None, sources)], **options)
+    assert collect(batched) == alone
 
 
 def test_around_the_context_length():
-    """A row may fill the context, whatever the others do; with one more token its newer half
-    continues."""
+    """A row may fill the context, whatever the others do."""
     net = lively()
     prompts = [tokens(n, seed=n).tolist() for n in (16, 15, 14, 3)]
     for count in (1, 2, 3, 4):
@@ -88,15 +89,13 @@ def test_a_sliding_row_costs_the_others_nothing():
     reads = []
     net.stack.register_forward_pre_hook(lambda _, args: reads.append(args[0].shape[:2].numel()))
     prompts = [tokens(n, seed=n).tolist() for n in range(1, 17)]
-    batched = collect(generate(net, prompts, max_new_tokens=40))
-    batched_reads = sum(reads)
-    reads.clear()
     alone = []
     for prompt in prompts:
         alone += collect(generate(net, [prompt], max_new_tokens=40))
-    padding = sum(16 - len(prompt) for prompt in prompts)
-    assert batched == alone
-    assert batched_reads <= 1.05 * sum(reads) + padding
+    reads_alone = sum(reads)
+    assert collect(generate(net, prompts, max_new_tokens=40)) == alone
+    padding = sum(range(16))
+    assert sum(reads) - reads_alone <= 1.05 * reads_alone + padding
 
 
 @pytest.mark.parametrize("n_stops", [1, 2])
@@ -104,12 +103,12 @@ def test_each_row_stops_on_its_own(n_stops):
     net = lively()
     full = collect(generate(net, PROMPTS, max_new_tokens=12))
     stops = [full[0][3], full[-1][2]][:n_stops]
-    steps = list(generate(net, PROMPTS, max_new_tokens=12, stop=stops))
-    for row, expected in zip(collect(steps), full, strict=True):
-        ends = [n for n, i in enumerate(expected, 1) if i in stops]
-        assert row == expected[: ends[0] if ends else None]
-    alone = list(generate(net, PROMPTS[:1], max_new_tokens=12, stop=[full[0][0]]))
-    assert alone == [[full[0][0]]], "it ends when all rows have"
+    stopped = collect(generate(net, PROMPTS, max_new_tokens=12, stop=stops))
+    for row, expected in zip(stopped, full, strict=True):
+        before = list(takewhile(lambda i: i not in stops, expected))
+        assert row == expected[: len(before) + 1]
+    [[first]] = generate(net, PROMPTS[:1], max_new_tokens=12, stop=full[0][:1])
+    assert first == full[0][0], "it ends when all rows have"
 
 
 ERRORS = [
@@ -143,3 +142,10 @@ def test_logits_that_are_not_finite(value, sampling):
     net.head.map.weight.data[3:5, 0] = torch.tensor([value, -value])
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):
         list(generate(net, [[1], [2]], max_new_tokens=1, sampling=sampling))
+
+
+def test_logprobs_of_16_bit_logits_are_those_of_float32():
+    net = alive(tiny()).bfloat16()
+    [step] = decode(net, [[1]], max_new_tokens=1)
+    logprobs = net(torch.tensor([[1]]))[0, 0].float().log_softmax(-1)
+    assert step.logprobs == [pytest.approx(logprobs.max().item())]

@@ -18,9 +18,9 @@ def test_a_prepared_model_gives_the_same_logits(kind, attention):
     """Its maps are merged and packed."""
     parts = {"attention": part("attention", attention), "ffn": part("ffn", "swiglu")}
     net = alive(tiny(kind, **parts))
-    inputs = {"tokens": tokens(3, 7)} | (
-        {"source": tokens(3, 5)} if kind == "encoder_decoder" else {}
-    )
+    inputs = {"tokens": tokens(3, 7)}
+    if kind == "encoder_decoder":
+        inputs["source"] = tokens(3, 5)
     expected = net(**inputs)
     prepare(net.float())
     merged = sum(type(module) is Merged for module in net.modules())
@@ -33,9 +33,11 @@ def test_a_prepared_model_gives_the_same_logits(kind, attention):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_packed_row_does_not_depend_on_the_others(dtype):
     linear = nn.Linear(100, 52).to(dtype).requires_grad_(False)
-    packed, x = PackedLinear(linear), torch.randn(40, 100, dtype=dtype)
+    packed = PackedLinear(linear)
     assert torch.equal(packed.weight, linear.weight)
-    assert all(torch.equal(packed(x[:n]), packed(x)[:n]) for n in (1, 2, 3, 16))
+    x = torch.randn(40, 100, dtype=dtype)
+    for n in (1, 2, 3, 16):
+        assert torch.equal(packed(x[:n]), packed(x)[:n])
 
 
 @pytest.mark.parametrize("groups", [8, 2])
@@ -43,10 +45,9 @@ def test_a_16_bit_query_attends_in_float32(groups):
     """However many rows are taken at once."""
     for rows, keys in ((5, 3), (5, 2000)):
         generator = torch.Generator().manual_seed(rows)
-        q, k, v = (
-            torch.randn(rows, heads, length, 32, generator=generator).bfloat16()
-            for heads, length in ((8, 1), (groups, keys), (groups, keys))
-        )
+        options = {"generator": generator, "dtype": torch.bfloat16}
+        q = torch.randn(rows, 8, 1, 32, **options)
+        k, v = torch.randn(2, rows, groups, keys, 32, **options)
         hidden = torch.rand(rows, 1, 1, keys, generator=generator) < 0.3
         for bias in (None, hidden * -9.0, hidden[:1] * -9.0):
             exact = attend(q.float(), k.float(), v.float(), Mask(bias))

@@ -3,7 +3,6 @@ log-probabilities as with a cache that grows."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,8 +13,9 @@ from configs.compose import compose
 from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
-from tests.model.generate.test_decode import HOT, SAMPLINGS, lively
-from tests.parts import TYPICAL, alive, names, part, thin, tokens
+from model.generate.sampling import GREEDY
+from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
+from tests.parts import TYPICAL, alive, names, part, thin
 
 aten = torch.ops.aten
 
@@ -70,60 +70,45 @@ def graphs(monkeypatch):
     return made
 
 
-def both(model, monkeypatch, prompts, **options):
-    """The steps of a cache that grows, and of a graph."""
+def assert_same(model, monkeypatch, graphs, prompts, **options):
+    """A cache that grows, and a graph; returns the ids of the first row."""
     grown = list(decode(model, prompts, **options))
     monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
-    return grown, list(decode(model, prompts, **options))
-
-
-def assert_same(model, monkeypatch, graphs, prompts, **options):
-    grown, replayed = both(model, monkeypatch, prompts, **options)
+    replayed = list(decode(model, prompts, **options))
     assert [step.ids for step in replayed] == [step.ids for step in grown]
     for step, expected in zip(replayed, grown, strict=True):
         assert step.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
     assert len(graphs) == 1
-    return grown
+    return [step.ids[0] for step in grown]
 
 
-PROMPTS = {
-    "one": [tokens(5, seed=5).tolist()],
-    "unequal": [tokens(n, seed=n).tolist() for n in (5, 1, 9)],
-}
+BATCHES = pytest.mark.parametrize("n", [1, 3], ids=["one", "unequal"])
 
 
-def sources_of(model, prompts):
-    if model.kind == "decoder":
-        return None
-    return [tokens(n, seed=50 + n).tolist() for n in (7, 12, 2)][: len(prompts)]
-
-
-def preset(name, *overrides):
-    """A preset in float64, with random weights and a context of 16."""
-    small = ["size=tiny", "model.context_length=16", "model.dropout=0"]
-    return alive(compose([f"model={name}", *small, *overrides]).model)
-
-
-@SAMPLINGS
-@pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
+@BATCHES
 @pytest.mark.parametrize("name", thin(names("model"), TYPICAL[::2]))
-def test_presets(name, prompts, sampling, graphs, monkeypatch):
+def test_presets(name, n, sampling, graphs, monkeypatch):
     """Also past the context."""
-    model = preset(name)
+    small = ["size=tiny", "model.context_length=16", "model.dropout=0"]
+    model = alive(compose([f"model={name}", *small]).model)
     if model.kind == "encoder":
         pytest.skip("an encoder generates no text")
-    options = {"sources": sources_of(model, prompts), "max_new_tokens": 24, "sampling": sampling}
-    assert_same(model, monkeypatch, graphs, prompts, **options)
+    options = {"sampling": sampling, "max_new_tokens": 24}
+    if model.kind == "encoder_decoder":
+        options["sources"] = SOURCES[:n]
+    assert_same(model, monkeypatch, graphs, PROMPTS[:n], **options)
 
 
-@pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
+@BATCHES
 @pytest.mark.parametrize("position", names("position"))
 @pytest.mark.parametrize("window", [None, 3])
-def test_windows_and_positions(position, window, prompts, graphs, monkeypatch):
+def test_windows_and_positions(position, window, n, graphs, monkeypatch):
     attention = part("attention", "gqa", sliding_window=window)
     model = lively(attention=attention, position=part("position", position))
-    grown = assert_same(model, monkeypatch, graphs, prompts, max_new_tokens=24, sampling=HOT)
-    assert len({step.ids[0] for step in grown}) > 3
+    options = {"sampling": HOT, "max_new_tokens": 24}
+    ids = assert_same(model, monkeypatch, graphs, PROMPTS[:n], **options)
+    assert len(set(ids)) > 3
 
 
 def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
@@ -132,32 +117,23 @@ def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
     runs = []
     model.head.register_forward_pre_hook(lambda module, args: runs.append(module))
     monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
-    steps = decode(model, PROMPTS["one"], max_new_tokens=9)
+    steps = decode(model, PROMPTS[:1], max_new_tokens=9)
     next(steps)
     assert len(runs) == 3
     assert len(list(steps)) == 8
     assert len(runs) == 3
 
 
-class Weight(NamedTuple):
-    is_cuda: bool
-    requires_grad: bool
-    index: int = 0
-    ndim: int = 2
-
-    def get_device(self):
-        return self.index
+def weight(is_cuda=True, requires_grad=False, index=0):
+    own = {"is_cuda": is_cuda, "requires_grad": requires_grad, "ndim": 2}
+    return SimpleNamespace(get_device=lambda: index, **own)
 
 
-CASES = [
-    (True, [Weight(True, False), Weight(True, False)]),
-    (False, [Weight(True, False), Weight(True, True)]),
-    (False, [Weight(True, False), Weight(False, False)]),
-    (False, [Weight(True, False), Weight(True, False, index=1)]),
-]
+OTHERS = [({}, True), ({"requires_grad": True}, False), ({"is_cuda": False}, False)]
 
 
-@pytest.mark.parametrize(("expected", "weights"), CASES)
-def test_only_frozen_weights_of_the_current_gpu_are_replayed(expected, weights, monkeypatch):
+@pytest.mark.parametrize(("other", "expected"), [*OTHERS, ({"index": 1}, False)])
+def test_only_frozen_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    weights = [weight(), weight(**other)]
     assert can_replay(SimpleNamespace(parameters=lambda: weights)) == expected
