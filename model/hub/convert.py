@@ -20,13 +20,7 @@ from model.hub.family import HEADLESS, HFConfig, Match, match, spec_from_hf
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import CLASSIFIERS, read_tensors, resolve, stored_tensors
-from model.hub.tokenizer import (
-    CONFIG,
-    as_transformers,
-    read_file,
-    read_tokenizer,
-    tokenizer_files,
-)
+from model.hub.tokenizer import CONFIG, as_transformers, read_file, read_tokenizer, tokenizer_files
 from model.transformer import build_model
 from model.weights import assign_weights, model_tensors, read_json, write_tensors
 

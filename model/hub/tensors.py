@@ -20,8 +20,8 @@ class TensorRule(NamedTuple):
     """How one tensor of transformers becomes one or several of a model, and back."""
 
     names: tuple[str, ...]  # in the model
-    to_ours: Callable[[Tensor], list[Tensor]] = lambda weight: [weight]
-    to_hf: Callable[[list[Tensor]], Tensor] = lambda parts: parts[0]
+    to_ours: Callable[[Tensor], list[Tensor]]
+    to_hf: Callable[[list[Tensor]], Tensor]
 
 
 # by the name in transformers, where * stands for any layer, and a module for its weight and bias
@@ -30,10 +30,17 @@ QKV = ("attention.query", "attention.key", "attention.value")
 Change = Callable[[Tensor], Tensor]
 
 
-def columns(text: str) -> Table:
-    """A table from two columns: names in transformers, and those of the same tensors here."""
-    words = iter(text.split())
-    return {hf_name: TensorRule((name,)) for hf_name, name in zip(words, words, strict=True)}
+def same(weight: Tensor) -> Tensor:
+    return weight
+
+
+def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
+    """A table from two columns: names in transformers, and those of the tensors here."""
+    words = text.split()
+    return {
+        hf_name: elementwise(name, to_ours, to_hf)
+        for hf_name, name in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
@@ -83,11 +90,12 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     resolved = {}
     for hf_name, rule in table.items():
         pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias|)"
-        for match in filter(None, [re.fullmatch(pattern, name) for name in tensors]):
-            *layers, suffix = match.groups()
-            layer = "".join(layers)
-            names = [name.replace("*", layer) + suffix for name in rule.names]
-            resolved[hf_name.replace("*", layer) + suffix] = rule, names
+        for tensor in tensors:
+            if match := re.fullmatch(pattern, tensor):
+                *layers, suffix = match.groups()
+                layer = "".join(layers)
+                names = [name.replace("*", layer) + suffix for name in rule.names]
+                resolved[hf_name.replace("*", layer) + suffix] = rule, names
     return resolved
 
 

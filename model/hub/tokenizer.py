@@ -9,12 +9,7 @@ from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
-from data.tokenizers.tokenizer import (
-    NO_TEMPLATE,
-    HubTokenizer,
-    Tokenizer,
-    load_hf_tokenizer,
-)
+from data.tokenizers.tokenizer import NO_TEMPLATE, HubTokenizer, Tokenizer, load_hf_tokenizer
 from model.hub.family import KEPT_KEYS, HFConfig
 from model.hub.files import HF_FILES, naming
 
@@ -46,10 +41,10 @@ def read_tokenizer(folder: Path, hf_config: HFConfig) -> Tokenizer:
     if "tokenizer.json" not in files:
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
-    kept = KEPT_KEYS & hf_config.keys()
-    files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
-    vocab_size = hf_config["vocab_size"]
     text = files.pop("tokenizer.json")
+    kept = {key: hf_config[key] for key in sorted(KEPT_KEYS & hf_config.keys())}
+    files[CONFIG] = json.dumps(kept)
+    vocab_size = hf_config["vocab_size"]
     with naming(folder):
         theirs = as_transformers(folder)
         if max(load_hf_tokenizer(theirs).get_vocab().values(), default=0) < vocab_size:
@@ -91,7 +86,7 @@ def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dic
 
     valid = range(hf_config["vocab_size"])
     # pad decides on positions, too: of it, config.json has the last word
-    last = {key: value for key, value in generation.items() if key != "pad_token_id"}
+    last = generation | {"pad_token_id": None}
     ids: dict[str, list[int]] = {}
     for source in (added, names, generation, hf_config, last):
         for key, value in source.items():
@@ -110,15 +105,18 @@ def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dic
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
     for special, key in FORCED.items():
         forced = (generation or hf_config).get(key)
-        if forced is not None and key not in ids:
+        if forced is None:
+            continue
+        if key not in ids:
             raise HubError(f"{key} is {forced}; the model has {len(valid)} tokens")
-        if forced is not None:
-            specials[special] = ids[key][0]
+        specials[special] = ids[key][0]
     for name, i in added.items():
         if match := SENTINEL.fullmatch(name):
             specials[f"sentinel_{match[1]}"] = i
     more_ends = {*ids.get("eos_token_id", [])} - {specials["end"]}
-    return specials | {f"end_{n}": i for n, i in enumerate(sorted(more_ends), 1)}
+    for n, i in enumerate(sorted(more_ends), 1):
+        specials[f"end_{n}"] = i
+    return specials
 
 
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
@@ -157,9 +155,11 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
         files[SETTINGS] = files[SETTINGS].replace(f"{split}true", f"{split}false")
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
-        ids: HFConfig = {"eos_token_id": ends if len(ends) > 1 else ends[0]}
-        ids["bos_token_id"] = tokenizer.start
-        ids["pad_token_id"] = tokenizer.specials.get("pad")
+        ids = {
+            "eos_token_id": ends if len(ends) > 1 else ends[0],
+            "bos_token_id": tokenizer.start,
+            "pad_token_id": tokenizer.specials.get("pad"),
+        }
         if config.kind == "encoder_decoder":
             ids["decoder_start_token_id"] = tokenizer.start
             ids["forced_eos_token_id"] = None

@@ -7,10 +7,8 @@ from configs.registry import Count, Natural, check_value
 from model.hub.families.llama import DECODER, GATE_NAMES, NAMES
 from model.hub.families.rope import (
     evens_first,
-    read_rope,
     reordered,
     rope_parameters,
-    write_rope,
     yarn_mscale,
 )
 from model.hub.family import HFConfig, Key
@@ -55,11 +53,11 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     }
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
+def check_dense(hf_config: HFConfig, spec: Spec) -> Spec:
     n_dense = check_value("first_k_dense_replace", hf_config["first_k_dense_replace"], Natural)
     if n_dense < spec["n_layers"]:
         raise HubError(f"first_k_dense_replace is {n_dense}; MoE layers are not supported")
-    return read_rope(hf_config, spec)
+    return {}
 
 
 def implied(spec: Spec) -> HFConfig:
@@ -73,7 +71,7 @@ def implied(spec: Spec) -> HFConfig:
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
     keys = {"first_k_dense_replace": spec["n_layers"], "rope_interleave": True}
-    return keys | {"rms_norm_eps": 1e-6} | implied(spec) | write_rope(spec)
+    return keys | {"rms_norm_eps": 1e-6} | implied(spec)
 
 
 DEEPSEEK = DECODER.derive(
@@ -94,6 +92,6 @@ DEEPSEEK = DECODER.derive(
     required={"attention_bias": False, "rms_norm_eps": 1e-6},
     ignored=f"{DECODER.ignored} {IGNORED}",
     implied=implied,
-    read=read,
+    read=check_dense,
     write=write,
 )

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from configs.registry import Bounds, Count, NonNegative
-from model.hub.families.llama import DECODER, GATED, SLIDING_WINDOW, qwen_window, read, write
+from model.hub.families.llama import DECODER, GATED, SLIDING_WINDOW, qwen_window
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
 from model.hub.tensors import Table, columns, row
@@ -50,18 +50,13 @@ MIXTRAL = MOE.derive(
 )
 
 
-def read_qwen3_moe(hf_config: HFConfig, spec: Spec) -> Spec:
-    return {"attention.sliding_window": qwen_window(hf_config), **read(hf_config, spec)}
-
-
 def write_qwen3_moe(spec: Spec, ids: HFConfig) -> HFConfig:
     window = spec.get("attention.sliding_window")
-    keys = {
+    return {
         "norm_topk_prob": spec["ffn.top_k"] > 1,
         "use_sliding_window": window is not None,
         "sliding_window": window,
     }
-    return keys | write(spec, ids)
 
 
 QWEN3_MOE = MOE.derive(
@@ -82,7 +77,7 @@ QWEN3_MOE = MOE.derive(
     ignored=f"{MOE.ignored} intermediate_size max_window_layers",
     # the weight of a single expert is its probability here, and those of several add up to 1
     implied=lambda spec: {**MOE.implied(spec), "norm_topk_prob": spec["ffn.top_k"] > 1},
-    read=read_qwen3_moe,
+    read=lambda hf_config, spec: {"attention.sliding_window": qwen_window(hf_config)},
     write=write_qwen3_moe,
     rules=lambda spec, hf_config: experts(spec, "mlp", "gate_proj", "up_proj", "down_proj"),
 )

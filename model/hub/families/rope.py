@@ -75,7 +75,7 @@ def read_rope(hf_config: HFConfig, spec: Spec) -> Spec:
     return flatten(options, "position.")
 
 
-def write_rope(spec: Spec) -> HFConfig:
+def write_rope(spec: Spec, ids: HFConfig) -> HFConfig:
     options = {}
     for name, value in spec.items():
         if name.startswith(SCALING) and value is not None:
