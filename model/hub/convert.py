@@ -72,6 +72,7 @@ def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> Match:
     """Of the class with this name, or of the first which takes such a model: the one that it was
     imported from, if it still does."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
+    # its own class comes first, and the others stay as they are
     families.sort(key=lambda family: family.model_type != ids.get("model_type"))
     reasons = []
     for family in families if name is None else [FAMILIES[name]]:
@@ -124,8 +125,8 @@ def export(
 
 
 def read_logits(folder: Path, architecture: str, inputs: Tensor, head: nn.Module) -> Tensor:
-    """As transformers reads the folder. Where it cannot, as import does, by the same tables as export,
-    so that their mistakes cancel out."""
+    """As transformers reads the folder. Where it cannot, as import does, which sees less: it has the
+    tables of export, so that a mistake in them cancels out."""
     try:
         import transformers
 

@@ -66,7 +66,8 @@ def skip_rows(n: int, name: str) -> TensorRule:
 
 def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
     """Matrices of a block that are one in the file, where their rows alternate if there are several
-    groups. Sizes are those of a group; without, all are alike."""
+    groups, as in Falcon: queries, key and value of a group, then the next. Sizes are those of a
+    group; without, all are alike."""
 
     def unpack(weight: Tensor) -> list[Tensor]:
         groups = weight.unflatten(0, (n_groups, -1))
@@ -81,12 +82,13 @@ def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int =
 
 
 def row(i: int, name: str) -> TensorRule:
-    """Row i of a tensor whose rows are tensors of the file, and follow each other in the table."""
+    """Row i of a tensor, such as the matrix of an expert; in the table, the rows follow each other."""
     return elementwise(name, lambda row: row[None], lambda rows: rows[i])
 
 
 def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule, list[str]]]:
-    """{name in the file: (rule, names in the model)}, for the tensors that a model has."""
+    """{name in the file: (rule, names in the model)}, for the tensors that a model has: with the
+    number of a layer for *, and .weight or .bias behind it."""
     resolved = {}
     for hf_name, rule in table.items():
         pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias|)"
@@ -100,7 +102,8 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
 
 
 def join(pieces: Tensors, shape: torch.Size) -> Tensor:
-    """A new tensor, since the file may be deleted, of rows, or of copies of the whole."""
+    """Either the pieces are the same tensor, such as a tied head, or each has some of its rows. A new
+    tensor, since the file may be deleted."""
     first, *others = pieces.values()
     if first.shape == shape:
         if not all(torch.equal(first, other) for other in others):

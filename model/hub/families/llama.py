@@ -160,7 +160,7 @@ NANOCHAT = DECODER.derive(
     },
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
     read_position=read_nanochat,
-    # its sines have the other sign
+    # it turns by the negative angle, which is to turn the swapped halves of each head
     rules=lambda spec, hf_config: reordered_heads(
         torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
     ),

@@ -18,7 +18,7 @@ def read_smollm3(hf_config: HFConfig, spec: Spec) -> Spec:
     if not isinstance(flags, list) or len(flags) < n_layers:
         raise HubError(f"no_rope_layers is {flags!r:.70}; expected {n_layers} of 0 and 1")
 
-    rope = {"position.kind": "rope", **read_rope(hf_config, spec)}
+    rope = {"position.kind": "rope", **read_rope(hf_config, {"position.rope_theta": 2e6})}
     layers = [rope if flag else {"position.kind": "none"} for flag in flags[:n_layers]]
     return merge_layers(layers)
 
@@ -31,7 +31,6 @@ def write_smollm3(spec: Spec, ids: HFConfig) -> HFConfig:
 SMOLLM3 = DECODER.derive(
     "smollm3",
     "SmolLM3ForCausalLM",
-    spec={"position.rope_theta": 2e6},
     keys=MLP_BIAS,
     defaults={
         "max_position_embeddings": 2048,
