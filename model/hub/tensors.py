@@ -37,31 +37,28 @@ def same(weight: Tensor) -> Tensor:
 def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
     """A table from two columns: names in transformers, and those of the tensors here."""
     words = text.split()
-    return {
-        hf_name: elementwise(name, to_ours, to_hf)
-        for hf_name, name in zip(words[::2], words[1::2], strict=True)
-    }
+    table = {}
+    for hf_name, name in zip(words[::2], words[1::2], strict=True):
+        table[hf_name] = TensorRule(
+            (name,),
+            lambda weight: [to_ours(weight)],
+            lambda parts: to_hf(parts[0]),
+        )
+    return table
 
 
-def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
-    return TensorRule(
-        (name,),
-        lambda weight: [to_ours(weight)],
-        lambda parts: to_hf(parts[0]),
-    )
+def scaled(text: str, factor: float) -> Table:
+    return columns(text, lambda weight: weight * factor, lambda weight: weight / factor)
 
 
-def scaled(name: str, factor: float) -> TensorRule:
-    return elementwise(name, lambda weight: weight * factor, lambda weight: weight / factor)
+def skip_rows(n: int, text: str) -> Table:
+    """The first n rows in the file are never used."""
+    return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
-def skip_rows(n: int, name: str) -> TensorRule:
-    """The first n rows of the file are never used."""
-    return elementwise(
-        name,
-        lambda rows: rows[n:],
-        lambda rows: F.pad(rows, (0, 0, n, 0)),
-    )
+def row(i: int, text: str) -> Table:
+    """Row i of a tensor, such as the matrix of an expert; in the table, the rows follow each other."""
+    return columns(text, lambda row: row[None], lambda rows: rows[i])
 
 
 def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
@@ -79,11 +76,6 @@ def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int =
         return torch.cat(groups, 1).flatten(0, 1)
 
     return TensorRule(tuple(f"stack.blocks.*.{name}" for name in names), unpack, pack)
-
-
-def row(i: int, name: str) -> TensorRule:
-    """Row i of a tensor, such as the matrix of an expert; in the table, the rows follow each other."""
-    return elementwise(name, lambda row: row[None], lambda rows: rows[i])
 
 
 def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule, list[str]]]:

@@ -36,7 +36,7 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     bias = "final_logits_bias head.map.bias"
     table = columns(bias, lambda row: row[0], lambda bias: bias[None])
     for side in ("encoder", "decoder"):
-        table[f"model.{side}.embed_positions"] = skip_rows(2, f"{side}.position.table")
+        table |= skip_rows(2, f"model.{side}.embed_positions {side}.position.table")
         if not spec["head.tie_weights"]:  # nothing is tied then, and each side has a copy
             table |= columns(f"model.{side}.embed_tokens embedding.table")
     return table

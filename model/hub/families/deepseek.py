@@ -20,6 +20,10 @@ model.layers.*.self_attn.q_a_proj             stack.blocks.*.attention.query.0
 model.layers.*.self_attn.q_a_layernorm        stack.blocks.*.attention.query.1
 model.layers.*.self_attn.kv_a_layernorm       stack.blocks.*.attention.latent_norm
 """
+QUERIES = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.q_b_proj             stack.blocks.*.attention.query.2
+"""
 IGNORED = """
     moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts
     n_shared_experts num_experts_per_tok norm_topk_prob routed_scaling_factor scoring_func
@@ -38,18 +42,15 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
     scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
-    attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
     latent_and_key = TensorRule(
-        (f"{attention}.kv_down", f"{attention}.k_rope"),
+        ("stack.blocks.*.attention.kv_down", "stack.blocks.*.attention.k_rope"),
         lambda weight: [weight[:latent], weight[latent:][order]],
         lambda parts: torch.cat([parts[0], parts[1][order.argsort()]]),
     )
     keys_and_values = packed(("attention.key", "attention.value"), [nope, value], spec["n_heads"])
-    return {
-        f"{layer}.q_proj": reordered(f"{attention}.query", query_order, scale),
-        f"{layer}.q_b_proj": reordered(f"{attention}.query.2", query_order, scale),
-        f"{layer}.kv_a_proj_with_mqa": latent_and_key,
-        f"{layer}.kv_b_proj": keys_and_values,
+    return reordered(QUERIES, query_order, scale) | {
+        "model.layers.*.self_attn.kv_a_proj_with_mqa": latent_and_key,
+        "model.layers.*.self_attn.kv_b_proj": keys_and_values,
     }
 
 

@@ -8,6 +8,10 @@ from model.hub.spec import Spec
 from model.hub.tensors import Table, scaled
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+OUTPUTS = """
+model.layers.*.self_attn.o_proj      stack.blocks.*.attention.out
+model.layers.*.mlp.down_proj         stack.blocks.*.ffn.out
+"""
 ONES = dict.fromkeys(MULTIPLIERS, 1.0)
 
 
@@ -17,12 +21,8 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     )
     if spec["head.tie_weights"]:  # the head has the scaled embedding, too
         divisor *= embedding
-    return {
-        "model.embed_tokens": scaled("embedding.table", embedding),
-        "model.layers.*.self_attn.o_proj": scaled("stack.blocks.*.attention.out", residual),
-        "model.layers.*.mlp.down_proj": scaled("stack.blocks.*.ffn.out", residual),
-        "model.norm": scaled("stack.final_norm", 1 / divisor),
-    }
+    table = scaled("model.embed_tokens embedding.table", embedding)
+    return table | scaled(OUTPUTS, residual) | scaled("model.norm stack.final_norm", 1 / divisor)
 
 
 GRANITE = DECODER.derive(

@@ -5,7 +5,7 @@ import torch
 from configs.errors import HubError
 from configs.registry import Count, Natural, Positive, check_value
 from model.hub.families.layers import FULL, read_layers, write_layers
-from model.hub.families.rope import KEYS, read_rope, reordered_heads, write_rope
+from model.hub.families.rope import KEYS, QUERY_KEY, read_rope, reordered, write_rope
 from model.hub.family import GROUPS, SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 
@@ -35,9 +35,7 @@ model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
 model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
 model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
 """
-QKV_NAMES = """
-model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
-model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
+VALUE_NAMES = """
 model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
 model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
 model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
@@ -60,7 +58,7 @@ DECODER = Family(
         "head_dim": Key("attention.head_dim attention.v_head_dim", Count | None, None),
         "attention_bias": Key("attention.bias attention.o_bias", bool, False),
     },
-    names=NAMES + QKV_NAMES + GATE_NAMES,
+    names=NAMES + QUERY_KEY + VALUE_NAMES + GATE_NAMES,
     ignored=f"max_sequence_length {KEYS}",
     implied=lambda spec: {"layer_types": write_layers(spec)["layer_types"]},
     read_position=read_rope,
@@ -161,7 +159,7 @@ NANOCHAT = DECODER.derive(
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
     read_position=read_nanochat,
     # it turns by the negative angle, which is to turn the swapped halves of each head
-    rules=lambda spec, hf_config: reordered_heads(
-        torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
+    rules=lambda spec, hf_config: reordered(
+        QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
     ),
 )
