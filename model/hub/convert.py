@@ -108,7 +108,8 @@ def export(
     n_inputs = 2 if config.kind == "encoder_decoder" else 1
     shape = (n_inputs, 1, model.context_length)
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.tensor(usable)[torch.randint(len(usable), shape, generator=generator)]
+    places = torch.randint(len(usable), shape, generator=generator)
+    inputs = torch.tensor(usable)[places]
     text = tokenizer.decode(usable)
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, found, model, files)
