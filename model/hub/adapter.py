@@ -35,7 +35,8 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
         rows = torch.block_diag(*[part.scale * part.up for part in parts])
-        up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
+        heights = [len(part.up) for part in parts]
+        up = rule.to_hf(list(rows.split(heights)))
         is_transposed = len(up) != len(rows)  # as matrices of GPT-2 are, but no adapter
         module = hf_name.removesuffix(".weight")
         prefix = f"base_model.model.{module}.lora_"

@@ -20,13 +20,7 @@ from model.hub.family import HEADLESS, HFConfig, Match, match, spec_from_hf
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import CLASSIFIERS, read_tensors, resolve, stored_tensors
-from model.hub.tokenizer import (
-    CONFIG,
-    as_transformers,
-    read_file,
-    read_tokenizer,
-    tokenizer_files,
-)
+from model.hub.tokenizer import CONFIG, as_transformers, read_file, read_tokenizer, tokenizer_files
 from model.transformer import build_model
 from model.weights import assign_weights, model_tensors, read_json, write_tensors
 
@@ -78,6 +72,7 @@ def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> Match:
     """Of the class with this name, or of the first which takes such a model: the one that it was
     imported from, if it still does."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
+    # its own class comes first, and the others stay as they are
     families.sort(key=lambda family: family.model_type != ids.get("model_type"))
     reasons = []
     for family in families if name is None else [FAMILIES[name]]:
@@ -113,7 +108,8 @@ def export(
     n_inputs = 2 if config.kind == "encoder_decoder" else 1
     shape = (n_inputs, 1, model.context_length)
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.tensor(usable)[torch.randint(len(usable), shape, generator=generator)]
+    places = torch.randint(len(usable), shape, generator=generator)
+    inputs = torch.tensor(usable)[places]
     text = tokenizer.decode(usable)
     with atomic_folder(folder) as draft, torch.inference_mode():
         write_folder(draft, found, model, files)
@@ -130,8 +126,8 @@ def export(
 
 
 def read_logits(folder: Path, architecture: str, inputs: Tensor, head: nn.Module) -> Tensor:
-    """As transformers reads the folder. Where it cannot, as import does, by the same tables as export,
-    so that their mistakes cancel out."""
+    """As transformers reads the folder. Where it cannot, as import does, which sees less: it has the
+    tables of export, so that a mistake in them cancels out."""
     try:
         import transformers
 

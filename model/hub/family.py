@@ -10,13 +10,14 @@ from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 HFConfig = dict[str, Any]  # config.json
+GROUPS = "attention.queries_per_kv"  # whose key counts the heads of keys and values
 
 
 class Key(NamedTuple):
     """What a key of config.json sets."""
 
     options: str  # of the spec, separated by spaces
-    type: Any = Count  # an annotation, or a map from values of config.json to values of the spec
+    type: Any = Count  # an annotation, or {value in config.json: value in the spec}
     default: Any = ...  # what a missing key means; ...: it is required
     older: str = ""  # another name of the key
 
@@ -71,20 +72,31 @@ IGNORED_IF = {
 }
 
 
+def nothing(*arguments: Any) -> dict[str, Any]:
+    return {}
+
+
 class Family(NamedTuple):
+    """Import: config.json, with `defaults` for missing keys, gives a spec by `keys`, then by `read`.
+    All other keys are `required`, `implied` or `ignored`. Export: `keys` the other way round, then
+    `write`; import of the result must give the spec again."""
+
     model_type: str
     architecture: str
-    spec: Spec  # what all models of the family share
+    spec: Spec  # what all models of the family share; its rope_theta is what a missing one means
     keys: dict[str, Key]  # of config.json
     names: str  # of tensors, in two columns: there and here
-    rules: Callable[[Spec, HFConfig], Table] = lambda spec, hf_config: {}  # for other tensors
-    defaults: Mapping[str, Any] = {}  # what missing keys mean, before `keys`
+    rules: Callable[[Spec, HFConfig], Table] = nothing  # for other tensors, or instead
+    defaults: Mapping[str, Any] = {}
     required: Mapping[str, Any] = {}  # the only values supported
+    implied: Callable[[Spec], HFConfig] = nothing  # the only values that fit the others
     ignored: str = ""  # more keys, which no logit depends on or which `read` and `rules` look up
-    implied: Callable[[Spec], HFConfig] = lambda spec: {}  # keys whose values follow from others
-    # options of the spec that no single key sets, and the keys of config.json for them
-    read: Callable[[HFConfig, Spec], Spec] = lambda hf_config, spec: {}
-    write: Callable[[Spec, HFConfig], HFConfig] = lambda spec, ids: {}
+    # (config.json, spec) -> options that no single key sets; (spec, special tokens) -> keys for them
+    read: Callable[[HFConfig, Spec], Spec] = nothing
+    write: Callable[[Spec, HFConfig], HFConfig] = nothing
+    read_position: Callable[[HFConfig, Spec], Spec] = nothing  # and the same, of positions
+    write_position: Callable[[Spec, HFConfig], HFConfig] = nothing
+    # files of weights
     prefix: str = ""  # of all tensors but the head's; a file of the model without head lacks it
     aliases: Mapping[str, str] = {}  # tensors that a file may hold a second time
     fallback: Mapping[str, str | None] = {}  # to read for a missing tensor; None: zeros
@@ -96,7 +108,7 @@ class Family(NamedTuple):
     def derive(
         self, model_type: str, architecture: str, without: str = "", **changes: Any
     ) -> "Family":
-        """A class with these changes, and without these keys and options."""
+        """A class with these changes, and without these keys and options, whatever table has them."""
         for field in ("spec", "keys", "defaults", "required"):
             values = getattr(self, field)
             kept = {name: values[name] for name in values if name not in without.split()}
@@ -105,7 +117,7 @@ class Family(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A model as this class of transformers has it."""
+    """A model as a class of transformers has it: imported, or to be exported."""
 
     family: Family
     spec: Spec
@@ -117,7 +129,8 @@ HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": 
 
 
 def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
-    """The value of the spec that this key of config.json sets."""
+    """The value of the spec that this key of config.json sets: by its name, else by its older one,
+    else by default."""
     older = hf_config.get(key.older, key.default)
     value = hf_config.get(name, older)
     if key.older in hf_config and value != older:
@@ -133,6 +146,16 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
     return key.type[value]
 
 
+def divided_heads(spec: Spec) -> int:
+    """The queries of a key, from the heads of keys, of which null means one for each query; and
+    back."""
+    n_heads = spec["n_heads"]
+    n = spec[GROUPS] or n_heads
+    if n_heads % n:
+        raise HubError(f"num_key_value_heads is {n}; expected a divisor of {n_heads}")
+    return n_heads // n
+
+
 def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
     """The spec of a config.json. What matters and is not understood is refused by name."""
     for name in ("rope_parameters", "rope_scaling"):
@@ -146,27 +169,27 @@ def spec_from_hf(family: Family, hf_config: HFConfig) -> Spec:
                 both = f"{name} is {value!r}, and another key sets {option} to {values[option]!r}"
                 raise HubError(f"{both}; only equal values are supported")
     spec = family.spec | values
+    if GROUPS in values:
+        spec[GROUPS] = divided_heads(spec)
     for option, value in spec.items():
         if value is None and option.endswith("head_dim"):
             spec[option] = spec["d_model"] // spec["n_heads"]
         if value is None and option == "ffn.d_ff":
             spec[option] = 4 * spec["d_model"]
-    options = family.read(hf_config, spec)
-    spec.pop("position.rope_theta", None)  # what a missing one means, for `read`
-    spec |= options
-    ignored = family.ignored.split()
+    spec |= family.read_position(hf_config, spec) | family.read(hf_config, spec)
     expected = {**IGNORED_IF, **family.required, **family.implied(spec)}
+    for name in family.ignored.split():
+        expected[name] = hf_config.get(name)
     older = [key.older for key in family.keys.values()]
     understood = {*IGNORED_KEYS, *expected, *family.keys, *family.defaults, *older}
     for name, value in hf_config.items():
-        if name in ignored:
+        needed = expected.get(name)
+        if value is None and not needed:  # null is false, 0 or none
             continue
-        needed = expected.get(name, value)
-        if value != needed and (value is not None or needed):  # null is no, or none
-            only = json.dumps(expected[name])
-            raise HubError(f"{name} is {json.dumps(value)}; only {only} is supported")
-        if value is not None and name not in understood:
+        if name not in understood:
             raise HubError(f"{name} is {json.dumps(value)}; this key is not supported")
+        if name in expected and value != needed:
+            raise HubError(f"{name} is {json.dumps(value)}; only {json.dumps(needed)} is supported")
     return spec
 
 
@@ -175,21 +198,24 @@ def to_hf_config(family: Family, spec: Spec, ids: HFConfig) -> HFConfig:
     tokens."""
     hf_config = ids | {"model_type": family.model_type, "dtype": "float32"}
     hf_config["architectures"] = [family.architecture]
+    counted = spec | {GROUPS: divided_heads(spec)} if GROUPS in spec else spec
     for name, key in family.keys.items():
-        values = [spec.get(option) for option in key.options.split()]
+        values = [counted.get(option) for option in key.options.split()]
+        # one flag there may be several here; match() refuses what it changes
         value = any(values) if isinstance(values[0], bool) else values[0]
         if isinstance(key.type, dict):
             names = [n for n, other in key.type.items() if other == value]
             hf_config |= {name: names[0]} if names else {}
-        elif type(value) is int and matches(0.5, key.type):
-            hf_config[name] = float(value)  # transformers takes no integer for it
+        elif type(value) is int and matches(0.5, key.type):  # a float may be an integer here alone
+            hf_config[name] = float(value)
         else:
             hf_config[name] = value
-    return hf_config | family.write(spec, ids)
+    return hf_config | family.write_position(spec, ids) | family.write(spec, ids)
 
 
 def match(family: Family, spec: Spec, ids: HFConfig) -> Match:
     """Write config.json and read it back: an option that comes back changed is refused."""
+    # the other functions assume the kinds of the family
     kinds = {name: value for name, value in family.spec.items() if name.endswith("kind")}
     refuse_changes(spec, spec | kinds)
     hf_config = to_hf_config(family, spec, ids)

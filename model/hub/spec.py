@@ -32,8 +32,8 @@ GAINED = """
     norm.weight norm.bias attention.bias attention.o_bias cross_attention.bias
     cross_attention.o_bias ffn.bias head.bias
 """
-# (before, after): changes of a model that keep its logits, because a new weight is 1 in a norm, a
-# copy of the embedding in an untied head, and 0 elsewhere
+# (before, after): changes of a model that keep its logits, such as a bias in a class that has it. A
+# new weight is 1 in a norm, a copy of the embedding in an untied head, and 0 elsewhere
 LOSSLESS_UPGRADES = {
     **dict.fromkeys(GAINED.split(), (False, True)),
     "head.tie_weights": (True, False),
@@ -70,7 +70,7 @@ BASE = {
     "head.bias": False,
     "head.scale_by_inv_sqrt_d": False,
 }
-# what a family may leave open
+# what no class of transformers sets
 OPEN = {
     "init": "gpt2",  # the weights come from files
     "dropout": 0.0,
@@ -109,17 +109,18 @@ def layer_spec(config: ModelConfig, block: Any) -> Spec:
 
 
 def merge_layers(layers: list[Spec]) -> Spec:
-    """One spec: the first with the most options (without positions there are fewer), and what each
-    layer changes in it."""
-    spec = max(layers, key=len)
+    """One spec: that of a layer, and what each layer changes in it. The layer has positions, if any
+    has, and so all options."""
+    fullest = max(layers, key=len)
     changes = []
     for layer in layers:
-        changes.append({n: layer[n] for n in layer if layer[n] != spec.get(n)})
-    return spec | {"layers": changes if any(changes) else None}
+        changes.append({name: layer[name] for name in layer if layer[name] != fullest.get(name)})
+    return fullest | {"layers": changes if any(changes) else None}
 
 
 def closed_options(node: Spec, part: Any) -> Spec:
-    """The options of a part. What its config may leave open is an attribute of the same name."""
+    """The options of a part. What its config may leave open is an attribute of the same name, as
+    head_dim of attention and d_ff of a feed-forward layer are."""
     kind = node["kind"]
     options = {name: getattr(part, name, node[name]) for name in node if name != "scale"}
     # the part has the scale that null stands for

@@ -20,8 +20,8 @@ class TensorRule(NamedTuple):
     """How one tensor of transformers becomes one or several of a model, and back."""
 
     names: tuple[str, ...]  # in the model
-    to_ours: Callable[[Tensor], list[Tensor]] = lambda weight: [weight]
-    to_hf: Callable[[list[Tensor]], Tensor] = lambda parts: parts[0]
+    to_ours: Callable[[Tensor], list[Tensor]]
+    to_hf: Callable[[list[Tensor]], Tensor]
 
 
 # by the name in transformers, where * stands for any layer, and a module for its weight and bias
@@ -30,36 +30,41 @@ QKV = ("attention.query", "attention.key", "attention.value")
 Change = Callable[[Tensor], Tensor]
 
 
-def columns(text: str) -> Table:
-    """A table from two columns: names in transformers, and those of the same tensors here."""
-    words = iter(text.split())
-    return {hf_name: TensorRule((name,)) for hf_name, name in zip(words, words, strict=True)}
+def same(weight: Tensor) -> Tensor:
+    return weight
 
 
-def elementwise(name: str, to_ours: Change, to_hf: Change) -> TensorRule:
-    return TensorRule(
-        (name,),
-        lambda weight: [to_ours(weight)],
-        lambda parts: to_hf(parts[0]),
-    )
+def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
+    """A table from two columns: names in transformers, and those of the tensors here."""
+    words = text.split()
+    table = {}
+    for hf_name, name in zip(words[::2], words[1::2], strict=True):
+        table[hf_name] = TensorRule(
+            (name,),
+            lambda weight: [to_ours(weight)],
+            lambda parts: to_hf(parts[0]),
+        )
+    return table
 
 
-def scaled(name: str, factor: float) -> TensorRule:
-    return elementwise(name, lambda weight: weight * factor, lambda weight: weight / factor)
+def scaled(text: str, factor: float) -> Table:
+    return columns(text, lambda weight: weight * factor, lambda weight: weight / factor)
 
 
-def skip_rows(n: int, name: str) -> TensorRule:
-    """The first n rows of the file are never used."""
-    return elementwise(
-        name,
-        lambda rows: rows[n:],
-        lambda rows: F.pad(rows, (0, 0, n, 0)),
-    )
+def skip_rows(n: int, text: str) -> Table:
+    """The first n rows in the file are never used."""
+    return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
+
+
+def row(i: int, text: str) -> Table:
+    """Row i of a tensor, such as the matrix of an expert; in the table, the rows follow each other."""
+    return columns(text, lambda row: row[None], lambda rows: rows[i])
 
 
 def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
     """Matrices of a block that are one in the file, where their rows alternate if there are several
-    groups. Sizes are those of a group; without, all are alike."""
+    groups, as in Falcon: queries, key and value of a group, then the next. Sizes are those of a
+    group; without, all are alike."""
 
     def unpack(weight: Tensor) -> list[Tensor]:
         groups = weight.unflatten(0, (n_groups, -1))
@@ -73,26 +78,24 @@ def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int =
     return TensorRule(tuple(f"stack.blocks.*.{name}" for name in names), unpack, pack)
 
 
-def row(i: int, name: str) -> TensorRule:
-    """Row i of a tensor whose rows are tensors of the file, and follow each other in the table."""
-    return elementwise(name, lambda row: row[None], lambda rows: rows[i])
-
-
 def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule, list[str]]]:
-    """{name in the file: (rule, names in the model)}, for the tensors that a model has."""
+    """{name in the file: (rule, names in the model)}, for the tensors that a model has: with the
+    number of a layer for *, and .weight or .bias behind it."""
     resolved = {}
     for hf_name, rule in table.items():
         pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias|)"
-        for match in filter(None, [re.fullmatch(pattern, name) for name in tensors]):
-            *layers, suffix = match.groups()
-            layer = "".join(layers)
-            names = [name.replace("*", layer) + suffix for name in rule.names]
-            resolved[hf_name.replace("*", layer) + suffix] = rule, names
+        for tensor in tensors:
+            if match := re.fullmatch(pattern, tensor):
+                *layers, suffix = match.groups()
+                layer = "".join(layers)
+                names = [name.replace("*", layer) + suffix for name in rule.names]
+                resolved[hf_name.replace("*", layer) + suffix] = rule, names
     return resolved
 
 
 def join(pieces: Tensors, shape: torch.Size) -> Tensor:
-    """A new tensor, since the file may be deleted, of rows, or of copies of the whole."""
+    """Either the pieces are the same tensor, such as a tied head, or each has some of its rows. A new
+    tensor, since the file may be deleted."""
     first, *others = pieces.values()
     if first.shape == shape:
         if not all(torch.equal(first, other) for other in others):

@@ -9,12 +9,7 @@ from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
-from data.tokenizers.tokenizer import (
-    NO_TEMPLATE,
-    HubTokenizer,
-    Tokenizer,
-    load_hf_tokenizer,
-)
+from data.tokenizers.tokenizer import NO_TEMPLATE, HubTokenizer, Tokenizer, load_hf_tokenizer
 from model.hub.family import KEPT_KEYS, HFConfig
 from model.hub.files import HF_FILES, naming
 
@@ -46,10 +41,10 @@ def read_tokenizer(folder: Path, hf_config: HFConfig) -> Tokenizer:
     if "tokenizer.json" not in files:
         command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
-    kept = KEPT_KEYS & hf_config.keys()
-    files[CONFIG] = json.dumps({key: hf_config[key] for key in sorted(kept)})
-    vocab_size = hf_config["vocab_size"]
     text = files.pop("tokenizer.json")
+    kept = {key: hf_config[key] for key in sorted(KEPT_KEYS & hf_config.keys())}
+    files[CONFIG] = json.dumps(kept)
+    vocab_size = hf_config["vocab_size"]
     with naming(folder):
         theirs = as_transformers(folder)
         if max(load_hf_tokenizer(theirs).get_vocab().values(), default=0) < vocab_size:
@@ -76,29 +71,32 @@ def read_file(files: dict[str, str], name: str) -> HFConfig:
         return {**json.loads(files.get(name, "{}"))}
 
 
-def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, int]:
-    """{special token: id}, from generation_config.json, else config.json, else by its name, else by
-    the usual spelling."""
-    settings = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
+def ids_by_key(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, list[int]]:
+    """{key of config.json, or spelling of a special token: its ids}, as far as the model has them."""
     names = {}
+    settings = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
     for key, name in settings.items():
         content = name.get("content") if isinstance(name, dict) else name
         if isinstance(content, str):
             names[f"{key}_id"] = library.token_to_id(content)
-    generation = read_file(files, GENERATION)
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
-
-    valid = range(hf_config["vocab_size"])
-    # pad decides on positions, too: of it, config.json has the last word
-    last = {key: value for key, value in generation.items() if key != "pad_token_id"}
-    ids: dict[str, list[int]] = {}
+    generation = read_file(files, GENERATION)
+    # later sources win; RoBERTa counts positions from config.json's pad_token_id
+    last = generation | {"pad_token_id": None}
+    ids = {}
     for source in (added, names, generation, hf_config, last):
         for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
-            known = [i for i in listed if type(i) is int and i in valid]  # -1 stands for none
-            if known:
+            known = [i for i in listed if type(i) is int and 0 <= i < hf_config["vocab_size"]]
+            if known:  # -1 stands for none
                 ids[key] = known
+    return ids
+
+
+def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, int]:
+    """{special token: id}"""
+    ids = ids_by_key(hf_config, files, library)
     specials: dict[str, int] = {}
     for special, keys in ROLES.items():
         for key in keys:
@@ -108,17 +106,23 @@ def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dic
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.get("is_encoder_decoder"):
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
+
+    generation = read_file(files, GENERATION) or hf_config
     for special, key in FORCED.items():
-        forced = (generation or hf_config).get(key)
-        if forced is not None and key not in ids:
-            raise HubError(f"{key} is {forced}; the model has {len(valid)} tokens")
-        if forced is not None:
-            specials[special] = ids[key][0]
-    for name, i in added.items():
+        if generation.get(key) is None:
+            continue
+        if key not in ids:
+            size = hf_config["vocab_size"]
+            raise HubError(f"{key} is {generation[key]}; the model has {size} tokens")
+        specials[special] = ids[key][0]
+
+    for name in ids:
         if match := SENTINEL.fullmatch(name):
-            specials[f"sentinel_{match[1]}"] = i
+            specials[f"sentinel_{match[1]}"] = ids[name][0]
     more_ends = {*ids.get("eos_token_id", [])} - {specials["end"]}
-    return specials | {f"end_{n}": i for n, i in enumerate(sorted(more_ends), 1)}
+    for n, i in enumerate(sorted(more_ends), 1):
+        specials[f"end_{n}"] = i
+    return specials
 
 
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
@@ -157,9 +161,11 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
         files[SETTINGS] = files[SETTINGS].replace(f"{split}true", f"{split}false")
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
-        ids: HFConfig = {"eos_token_id": ends if len(ends) > 1 else ends[0]}
-        ids["bos_token_id"] = tokenizer.start
-        ids["pad_token_id"] = tokenizer.specials.get("pad")
+        ids = {
+            "eos_token_id": ends if len(ends) > 1 else ends[0],
+            "bos_token_id": tokenizer.start,
+            "pad_token_id": tokenizer.specials.get("pad"),
+        }
         if config.kind == "encoder_decoder":
             ids["decoder_start_token_id"] = tokenizer.start
             ids["forced_eos_token_id"] = None

@@ -1,12 +1,10 @@
 """BART: post-norm, learned positions that begin at the third row, a bias after the head. mBART is
 pre-norm; Pegasus and Marian have sinusoidal positions, and no norm of the embeddings."""
 
-import torch
-
 from configs.registry import BelowOne
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
-from model.hub.tensors import Table, elementwise, skip_rows
+from model.hub.tensors import Table, columns, skip_rows
 
 COPIES = """
     lm_head.weight model.encoder.embed_tokens.weight model.decoder.embed_tokens.weight
@@ -35,13 +33,12 @@ lm_head.weight                                   head.map.weight
 
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
-    bias = elementwise("head.map.bias", lambda row: row[0], lambda bias: bias[None])
-    table = {"final_logits_bias": bias}
+    bias = "final_logits_bias head.map.bias"
+    table = columns(bias, lambda row: row[0], lambda bias: bias[None])
     for side in ("encoder", "decoder"):
-        table[f"model.{side}.embed_positions"] = skip_rows(2, f"{side}.position.table")
+        table |= skip_rows(2, f"model.{side}.embed_positions {side}.position.table")
         if not spec["head.tie_weights"]:  # nothing is tied then, and each side has a copy
-            copy = elementwise("embedding.table", torch.clone, torch.clone)
-            table[f"model.{side}.embed_tokens"] = copy
+            table |= columns(f"model.{side}.embed_tokens embedding.table")
     return table
 
 

@@ -56,6 +56,7 @@ BERT = Family(
     },
     optional=r"bert\.pooler\..*|cls\.(seq_relationship\..*|predictions\.bias)|.*\.position_ids",
 )
+POSITIONS = "roberta.embeddings.position_embeddings stack.position.table"
 ROBERTA_HEAD = """
 lm_head.dense                                      head.transform.dense
 lm_head.layer_norm                                 head.transform.norm
@@ -87,9 +88,7 @@ ROBERTA = BERT.derive(
     write=write_roberta,
     names=NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD,
     rules=lambda spec, hf_config: {
-        "roberta.embeddings.position_embeddings": skip_rows(
-            hf_config["pad_token_id"] + 1, "stack.position.table"
-        ),
+        **skip_rows(hf_config["pad_token_id"] + 1, POSITIONS),
         **columns(f"lm_head.{MAP[spec[TIED]]}"),
     },
     prefix="roberta.",

@@ -2,10 +2,9 @@
 block, which shares one norm or has two."""
 
 from configs.registry import BelowOne, Count, Positive
-from model.hub.families import llama
 from model.hub.families.gpt_neox import packed_heads
-from model.hub.families.rope import KEYS, write_rope
-from model.hub.family import Family, HFConfig, Key
+from model.hub.families.rope import KEYS, read_rope, write_rope
+from model.hub.family import GROUPS, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
 from model.hub.tensors import Table, columns
 
@@ -61,18 +60,14 @@ BLOOM = Family(
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
     """The newer architecture has more than one head of keys and values, and two norms."""
-    is_new = hf_config["new_decoder_architecture"]
-    kind = "parallel" if is_new else "parallel_shared"
-    one_head = {} if is_new else {"attention.queries_per_kv": 1}
-    options = llama.read(hf_config, spec | one_head)
-    return {"block.kind": spec["block.kind"] or kind, **options}
+    if hf_config["new_decoder_architecture"]:
+        return {"block.kind": spec["block.kind"] or "parallel"}
+    return {"block.kind": spec["block.kind"] or "parallel_shared", GROUPS: spec["n_heads"]}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    n_kv_heads = spec["n_heads"] // spec["attention.queries_per_kv"]
-    is_new = n_kv_heads > 1 or spec["block.kind"] == "parallel"
-    keys = {"num_kv_heads": n_kv_heads, "new_decoder_architecture": is_new}
-    return keys | write_rope(spec)
+    is_new = spec[GROUPS] < spec["n_heads"] or spec["block.kind"] == "parallel"
+    return {"new_decoder_architecture": is_new}
 
 
 BLOCKS = {1: "parallel_shared", 2: "parallel", None: None}
@@ -88,7 +83,7 @@ FALCON = BLOOM.derive(
         "ffn_hidden_size": Key("ffn.d_ff", Count | None, None),
         "activation": Key("ffn.kind", ACTIVATIONS, "gelu"),
         "bias": Key("attention.bias attention.o_bias ffn.bias", bool, False),
-        "num_kv_heads": Key("attention.queries_per_kv", Count | None, None),
+        "num_kv_heads": Key(GROUPS, Count | None, None),
         "num_ln_in_parallel_attn": Key("block.kind", BLOCKS, None),
     },
     defaults={"new_decoder_architecture": False},
@@ -101,4 +96,6 @@ FALCON = BLOOM.derive(
     ignored=f"ff_factor {KEYS}",
     read=read,
     write=write,
+    read_position=read_rope,
+    write_position=write_rope,
 )

@@ -2,17 +2,17 @@
 feed-forward, rope on neighboring channels, and scaled logits."""
 
 from configs.registry import Positive, check_value
-from model.hub.families.llama import DECODER, write
-from model.hub.families.rope import evens_first, reordered_heads
+from model.hub.families.llama import DECODER
+from model.hub.families.rope import QUERY_KEY, evens_first, reordered
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
 from model.hub.tensors import Table, scaled
 
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
-    heads = reordered_heads(evens_first(spec["attention.head_dim"]))
+    heads = reordered(QUERY_KEY, evens_first(spec["attention.head_dim"]))
     logit_scale = check_value("logit_scale", hf_config["logit_scale"], Positive)
-    return heads | {"model.norm": scaled("stack.final_norm", logit_scale)}
+    return heads | scaled("model.norm stack.final_norm", logit_scale)
 
 
 COHERE = DECODER.derive(
@@ -28,6 +28,6 @@ COHERE = DECODER.derive(
     defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
     required={"use_qk_norm": False},
     ignored=f"{DECODER.ignored} model_max_length",
-    write=lambda spec, ids: write(spec, ids) | {"logit_scale": 1.0},
+    write=lambda spec, ids: {"logit_scale": 1.0},
     rules=rules,
 )

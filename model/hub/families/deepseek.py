@@ -7,10 +7,8 @@ from configs.registry import Count, Natural, check_value
 from model.hub.families.llama import DECODER, GATE_NAMES, NAMES
 from model.hub.families.rope import (
     evens_first,
-    read_rope,
     reordered,
     rope_parameters,
-    write_rope,
     yarn_mscale,
 )
 from model.hub.family import HFConfig, Key
@@ -21,6 +19,10 @@ LATENT_NAMES = """
 model.layers.*.self_attn.q_a_proj             stack.blocks.*.attention.query.0
 model.layers.*.self_attn.q_a_layernorm        stack.blocks.*.attention.query.1
 model.layers.*.self_attn.kv_a_layernorm       stack.blocks.*.attention.latent_norm
+"""
+QUERIES = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.q_b_proj             stack.blocks.*.attention.query.2
 """
 IGNORED = """
     moe_intermediate_size moe_layer_freq n_group topk_group topk_method n_routed_experts
@@ -40,26 +42,23 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
     scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
 
-    attention, layer = "stack.blocks.*.attention", "model.layers.*.self_attn"
     latent_and_key = TensorRule(
-        (f"{attention}.kv_down", f"{attention}.k_rope"),
+        ("stack.blocks.*.attention.kv_down", "stack.blocks.*.attention.k_rope"),
         lambda weight: [weight[:latent], weight[latent:][order]],
         lambda parts: torch.cat([parts[0], parts[1][order.argsort()]]),
     )
     keys_and_values = packed(("attention.key", "attention.value"), [nope, value], spec["n_heads"])
-    return {
-        f"{layer}.q_proj": reordered(f"{attention}.query", query_order, scale),
-        f"{layer}.q_b_proj": reordered(f"{attention}.query.2", query_order, scale),
-        f"{layer}.kv_a_proj_with_mqa": latent_and_key,
-        f"{layer}.kv_b_proj": keys_and_values,
+    return reordered(QUERIES, query_order, scale) | {
+        "model.layers.*.self_attn.kv_a_proj_with_mqa": latent_and_key,
+        "model.layers.*.self_attn.kv_b_proj": keys_and_values,
     }
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
+def check_dense(hf_config: HFConfig, spec: Spec) -> Spec:
     n_dense = check_value("first_k_dense_replace", hf_config["first_k_dense_replace"], Natural)
     if n_dense < spec["n_layers"]:
         raise HubError(f"first_k_dense_replace is {n_dense}; MoE layers are not supported")
-    return read_rope(hf_config, spec)
+    return {}
 
 
 def implied(spec: Spec) -> HFConfig:
@@ -73,7 +72,7 @@ def implied(spec: Spec) -> HFConfig:
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:
     keys = {"first_k_dense_replace": spec["n_layers"], "rope_interleave": True}
-    return keys | {"rms_norm_eps": 1e-6} | implied(spec) | write_rope(spec)
+    return keys | {"rms_norm_eps": 1e-6} | implied(spec)
 
 
 DEEPSEEK = DECODER.derive(
@@ -94,6 +93,6 @@ DEEPSEEK = DECODER.derive(
     required={"attention_bias": False, "rms_norm_eps": 1e-6},
     ignored=f"{DECODER.ignored} {IGNORED}",
     implied=implied,
-    read=read,
+    read=check_dense,
     write=write,
 )

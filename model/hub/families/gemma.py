@@ -3,22 +3,33 @@ windows, and norms around each sub-layer; Gemma 3 a rope for layers with a windo
 
 from configs.registry import Count, Positive, check_value
 from model.hub.families.layers import FULL, WINDOW, read_layers, write_layers
-from model.hub.families.llama import DECODER, GATED, read, read_groups, write_llama
+from model.hub.families.llama import DECODER, GATED, check_width, own_scale, scale_of
+from model.hub.families.rope import read_rope, write_rope
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
-from model.hub.tensors import Table, columns, elementwise
+from model.hub.tensors import Table, columns
 
 # the first files say "gelu", but mean its approximation, as hidden_activation in later ones says
 TANH = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh", None: "geglu_tanh"}
 ACTIVATION = Key("ffn.kind", TANH, "gelu_pytorch_tanh")
 
 
-def norms_less_one(names: str) -> Table:
-    return {
-        hf_name: elementwise(rule.names[0], lambda weight: weight + 1, lambda weight: weight - 1)
-        for hf_name, rule in columns(names).items()
-        if "norm" in hf_name
-    }
+NORMS = """
+model.norm                                    stack.final_norm
+model.layers.*.input_layernorm                stack.blocks.*.attention_norm
+model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
+"""
+MORE_NORMS = """
+model.layers.*.post_attention_layernorm       stack.blocks.*.attention_added_norm
+model.layers.*.pre_feedforward_layernorm      stack.blocks.*.ffn_norm
+model.layers.*.post_feedforward_layernorm     stack.blocks.*.ffn_added_norm
+model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
+model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
+"""
+
+
+def norms(names: str) -> Table:
+    return columns(names, lambda weight: weight + 1, lambda weight: weight - 1)
 
 
 GEMMA = DECODER.derive(
@@ -28,30 +39,18 @@ GEMMA = DECODER.derive(
     keys={"hidden_act": ACTIVATION, "hidden_activation": ACTIVATION},
     defaults={"tie_word_embeddings": True, "num_key_value_heads": 16, "head_dim": 256},
     required={"use_bidirectional_attention": None},
-    rules=lambda spec, hf_config: norms_less_one(DECODER.names),
+    rules=lambda spec, hf_config: norms(NORMS),
 )
-NAMES = f"""{DECODER.names}
-model.layers.*.post_attention_layernorm       stack.blocks.*.attention_added_norm
-model.layers.*.pre_feedforward_layernorm      stack.blocks.*.ffn_norm
-model.layers.*.post_feedforward_layernorm     stack.blocks.*.ffn_added_norm
-"""
-
-
-def read_scale(spec: Spec) -> Spec:
-    """That of the scores, from query_pre_attn_scalar."""
-    width = spec["attention.scale"]
-    return {"attention.scale": None if width == spec["attention.head_dim"] else width**-0.5}
 
 
 def read_gemma2(hf_config: HFConfig, spec: Spec) -> Spec:
     layers = read_layers(hf_config, spec, lambda layer: layer % 2 == 0)
-    return layers | read(hf_config, spec) | read_scale(spec)
+    return layers | read_rope(hf_config, spec)
 
 
 def write_gemma2(spec: Spec, ids: HFConfig) -> HFConfig:
-    scale = spec.get("attention.scale")
-    width = round(scale**-2) if scale else spec["attention.head_dim"]
-    return {"query_pre_attn_scalar": width, **write_layers(spec), **write_llama(spec, ids)}
+    check_width(spec, ids)
+    return {"query_pre_attn_scalar": round(scale_of(spec) ** -2)}
 
 
 GEMMA2 = GEMMA.derive(
@@ -68,22 +67,19 @@ GEMMA2 = GEMMA.derive(
     },
     defaults={"num_key_value_heads": 4, "sliding_window": 4096},
     ignored=f"{DECODER.ignored} layer_types hidden_act sliding_window_size cache_implementation",
-    names=NAMES,
-    rules=lambda spec, hf_config: norms_less_one(NAMES),
-    read=read_gemma2,
+    rules=lambda spec, hf_config: norms(NORMS + MORE_NORMS),
+    # query_pre_attn_scalar is a width of heads
+    read=lambda hf_config, spec: own_scale(spec, spec["attention.scale"] ** -0.5),
     write=write_gemma2,
+    read_position=read_gemma2,
+    write_position=lambda spec, ids: write_rope(spec, ids) | write_layers(spec),
 )
 THETAS = {FULL: "rope_theta", WINDOW: "rope_local_base_freq"}
 
 
 def read_gemma3(hf_config: HFConfig, spec: Spec) -> Spec:
     every = check_value("sliding_window_pattern", hf_config["sliding_window_pattern"], Count)
-    layers = read_layers(hf_config, spec, lambda layer: (layer + 1) % every, thetas=THETAS)
-    return layers | read_groups(spec) | read_scale(spec)
-
-
-def write_gemma3(spec: Spec, ids: HFConfig) -> HFConfig:
-    return write_gemma2(spec, ids) | write_layers(spec, thetas=THETAS)
+    return read_layers(hf_config, spec, lambda layer: (layer + 1) % every, thetas=THETAS)
 
 
 GEMMA3 = GEMMA2.derive(
@@ -100,6 +96,6 @@ GEMMA3 = GEMMA2.derive(
     },
     required={"attn_logit_softcapping": None},  # without effect in transformers
     ignored=f"{GEMMA2.ignored} _sliding_window_pattern",
-    read=read_gemma3,
-    write=write_gemma3,
+    read_position=read_gemma3,
+    write_position=lambda spec, ids: write_rope(spec, ids) | write_layers(spec, thetas=THETAS),
 )

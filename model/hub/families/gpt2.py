@@ -6,7 +6,7 @@ from torch import Tensor
 from configs.registry import BelowOne, Count, Positive, check_value
 from model.hub.family import Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import QKV, Table, TensorRule, columns, elementwise
+from model.hub.tensors import QKV, Table, TensorRule, columns
 
 NAMES = """
 transformer.wte           embedding.table
@@ -25,10 +25,7 @@ BY_LAYER = "scale_attn_by_inverse_layer_idx"
 
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
-    table = {
-        hf_name: elementwise(rule.names[0], torch.t, torch.t)
-        for hf_name, rule in columns(TRANSPOSED).items()
-    }
+    table = columns(TRANSPOSED, torch.t, torch.t)
     by_layer = check_value(BY_LAYER, hf_config[BY_LAYER], bool)
     for layer in range(spec["n_layers"]):
         divisor = layer + 1 if by_layer else 1

@@ -3,7 +3,7 @@ and value in one matrix."""
 
 from configs.registry import BelowOne, NonNegative, Positive
 from model.hub.families.llama import DECODER
-from model.hub.families.rope import read_rope, write_rope
+from model.hub.families.rope import read_rope
 from model.hub.family import Key
 from model.hub.spec import ACTIVATIONS, Spec
 from model.hub.tensors import QKV, TensorRule, packed
@@ -49,7 +49,7 @@ NEOX = DECODER.derive(
     rules=lambda spec, hf_config: {
         "gpt_neox.layers.*.attention.query_key_value": packed_heads(spec)
     },
-    read=lambda hf_config, spec: read_rope(
+    read_position=lambda hf_config, spec: read_rope(
         hf_config
         | {
             "rope_theta": hf_config.get("rotary_emb_base"),
@@ -57,7 +57,6 @@ NEOX = DECODER.derive(
         },
         spec,
     ),
-    write=lambda spec, ids: write_rope(spec),
     prefix="gpt_neox.",
     aliases={"embed_out.weight": "gpt_neox.embed_in.weight"},
     optional=r"gpt_neox\.layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)",

@@ -2,12 +2,17 @@
 are part of the weights."""
 
 from configs.registry import Positive, check_value
-from model.hub.families.llama import LLAMA, read, write
+from model.hub.families.llama import DECODER, MLP_BIAS, own_scale, scale_of
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
 from model.hub.tensors import Table, scaled
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+OUTPUTS = """
+model.layers.*.self_attn.o_proj      stack.blocks.*.attention.out
+model.layers.*.mlp.down_proj         stack.blocks.*.ffn.out
+"""
+ONES = dict.fromkeys(MULTIPLIERS, 1.0)
 
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
@@ -16,32 +21,16 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
     )
     if spec["head.tie_weights"]:  # the head has the scaled embedding, too
         divisor *= embedding
-    return {
-        "model.embed_tokens": scaled("embedding.table", embedding),
-        "model.layers.*.self_attn.o_proj": scaled("stack.blocks.*.attention.out", residual),
-        "model.layers.*.mlp.down_proj": scaled("stack.blocks.*.ffn.out", residual),
-        "model.norm": scaled("stack.final_norm", 1 / divisor),
-    }
+    table = scaled("model.embed_tokens embedding.table", embedding)
+    return table | scaled(OUTPUTS, residual) | scaled("model.norm stack.final_norm", 1 / divisor)
 
 
-def read_granite(hf_config: HFConfig, spec: Spec) -> Spec:
-    scale = spec["attention.scale"]
-    usual = spec["attention.head_dim"] ** -0.5
-    return {"attention.scale": None if scale == usual else scale, **read(hf_config, spec)}
-
-
-def write_granite(spec: Spec, ids: HFConfig) -> HFConfig:
-    scale = spec.get("attention.scale") or spec["attention.head_dim"] ** -0.5
-    keys = {"attention_multiplier": scale, **dict.fromkeys(MULTIPLIERS, 1.0)}
-    return keys | write(spec, ids)
-
-
-GRANITE = LLAMA.derive(
+GRANITE = DECODER.derive(
     "granite",
     "GraniteForCausalLM",
-    keys={"attention_multiplier": Key("attention.scale", Positive, 1.0)},
-    defaults=dict.fromkeys(MULTIPLIERS, 1.0),
-    read=read_granite,
-    write=write_granite,
+    keys={"attention_multiplier": Key("attention.scale", Positive, 1.0), **MLP_BIAS},
+    defaults={"max_position_embeddings": 2048, **ONES},
+    read=lambda hf_config, spec: own_scale(spec, spec["attention.scale"]),
+    write=lambda spec, ids: {"attention_multiplier": scale_of(spec), **ONES},
     rules=rules,
 )

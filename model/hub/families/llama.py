@@ -5,35 +5,27 @@ import torch
 from configs.errors import HubError
 from configs.registry import Count, Natural, Positive, check_value
 from model.hub.families.layers import FULL, read_layers, write_layers
-from model.hub.families.rope import KEYS, read_rope, reordered_heads, write_rope
-from model.hub.family import SIZES, Family, HFConfig, Key
+from model.hub.families.rope import KEYS, QUERY_KEY, read_rope, reordered, write_rope
+from model.hub.family import GROUPS, SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 
 GATED = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu_tanh"}
 GATES = {"gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
 
+
+def own_scale(spec: Spec, scale: float) -> Spec:
+    """Of attention scores; null is the usual one."""
+    usual = spec["attention.head_dim"] ** -0.5
+    return {"attention.scale": None if scale == usual else scale}
+
+
+def scale_of(spec: Spec) -> float:
+    return spec.get("attention.scale") or spec["attention.head_dim"] ** -0.5
+
+
 SLIDING_WINDOW = {"sliding_window": Key("attention.sliding_window", Count | None, None)}
-
-
-def read_groups(spec: Spec) -> Spec:
-    """num_key_value_heads; null means one for each query head."""
-    n_heads = spec["n_heads"]
-    n_kv_heads = spec["attention.queries_per_kv"] or n_heads
-    if n_heads % n_kv_heads:
-        raise HubError(f"num_key_value_heads is {n_kv_heads}; expected a divisor of {n_heads}")
-    return {"attention.queries_per_kv": n_heads // n_kv_heads}
-
-
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    return read_groups(spec) | read_rope(hf_config, spec)
-
-
-def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    n_kv_heads = spec["n_heads"] // spec["attention.queries_per_kv"]
-    return {"num_key_value_heads": n_kv_heads, **write_rope(spec)}
-
-
+MLP_BIAS = {"mlp_bias": Key("ffn.bias", bool, False)}
 NAMES = """
 model.embed_tokens                            embedding.table
 model.norm                                    stack.final_norm
@@ -43,9 +35,7 @@ model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
 model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
 model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
 """
-QKV_NAMES = """
-model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
-model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
+VALUE_NAMES = """
 model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
 model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
 model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
@@ -64,34 +54,34 @@ DECODER = Family(
         "hidden_act": Key("ffn.kind", GATED, "silu"),
         "rms_norm_eps": Key("norm.eps", Positive, 1e-6),
         "tie_word_embeddings": Key("head.tie_weights", bool, False),
-        # as it is, until read_groups divides the query heads by it
-        "num_key_value_heads": Key("attention.queries_per_kv", Count | None, None),
+        "num_key_value_heads": Key(GROUPS, Count | None, None),
         "head_dim": Key("attention.head_dim attention.v_head_dim", Count | None, None),
         "attention_bias": Key("attention.bias attention.o_bias", bool, False),
     },
-    names=NAMES + QKV_NAMES + GATE_NAMES,
+    names=NAMES + QUERY_KEY + VALUE_NAMES + GATE_NAMES,
     ignored=f"max_sequence_length {KEYS}",
     implied=lambda spec: {"layer_types": write_layers(spec)["layer_types"]},
-    read=read,
-    write=write,
+    read_position=read_rope,
+    write_position=write_rope,
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
     optional=r".*\.rotary_emb\.inv_freq",
 )
 
 
-def write_llama(spec: Spec, ids: HFConfig) -> HFConfig:
-    if spec["d_model"] % spec["n_heads"]:  # most others do not mind
+def check_width(spec: Spec, ids: HFConfig) -> HFConfig:
+    """Most other classes take any."""
+    if spec["d_model"] % spec["n_heads"]:
         raise HubError("model.d_model must be a multiple of model.n_heads")
-    return write(spec, ids)
+    return {}
 
 
 LLAMA = DECODER.derive(
     "llama",
     "LlamaForCausalLM",
-    keys={"mlp_bias": Key("ffn.bias", bool, False)},
+    keys=MLP_BIAS,
     defaults={"max_position_embeddings": 2048},
-    write=write_llama,
+    write=check_width,
 )
 MISTRAL = DECODER.derive(
     "mistral",
@@ -111,19 +101,16 @@ def read_qwen3(hf_config: HFConfig, spec: Spec) -> Spec:
     """Some layers may have a window."""
     window = qwen_window(hf_config)
     n_full = check_value("max_window_layers", hf_config["max_window_layers"], Natural)
-    windows = read_layers(
+    return read_layers(
         hf_config | {"sliding_window": window}, spec, lambda layer: window and layer >= n_full
     )
-    return windows | read(hf_config, spec)
 
 
 def write_qwen3(spec: Spec, ids: HFConfig) -> HFConfig:
     layers = write_layers(spec)
-    keys = {
-        "use_sliding_window": "sliding_window" in layers,
-        "max_window_layers": layers["layer_types"].count(FULL),
-    }
-    return keys | layers | write(spec, ids)
+    layers["use_sliding_window"] = "sliding_window" in layers
+    layers["max_window_layers"] = layers["layer_types"].count(FULL)
+    return layers
 
 
 QWEN3 = DECODER.derive(
@@ -153,7 +140,7 @@ QWEN2 = QWEN3.derive(
 
 def read_nanochat(hf_config: HFConfig, spec: Spec) -> Spec:
     """NanoChat normalizes queries and keys after rope, not before it."""
-    options = read(hf_config, spec)
+    options = read_rope(hf_config, spec)
     factor = options.get("position.scaling.attention_factor")
     if options["position.scaling.kind"] == "yarn" and factor != 1.0:
         raise HubError("yarn needs attention_factor=1: the norm after rope cancels any other")
@@ -170,9 +157,9 @@ NANOCHAT = DECODER.derive(
         "final_logit_softcapping": Key("head.logit_softcap", Positive | None, 15.0),
     },
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
-    read=read_nanochat,
-    # its sines have the other sign
-    rules=lambda spec, hf_config: reordered_heads(
-        torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
+    read_position=read_nanochat,
+    # it turns by the negative angle, which is to turn the swapped halves of each head
+    rules=lambda spec, hf_config: reordered(
+        QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
     ),
 )

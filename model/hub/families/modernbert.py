@@ -8,7 +8,7 @@ from model.hub.families.layers import FULL, WINDOW, read_layers, write_layers
 from model.hub.families.llama import GATED
 from model.hub.family import SIZES, Family, HFConfig, Key
 from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import QKV, Table, elementwise, packed
+from model.hub.tensors import QKV, Table, columns, packed
 
 NAMES = """
 model.embeddings.tok_embeddings      embedding.table
@@ -36,8 +36,8 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
         "model.layers.*.mlp.Wi": packed(("ffn.gate", "ffn.up")),
     }
     if not hf_config["classifier_bias"]:  # which the head has here
-        bias = elementwise("head.transform.dense.bias", torch.zeros_like, torch.zeros_like)
-        table["head.dense.bias"] = bias
+        bias = "head.dense.bias head.transform.dense.bias"
+        table |= columns(bias, torch.zeros_like, torch.zeros_like)
     return table
 
 

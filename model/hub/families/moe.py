@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from configs.registry import Bounds, Count, NonNegative
-from model.hub.families.llama import DECODER, GATED, SLIDING_WINDOW, qwen_window, read, write
+from model.hub.families.llama import DECODER, GATED, SLIDING_WINDOW, qwen_window
 from model.hub.family import HFConfig, Key
 from model.hub.spec import Spec
-from model.hub.tensors import Table, columns, row
+from model.hub.tensors import Table, row
 
 Several = Annotated[int, Bounds(least=2)]
 MOE = DECODER.derive(
@@ -23,13 +23,30 @@ MOE = DECODER.derive(
 )
 
 
-def experts(spec: Spec, node: str, gate: str, up: str, out: str) -> Table:
-    """Each expert's matrices are tensors of their own, and rows of a stack here."""
-    hf_node, ffn = f"model.layers.*.{node}", "stack.blocks.*.ffn"
-    table = columns(f"{hf_node}.gate {ffn}.router")
-    for ours, name in (("gate", gate), ("up", up), ("out", out)):
-        for i in range(spec["ffn.n_experts"]):
-            table[f"{hf_node}.experts.{i}.{name}"] = row(i, f"{ffn}.experts.{ours}")
+MIXTRAL_ROUTER = """
+model.layers.*.block_sparse_moe.gate              stack.blocks.*.ffn.router
+"""
+# of expert N
+MIXTRAL_EXPERT = """
+model.layers.*.block_sparse_moe.experts.N.w1      stack.blocks.*.ffn.experts.gate
+model.layers.*.block_sparse_moe.experts.N.w3      stack.blocks.*.ffn.experts.up
+model.layers.*.block_sparse_moe.experts.N.w2      stack.blocks.*.ffn.experts.out
+"""
+QWEN3_ROUTER = """
+model.layers.*.mlp.gate                           stack.blocks.*.ffn.router
+"""
+QWEN3_EXPERT = """
+model.layers.*.mlp.experts.N.gate_proj            stack.blocks.*.ffn.experts.gate
+model.layers.*.mlp.experts.N.up_proj              stack.blocks.*.ffn.experts.up
+model.layers.*.mlp.experts.N.down_proj            stack.blocks.*.ffn.experts.out
+"""
+
+
+def experts(spec: Spec, text: str) -> Table:
+    """The matrices of an expert are tensors of their own in the file, and rows here."""
+    table: Table = {}
+    for i in range(spec["ffn.n_experts"]):
+        table |= row(i, text.replace("N", str(i)))
     return table
 
 
@@ -46,22 +63,18 @@ MIXTRAL = MOE.derive(
         **SLIDING_WINDOW,
     },
     defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8},
-    rules=lambda spec, hf_config: experts(spec, "block_sparse_moe", "w1", "w3", "w2"),
+    names=DECODER.names + MIXTRAL_ROUTER,
+    rules=lambda spec, hf_config: experts(spec, MIXTRAL_EXPERT),
 )
-
-
-def read_qwen3_moe(hf_config: HFConfig, spec: Spec) -> Spec:
-    return {"attention.sliding_window": qwen_window(hf_config), **read(hf_config, spec)}
 
 
 def write_qwen3_moe(spec: Spec, ids: HFConfig) -> HFConfig:
     window = spec.get("attention.sliding_window")
-    keys = {
+    return {
         "norm_topk_prob": spec["ffn.top_k"] > 1,
         "use_sliding_window": window is not None,
         "sliding_window": window,
     }
-    return keys | write(spec, ids)
 
 
 QWEN3_MOE = MOE.derive(
@@ -82,7 +95,8 @@ QWEN3_MOE = MOE.derive(
     ignored=f"{MOE.ignored} intermediate_size max_window_layers",
     # the weight of a single expert is its probability here, and those of several add up to 1
     implied=lambda spec: {**MOE.implied(spec), "norm_topk_prob": spec["ffn.top_k"] > 1},
-    read=read_qwen3_moe,
+    read=lambda hf_config, spec: {"attention.sliding_window": qwen_window(hf_config)},
     write=write_qwen3_moe,
-    rules=lambda spec, hf_config: experts(spec, "mlp", "gate_proj", "up_proj", "down_proj"),
+    names=DECODER.names + QWEN3_ROUTER,
+    rules=lambda spec, hf_config: experts(spec, QWEN3_EXPERT),
 )

@@ -18,6 +18,7 @@ model.decoder.layers.*.final_layer_norm        stack.blocks.*.ffn_norm
 model.decoder.layers.*.fc1                     stack.blocks.*.ffn.up
 model.decoder.layers.*.fc2                     stack.blocks.*.ffn.out
 """
+POSITIONS = "model.decoder.embed_positions stack.position.table"
 OPT = Family(
     model_type="opt",
     architecture="OPTForCausalLM",
@@ -43,9 +44,7 @@ OPT = Family(
     ignored="layerdrop",
     implied=lambda spec: {"word_embed_proj_dim": spec["d_model"]},
     names=NAMES,
-    rules=lambda spec, hf_config: {
-        "model.decoder.embed_positions": skip_rows(2, "stack.position.table")
-    },
+    rules=lambda spec, hf_config: skip_rows(2, POSITIONS),
     prefix="model.",
     aliases={"lm_head.weight": "model.decoder.embed_tokens.weight"},
 )

@@ -2,8 +2,8 @@
 of each head."""
 
 from configs.errors import HubError
-from model.hub.families.llama import DECODER, NAMES, SLIDING_WINDOW, read
-from model.hub.families.rope import rope_parameters
+from model.hub.families.llama import DECODER, NAMES, SLIDING_WINDOW
+from model.hub.families.rope import read_rope, rope_parameters
 from model.hub.family import HFConfig
 from model.hub.spec import Spec
 from model.hub.tensors import QKV, Table, packed
@@ -22,7 +22,7 @@ def read_phi3(hf_config: HFConfig, spec: Spec) -> Spec:
     kind = rope_parameters(hf_config)["rope_type"]
     if kind != "default":
         raise HubError(f'rope_type is "{kind}"; only "default" is supported')
-    return read(hf_config, spec)
+    return read_rope(hf_config, spec)
 
 
 PHI3 = DECODER.derive(
@@ -36,5 +36,5 @@ PHI3 = DECODER.derive(
     ignored=f"{DECODER.ignored} resid_pdrop original_max_position_embeddings",
     names=NAMES,
     rules=rules,
-    read=read_phi3,
+    read_position=read_phi3,
 )

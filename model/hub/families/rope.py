@@ -9,10 +9,14 @@ from configs.errors import HubError
 from configs.registry import NonNegative, Positive, build, check_value, flatten
 from model.hub.family import HFConfig
 from model.hub.spec import Spec
-from model.hub.tensors import TensorRule, elementwise
+from model.hub.tensors import Table, columns
 from model.position import SCALINGS
 
 KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
+QUERY_KEY = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
+"""
 SCALING = "position.scaling."
 
 
@@ -75,7 +79,7 @@ def read_rope(hf_config: HFConfig, spec: Spec) -> Spec:
     return flatten(options, "position.")
 
 
-def write_rope(spec: Spec) -> HFConfig:
+def write_rope(spec: Spec, ids: HFConfig) -> HFConfig:
     options = {}
     for name, value in spec.items():
         if name.startswith(SCALING) and value is not None:
@@ -97,24 +101,15 @@ def evens_first(n: int) -> Tensor:
     return torch.arange(n).unflatten(0, (-1, 2)).t().flatten()
 
 
-def reordered(name: str, order: Tensor, factor: float = 1.0) -> TensorRule:
-    """The rows of each head in this order, and scaled."""
+def reordered(text: str, order: Tensor, factor: float = 1.0) -> Table:
+    """Columns of tensors whose heads have their rows in this order, and scaled."""
 
     def reorder(rows: Tensor, order: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+        heads = rows.unflatten(0, (-1, len(order)))
+        return heads[:, order].flatten(0, 1)
 
-    return elementwise(
-        name,
+    return columns(
+        text,
         lambda rows: reorder(rows, order) * factor,
         lambda rows: reorder(rows, order.argsort()) * (1 / factor),
     )
-
-
-def reordered_heads(order: Tensor) -> dict[str, TensorRule]:
-    """Of queries and keys."""
-    return {
-        f"model.layers.*.self_attn.{part[0]}_proj": reordered(
-            f"stack.blocks.*.attention.{part}", order
-        )
-        for part in ("query", "key")
-    }

@@ -16,7 +16,7 @@ ACTIVATIONS = {
     "silu": "silu",
 }
 ACT_FNS = {"geglu_tanh": "gelu_new", "swiglu": "silu", "gelu_tanh": "gelu_new"}
-GATED = ("geglu_tanh", "swiglu")
+GATED_KINDS = ("geglu_tanh", "swiglu")
 HEAD_DIMS = (
     "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
 )
@@ -50,21 +50,21 @@ decoder.block.*.layer.2.DenseReluDense.wi_1                     decoder.blocks.*
 
 
 def rules(spec: Spec, hf_config: HFConfig) -> Table:
-    is_gated = spec["ffn.kind"] in GATED
+    is_gated = spec["ffn.kind"] in GATED_KINDS
     return columns(INPUTS if is_gated else INPUTS.replace("wi_1", "wi"))
 
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
     """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
     tied = hf_config["tie_word_embeddings"] is not False
-    scaled = hf_config.get("scale_decoder_outputs", tied)
+    both = hf_config.get("scale_decoder_outputs", tied)
     n_layers = spec["n_layers"] or spec["encoder.n_layers"]
-    return {"n_layers": n_layers, "head.tie_weights": scaled, "head.scale_by_inv_sqrt_d": scaled}
+    return {"n_layers": n_layers, "head.tie_weights": both, "head.scale_by_inv_sqrt_d": both}
 
 
 def implied(spec: Spec) -> HFConfig:
     kind = spec["ffn.kind"]
-    return {"dense_act_fn": ACT_FNS.get(kind, kind), "is_gated_act": kind in GATED}
+    return {"dense_act_fn": ACT_FNS.get(kind, kind), "is_gated_act": kind in GATED_KINDS}
 
 
 def write(spec: Spec, ids: HFConfig) -> HFConfig:

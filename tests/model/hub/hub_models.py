@@ -7,6 +7,8 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from model.checkpoint import load_run
+from model.hub.__main__ import export_run, import_run
 from model.hub.families import FAMILIES
 
 
@@ -209,6 +211,14 @@ def edit_config(folder, **keys):
     path = folder / "config.json"
     config = json.loads(path.read_text()) | keys
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+def there_and_back(folder):
+    """(the imported run, the folder of its export), beside it"""
+    run, back = folder.with_name("run"), folder.with_name("back")
+    import_run(folder, run)
+    export_run(run, "latest", back, None)
+    return load_run(run), back
 
 
 @torch.no_grad()
