@@ -150,6 +150,39 @@ def attend_in_float32(
     return torch.cat(outputs).type_as(q_BHTD)
 
 
+def attend_by_kernel(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
+) -> Tensor:
+    """The same by torch's fused kernels, which never hold the weights."""
+    queries = q
+    bias = None if mask.bias is None else mask.bias.to(q.dtype)
+    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
+    if n_sharing > 1 and not takes_groups(q, bias):
+        if q.shape[-2] > 1:
+            k = k.repeat_interleave(n_sharing, 1)
+            v = v.repeat_interleave(n_sharing, 1)
+        else:  # query heads become queries
+            queries = group_queries(q, k)
+            if bias is not None and bias.shape[1] > 1:
+                bias = group_queries(bias, k)
+
+    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
+    if missing > 0:  # flash attention needs one width
+        v = F.pad(v, (0, missing))
+    y = F.scaled_dot_product_attention(
+        queries,
+        k,
+        v,
+        attn_mask=bias,
+        dropout_p=dropout,
+        is_causal=mask.causal,
+        scale=scale,
+        enable_gqa=queries.shape[1] != k.shape[1],
+    )
+    y = ungroup_queries(y, q)
+    return y[..., :-missing] if missing > 0 else y
+
+
 def attend(
     q_BHTD: Tensor,
     k_BGSD: Tensor,
@@ -165,33 +198,7 @@ def attend(
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
     if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
-        missing = q_BHTD.shape[-1] - v_BGSE.shape[-1]
-        if mask.causal and missing > 0:  # flash attention needs one width
-            padded = F.pad(v_BGSE, (0, missing))
-            y_BHTD = attend(q_BHTD, k_BGSD, padded, mask, dropout=dropout, **options)
-            return y_BHTD[..., :-missing]
-        q, k, v = q_BHTD, k_BGSD, v_BGSE
-        bias = None if mask.bias is None else mask.bias.to(q.dtype)
-        n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
-        needs_change = n_sharing > 1 and not takes_groups(q, bias)
-        if needs_change and q.shape[-2] == 1:  # they become its queries
-            q = group_queries(q, k)
-            if bias is not None and bias.shape[1] > 1:
-                bias = group_queries(bias, k)
-        elif needs_change:
-            k = k.repeat_interleave(n_sharing, 1)
-            v = v.repeat_interleave(n_sharing, 1)
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=bias,
-            dropout_p=dropout,
-            is_causal=mask.causal,
-            scale=scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return ungroup_queries(y, q_BHTD)
+        return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values

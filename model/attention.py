@@ -136,29 +136,31 @@ class MultiHeadAttention(Attention):
         """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
         if keys is None:
             query, key, value = project(x, self.query, self.key, self.value)
+            k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
         else:
             query = self.query(x)
+            if cache is not None and cache.length:  # those of a memory are computed once
+                k_BGSD, v_BGSE = cache.read()
+            else:
+                key = self.key(keys)
+                value = self.value(keys if values is None else values)
+                k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
+
         q_BHTD = self.query_norm(split(query, self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
-
-        if keys is not None and cache is not None and cache.length:
-            k_BGSD, v_BGSE = cache.read()  # the encoder's keys and values are computed once
-        else:
-            if keys is not None:
-                key, value = self.key(keys), self.value(keys if values is None else values)
-            new = self.keys_and_values(key, value, rotate)
-            k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
-
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
-    def keys_and_values(self, key: Tensor, value: Tensor, rotate: Rotate | None) -> list[Tensor]:
+    def keys_and_values(
+        self, key: Tensor, value: Tensor, rotate: Rotate | None, cache: KVCache | None
+    ) -> list[Tensor]:
+        """The new ones, after those that are cached."""
         k_BGSD = self.key_norm(split(key, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)
         v_BGSE = split(value, self.n_groups)
-        return [k_BGSD, v_BGSE]
+        return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
 
 
 class MultiHeadLatentAttention(Attention):

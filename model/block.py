@@ -75,7 +75,7 @@ class Block(nn.Module):
         return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
 
 
-def blocks_of(model: nn.Module) -> list[Block]:
+def blocks_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 

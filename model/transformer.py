@@ -20,7 +20,7 @@ from model.init import initialize_weights
 from model.layers import layer_configs
 from model.moe import FFNS
 from model.norm import norm_factory
-from model.position import POSITIONS, Position
+from model.position import POSITIONS, Position, Rotate
 
 Caches = list[LayerCache]
 
@@ -85,13 +85,13 @@ class Stack(nn.Module):
         positions: list[Position] = []
         for node, rotary_dim in distinct:
             sizes = shared | {"rotary_dim": rotary_dim}
-            position = build("model.position", POSITIONS, node, sizes)
-            if positions and type(position).embed is not Position.embed:
+            positions.append(build("model.position", POSITIONS, node, sizes))
+        self.position, *others = positions
+        for position in others:
+            if type(position).embed is not Position.embed:
                 name = type(position).__name__
                 raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
-            positions.append(position)
-        self.position = positions[0]
-        self.layer_positions = nn.ModuleList(positions[1:])
+        self.layer_positions = nn.ModuleList(others)
 
     def new_caches(self, size: int) -> Caches:
         """For decoding up to `size` tokens. Sinks lie at other slots in each row of a padded batch,
@@ -117,17 +117,16 @@ class Stack(nn.Module):
         must be given at every later step. prefix: (B,), see make_mask. documents: (B, T), the
         number of the document of each token, in order: each is as if alone. memory_visible: as
         visible, for the memory."""
-        placed = {}
+        positions: list[Position] = [self.position, *self.layer_positions]
+        rotations: dict[int, Rotate | None] = {}
+        contexts = {}
+        memory_mask = make_cross_mask(memory_visible).cast_for(x)
         for view, layer in self.first_layers.items():
             cache = caches[layer].self_attn if caches else KVCache()
-            placed[view] = self.positions(x, visible, documents, cache)
-
-        q_pos, *_ = placed[self.views[0]]  # those of the new tokens are the same for all
-        positions: list[Position] = [self.position, *self.layer_positions]
-        rotations = [position.rotary(x, q_pos) for position in positions]
-        memory_mask = make_cross_mask(memory_visible).cast_for(x)
-        contexts = {}
-        for view, (_, k_pos, shown) in placed.items():
+            q_pos, k_pos, shown = self.positions(x, visible, documents, cache)
+            position = positions[view.position]
+            if view.position not in rotations:
+                rotations[view.position] = position.rotary(x, q_pos)
             mask = make_mask(
                 q_pos,
                 k_pos,
@@ -137,14 +136,10 @@ class Stack(nn.Module):
                 prefix=prefix,
                 visible=shown,
                 documents=documents,
-                bias=positions[view.position].bias(q_pos, k_pos),
-            ).cast_for(x)
-            contexts[view] = AttentionContext(
-                mask=mask,
-                rotate=rotations[view.position],
-                memory=memory,
-                memory_mask=memory_mask,
+                bias=position.bias(q_pos, k_pos),
             )
+            rotate = rotations[view.position]
+            contexts[view] = AttentionContext(mask.cast_for(x), rotate, memory, memory_mask)
 
         x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
         for i, block in enumerate(self.blocks):
