@@ -10,6 +10,15 @@ from model.cpu import float32_wins, prefer_math_kernel
 from model.cuda import takes_groups
 
 
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """Of matmuls of x, which autocast may change."""
+    device = x.device.type
+    is_known = torch.amp.is_autocast_available(device)  # "meta" is not
+    if is_known and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
 class Mask(NamedTuple):
     """What is added to the scores before the softmax, in its cheapest form."""
 
@@ -20,11 +29,7 @@ class Mask(NamedTuple):
         """In the dtype of the scores: one copy for all layers."""
         if self.bias is None:
             return self
-        device = x.device.type
-        is_known = torch.amp.is_autocast_available(device)  # "meta" is not
-        autocasts = is_known and torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if autocasts else x.dtype
-        return self._replace(bias=self.bias.to(dtype))
+        return self._replace(bias=self.bias.to(matmul_dtype(x)))
 
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
         if self.causal:
@@ -61,7 +66,7 @@ def make_mask(
             return Mask(bias)
         if bias is None and q_pos.shape == k_pos.shape:
             return Mask(causal=True)
-        if bias is None and q_pos.shape[-1] == 1:  # the newest position sees all keys
+        if bias is None and q_pos.shape[-1] == 1:  # the newest position: a cache has no later keys
             return Mask()
 
     behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
@@ -136,17 +141,17 @@ def attention_weights(
 def attend_in_float32(
     q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
 ) -> Tensor:
-    """The same in float32, a few rows at a time, so that the copies stay in the CPU's cache."""
-    tensors = [q_BHTD, k_BGSD, v_BGSE]
-    if mask.bias is not None:
-        tensors.append(mask.bias.expand(len(q_BHTD), -1, -1, -1))
-
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())
+    """The same in float32, for one query, so that no mask is causal."""
+    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
     outputs = []
     with torch.autocast("cpu", enabled=False):
-        for rows in zip(*(tensor.split(n_rows) for tensor in tensors), strict=True):
-            q, k, v, *bias = (tensor.float() for tensor in rows)
-            outputs.append(attend(q, k, v, Mask(*bias), **options))  # one query: never causal
+        for start in range(0, len(q_BHTD), n_rows):
+            rows = slice(start, start + n_rows)
+            bias = mask.bias
+            if bias is not None and len(bias) > 1:
+                bias = bias[rows]
+            q, k, v = (tensor[rows].float() for tensor in (q_BHTD, k_BGSD, v_BGSE))
+            outputs.append(attend(q, k, v, Mask(bias), **options))
     return torch.cat(outputs).type_as(q_BHTD)
 
 
@@ -193,7 +198,8 @@ def attend(
     logit_softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights."""
+    """softmax(q k' * scale + mask) v, with dropout on the weights. Each way of computing it is the
+    fastest somewhere; all give the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)

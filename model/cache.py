@@ -14,7 +14,7 @@ class KVCache:
     and places then stay the same, as a CUDA graph needs.
 
     With a window it is a ring, in which the newest tokens replace the oldest: slot t is stored at
-    t % size.
+    place t % size. After slots 0 to 5, places 0 to 3 hold the slots 4, 5, 2, 3.
     """
 
     def __init__(self, size: int = 0, window: int | None = None):  # 0: as long as the first append
@@ -96,7 +96,8 @@ class KVCache:
             buffer.copy_(buffer.roll(-start, -2))
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
-        """Replace the newest slots of these rows by those of another cache."""
+        """Replace the newest slots of these rows, which were read again, by those of another
+        cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             places = torch.arange(new.shape[-2], device=new.device)
             slots = other.slots_at(places, other.length - 1) + self.length - other.length

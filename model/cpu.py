@@ -43,8 +43,8 @@ def float32_wins(q_BHTD: Tensor) -> bool:
     return q_BHTD.is_cpu and q_BHTD.shape[-2] == 1 and q_BHTD.dtype.itemsize == 2
 
 
-def trains_eagerly(values: Tensor) -> bool:
-    """Where functions written for it replace torch's."""
+def use_cpu_kernels(values: Tensor) -> bool:
+    """In eager training, functions written for a CPU replace torch's."""
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
@@ -76,8 +76,9 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, eps: float) -> Tensor:
         normed = values.to(torch.promote_types(values.dtype, torch.float32))
-        scale = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
-        scale = scale.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
+        length = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
+        mean_square = length.square_().div_(values.shape[-1])
+        scale = mean_square.add_(eps).rsqrt_()
         normed = normed * scale
         ctx.save_for_backward(normed, scale)
         return normed.type_as(values)

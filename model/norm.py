@@ -25,7 +25,8 @@ class Norm(nn.Module):
 
     def weight_and_bias(self, values: Tensor) -> list[Tensor | None]:
         """In the dtype of the values, as fused kernels need them; under autocast they differ."""
-        return [p if p is None else p.to(values.dtype) for p in (self.weight, self.bias)]
+        parameters = (self.weight, self.bias)
+        return [p if p is None else p.to(values.dtype) for p in parameters]
 
 
 class LayerNorm(Norm):
@@ -41,7 +42,7 @@ class RMSNorm(Norm):
 
     def forward(self, values: Tensor) -> Tensor:
         weight, bias = self.weight_and_bias(values)
-        if cpu.trains_eagerly(values):
+        if cpu.use_cpu_kernels(values):
             normed = cpu.RMSNorm.apply(values, self.eps)
             normed = normed if weight is None else normed * weight
         else:

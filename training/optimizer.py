@@ -71,7 +71,7 @@ def make_muon(
     # of each matrix, the share of lr. All updates are of one size, too large for queries that are
     # initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
     shares = {m.weight: 1.0 for m in modules if isinstance(m, nn.Linear)}
-    shares |= {m.query.weight: m.query_size for m in modules if isinstance(m, MultiHeadAttention)}
+    shares |= {m.query.weight: m.query_gain for m in modules if isinstance(m, MultiHeadAttention)}
     if shares.keys().isdisjoint(trained):
         raise ValueError(
             "it is for matrices of the model, and none is trained; choose optimizer=lora"

@@ -83,8 +83,8 @@ def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
 
 
 def test_a_pattern_longer_than_the_depth_is_cut():
-    views = net_of(["window", "full", "wide", "full"]).stack.views
-    assert [view.sliding_window for view in views] == [3, None, 12]
+    keys = net_of(["window", "full", "wide", "full"]).stack.context_keys
+    assert [key.sliding_window for key in keys] == [3, None, 12]
 
 
 def test_a_kind_may_change_one_option_of_a_scaling():
