@@ -29,7 +29,8 @@ class LoRA(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(n_out, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        added = F.linear(F.linear(self.drop(x), self.down), self.up)
+        low_rank = F.linear(self.drop(x), self.down)
+        added = F.linear(low_rank, self.up)
         return self.linear(x) + self.scale * added
 
     @property

@@ -10,13 +10,13 @@ from model.cpu import float32_wins, prefer_math_kernel
 from model.cuda import takes_groups
 
 
-def matmul_dtype(x: Tensor) -> torch.dtype:
-    """Of matmuls of x, which autocast may change."""
-    device = x.device.type
+def matmul_dtype(values: Tensor) -> torch.dtype:
+    """Of their matmuls: under autocast another than their own."""
+    device = values.device.type
     is_known = torch.amp.is_autocast_available(device)  # "meta" is not
     if is_known and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
-    return x.dtype
+    return values.dtype
 
 
 class Mask(NamedTuple):
@@ -69,28 +69,31 @@ def make_mask(
         if bias is None and q_pos.shape[-1] == 1:  # the newest position: a cache has no later keys
             return Mask()
 
-    behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
+    k_B11S = k_pos[:, None, None, :]
+    behind_B1TS = q_pos[:, None, :, None] - k_B11S
     distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
     allowed_B1TS = distance_B1TS >= 0
 
     if prefix is not None:
-        allowed_B1TS = allowed_B1TS | (k_pos < prefix[:, None])[:, None, None, :]
+        allowed_B1TS = allowed_B1TS | (k_B11S < prefix[:, None, None, None])
 
     if sliding_window is not None:
         farthest = sliding_window - 1 if causal else sliding_window // 2
         near_B1TS = distance_B1TS <= farthest
         if sinks is not None:
-            near_B1TS = near_B1TS | (k_pos < sinks)[:, None, None, :]
+            near_B1TS = near_B1TS | (k_B11S < sinks)
         allowed_B1TS = allowed_B1TS & near_B1TS
 
     if documents is not None:
-        same_B1TS = documents[:, None, :, None] == documents[:, None, None, :]
-        allowed_B1TS = allowed_B1TS & same_B1TS
+        same_BTS = documents[:, :, None] == documents[:, None, :]
+        allowed_B1TS = allowed_B1TS & same_BTS[:, None]
 
     if visible is not None:
+        allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
         # padding sees itself, so that no row of weights is empty
-        allowed_B1TS = (allowed_B1TS & visible[:, None, None, :]) | (behind_B1TS == 0)
-    return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
+        allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
+    shown = 0.0 if bias is None else bias
+    return Mask(torch.where(allowed_B1TS, shown, float("-inf")))
 
 
 def make_cross_mask(visible: Tensor | None) -> Mask:

@@ -84,12 +84,16 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
     """The tensors that the lines of one forward pass make, in the first layer of each kind."""
     with trace_tensors(model) as records:
         model(**inputs)
-    made = [record for record in records if not record.code.startswith("def ")]
-    repeated: list[str] = []
+
+    hidden = []  # names of layers that are as an earlier one
     for name, stack in model.named_children():
         layers = stack.layers if isinstance(stack, Stack) else []
-        repeated += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
-    return [record for record in made if not f"{record.module}.".startswith(tuple(repeated))]
+        for i, layer in enumerate(layers):
+            if layer in layers[:i]:
+                hidden.append(f"{name}.blocks.{i}.")
+
+    made = [record for record in records if not record.code.startswith("def ")]
+    return [record for record in made if not f"{record.module}.".startswith(tuple(hidden))]
 
 
 def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
@@ -112,8 +116,9 @@ def print_walk(steps: list[TensorRecord], kind: str) -> None:
 
     print("\nOf the layers of a stack that are alike, only the first is shown.\n")
     used = {axis for record in steps for axis in record.axes}
-    for axis in filter(used.__contains__, LEGEND):
-        print(f"{axis}  {LEGEND[axis]}")
+    for axis, meaning in LEGEND.items():
+        if axis in used:
+            print(f"{axis}  {meaning}")
 
 
 def draw_mask(record: TensorRecord) -> list[str]:
@@ -122,7 +127,8 @@ def draw_mask(record: TensorRecord) -> list[str]:
     keys = " ".join(map(str, range(weights_TS.shape[1])))
     lines = [record.module, f"    key {keys}"]
     for query, row in enumerate(weights_TS):
-        lines.append(f"query {query} {' '.join('#' if weight else '.' for weight in row)}")
+        marks = " ".join("#" if weight else "." for weight in row)
+        lines.append(f"query {query} {marks}")
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -254,7 +254,7 @@ class EncoderDecoder(Transformer):
     kind = "encoder_decoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        own_sizes = {name: n for name, n in asdict(config.encoder).items() if n is not None}
+        own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
         encoder = replace(config, **own_sizes)
 
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
