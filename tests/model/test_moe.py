@@ -42,7 +42,7 @@ def test_formula(options):
         weights = weights / weights.sum(-1, keepdim=True)
     expected = 0 if net.shared is None else net.shared(x)
     actual = net(x)
-    stacks = {name: stack.data for name, stack in net.experts.named_parameters()}
+    stacks = net.experts.state_dict()
     for i, weight in enumerate(weights.movedim(-1, 0)):
         matrices = {name: stack[i] for name, stack in stacks.items()}
         own = torch.func.functional_call(net.experts, matrices, x)
@@ -65,11 +65,10 @@ def test_balance_and_load():
 
 
 def test_all_experts_of_a_layer_are_initialized_as_one_write():
-    net = build_model(tiny(d_model=256, init="gpt2", ffn=MOE | {"n_shared": 1}), 23)
-    assert net.stack.blocks[1].ffn.experts.out.weight.std().item() == pytest.approx(0.01, rel=0.05)
-    net = build_model(tiny(d_model=256, init="vaswani", ffn=MOE), 23)
-    std = net.stack.blocks[1].ffn.experts.up.weight.std().item()
-    assert std == pytest.approx((2 / 768) ** 0.5, rel=0.05)
+    for init, name, expected in (("gpt2", "out", 0.01), ("vaswani", "up", (2 / 768) ** 0.5)):
+        net = build_model(tiny(d_model=256, init=init, ffn=MOE | {"n_shared": 1}), 23)
+        linear = getattr(net.stack.blocks[1].ffn.experts, name)
+        assert linear.weight.std().item() == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 24), (9, 24, 8)])

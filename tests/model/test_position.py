@@ -13,13 +13,7 @@ from model.position import Alibi, Relative, Rope, Sinusoidal, inv_frequencies
 from tests.parts import alive, names, part, tiny, tokens
 
 POS = torch.arange(12)[None]
-YARN = {
-    "kind": "yarn",
-    "factor": 4.0,
-    "original_max_position": 512,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-}
+YARN = part("position", "rope_yarn")["scaling"] | {"original_max_position": 512}
 
 
 @pytest.mark.parametrize("base", [10000.0, 500000.0])

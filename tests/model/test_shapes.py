@@ -18,13 +18,8 @@ from model.transformer import build_model
 from tests.model.shape_checks import axis_sizes, violations
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
-WIDTHS = {
-    "head_dim": 8,
-    "v_head_dim": 9,
-    "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 4,
-    "kv_lora_rank": 22,
-}
+HEADS = {"head_dim": 8, "v_head_dim": 9}
+WIDTHS = HEADS | {"qk_nope_head_dim": 10, "qk_rope_head_dim": 4, "kv_lora_rank": 22}
 
 every_position = pytest.mark.parametrize("position", POSITIONS)
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
@@ -36,7 +31,7 @@ def config_of(kind, attention, position):
     options |= {width: n for width, n in WIDTHS.items() if width in options}
     changes = {"attention": options, "position": kind_options("position", position)}
     if kind == "encoder_decoder":
-        changes["cross_attention"] = part("attention", "gqa", head_dim=8, v_head_dim=9)
+        changes["cross_attention"] = part("attention", "gqa", **HEADS)
         changes["encoder"] = EncoderSizes(72, 1, None)
     return tiny(kind, d_model=60, n_heads=6, **changes)
 
@@ -51,9 +46,9 @@ def trace(net, action, *, T, S, B=2, N=()):
 
 def forward(net):
     if net.kind == "encoder_decoder":
-        visible = torch.arange(9)[None] < torch.tensor([[9], [6]])
+        visible = torch.arange(9) < torch.tensor([[9], [6]])
         return lambda: net(tokens(2, 9), tokens(2, 7), source_visible=visible)
-    visible = torch.arange(7)[None] >= torch.tensor([[0], [3]])
+    visible = torch.arange(7) >= torch.tensor([[0], [3]])
     return lambda: net(tokens(2, 7), visible=visible)
 
 
@@ -76,7 +71,7 @@ def test_fewer_queries_than_keys(attention, position, kind):
     if kind == "encoder_decoder":
         step = partial(net.decode, memory=net.encode(tokens(2, 11)))
     text = tokens(2, 12)
-    visible = torch.arange(12)[None] >= torch.tensor([[0], [3]])
+    visible = torch.arange(12) >= torch.tensor([[0], [3]])
     caches = net.new_caches(12)
     step(text[:, :7], visible=visible[:, :7], caches=caches)
     last = partial(step, text[:, 7:], visible=visible, caches=caches)
