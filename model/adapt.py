@@ -40,7 +40,8 @@ class LoRA(nn.Module):
 
 
 def adapters_of(model: nn.Module) -> dict[str, LoRA]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, LoRA)}
+    modules = model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, LoRA)}
 
 
 def merge_adapters(model: nn.Module) -> None:
@@ -53,18 +54,18 @@ def merge_adapters(model: nn.Module) -> None:
 def add_lora(
     model: nn.Module,
     seed: int,
-    base: str | None,  # a hash, for load_base of checkpoint.py
+    base: str | None,  # a setting that load_base of checkpoint.py reads
     rank: Count,
     alpha: Positive,
     dropout: BelowOne,
     layers: str,
 ) -> None:
     """At the linear maps of the blocks whose names have the pattern."""
-    maps = {
-        name: module
-        for name, module in model.named_modules()
-        if ".blocks." in name and isinstance(module, nn.Linear) and module.weight.ndim == 2
-    }
+    maps = {}
+    for name, module in model.named_modules():
+        is_linear = isinstance(module, nn.Linear) and module.weight.ndim == 2
+        if is_linear and ".blocks." in name:
+            maps[name] = module
     try:
         chosen = [name for name in maps if layers and re.search(layers, name)]
     except re.error as error:

@@ -53,11 +53,13 @@ class KVCache:
 
     def append_several(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
         """To a full ring. The first of them see tokens that the last ones replace."""
-        both = [torch.cat(pair, -2) for pair in zip(self.read(), new, strict=True)]
+        pairs = zip(self.read(), new, strict=True)
+        both = [torch.cat(pair, -2) for pair in pairs]
+
         first = max(self.length, end - self.size)
-        places = torch.arange(first, end, device=new[0].device) % self.size
-        for buffer, tensor in zip(self.buffers, both, strict=True):
-            buffer[..., places, :] = tensor[..., first - end :, :]
+        slots = torch.arange(first, end, device=new[0].device)
+        for buffer, tensor in zip(self.buffers, new, strict=True):
+            buffer[..., slots % self.size, :] = tensor[..., first - end :, :]
         self.length = end
         return both
 
@@ -100,7 +102,8 @@ class KVCache:
         cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             places = torch.arange(new.shape[-2], device=new.device)
-            slots = other.slots_at(places, other.length - 1) + self.length - other.length
+            slots = other.slots_at(places, other.length - 1)
+            slots = slots + self.length - other.length
             changed = buffer[rows]
             changed[..., slots % self.size, :] = new
             buffer[rows] = changed

@@ -143,9 +143,11 @@ class Stack(nn.Module):
             rotate = rotations[key.position]
             contexts[key] = AttentionContext(mask.cast_for(x), rotate, memory, memory_mask)
 
-        x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
+        x = self.position.embed(x, q_pos)
+        x = self.drop(self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
-            x = block(x, contexts[self.context_keys[i]], caches and caches[i])
+            context = contexts[self.context_keys[i]]
+            x = block(x, context, caches and caches[i])
         return self.final_norm(x)
 
     def place(
