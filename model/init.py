@@ -31,8 +31,8 @@ RULES = {
 }
 
 
-def type_of(name: str, matrix: nn.Module, head: Head) -> str | None:
-    """The type of a matrix; None for embeddings of positions and segments."""
+def type_of(name: str, matrix: nn.Module, head: Head) -> str:
+    """The type of a matrix; that of positions and segments is in no scheme."""
     if name == "head.map":
         return "head"
     # T5 ties them at std 1: its head scales the hidden states down instead
@@ -41,7 +41,7 @@ def type_of(name: str, matrix: nn.Module, head: Head) -> str | None:
     if name.endswith("embedding.table"):
         return "embedding"
     if isinstance(matrix, nn.Embedding):
-        return None
+        return "position"
     return "out" if name.endswith(".out") else "hidden"
 
 
@@ -49,7 +49,7 @@ def initialize_weights(model: Any, scheme: str) -> None:
     """Draw every matrix by the scheme, with zero biases. Other parameters stay as they are."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
-    stds = dict(zip(TYPES, SCHEMES[scheme], strict=True))
+    stds: dict[str, Any] = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
         name: module
         for name, module in model.named_modules()

@@ -87,19 +87,17 @@ def test_every_preset(preset):
 
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 def test_every_step_of_generation(attention):
-    options = part("attention", attention)
-    net = alive(tiny(attention=options, position=part("position", "rope")))
+    options = {"attention": part("attention", attention), "position": part("position", "rope")}
+    net = alive(tiny(**options))
     steps = generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)
     trace(net, lambda: list(steps), T=[1, 5], S=[1, 5, 6, 7, 8])
-    net = alive(tiny("encoder_decoder", attention=options))
-    steps = generate(net, [[1], [2]], sources=[[1] * 9, [2] * 6], max_new_tokens=3)
-    trace(net, lambda: list(steps), T=[1, 9], S=[1, 2, 3, 9])
 
 
 def test_the_loss():
     net = alive(tiny())
-    hidden = net.hidden(tokens(3, 16))
-    seen = trace(net, lambda: loss(hidden, net.head, tokens(3, 16)), T=[], S=[], N=[48])
+    text = tokens(3, 16)
+    summed = partial(loss, net.hidden(text), net.head, text)
+    seen = trace(net, summed, T=[], S=[], N=[48])
     assert seen >= {"rows_NC", "logits_NV", "probs_NV", "grad_NV"}
 
 
