@@ -21,10 +21,12 @@ class LoRA(nn.Module):
         self.linear = linear
         self.scale = alpha / rank
         self.drop = nn.Dropout(dropout)
+
         weight = linear.weight
         n_out, n_in = weight.shape
+        bound = n_in**-0.5
         down = torch.empty(rank, n_in, device="cpu")
-        down.uniform_(-(n_in**-0.5), n_in**-0.5, generator=draw)
+        down.uniform_(-bound, bound, generator=draw)
         self.down = nn.Parameter(down.to(weight))
         self.up = nn.Parameter(weight.new_zeros(n_out, rank))
 
@@ -36,7 +38,8 @@ class LoRA(nn.Module):
     @property
     def weight(self) -> Tensor:
         """Of both as one map; MLA multiplies by it itself."""
-        return self.linear.weight + self.scale * (self.up @ self.down)
+        added = self.up @ self.down
+        return self.linear.weight + self.scale * added
 
 
 def adapters_of(model: nn.Module) -> dict[str, LoRA]:
@@ -66,6 +69,7 @@ def add_lora(
         is_linear = isinstance(module, nn.Linear) and module.weight.ndim == 2
         if is_linear and ".blocks." in name:
             maps[name] = module
+
     try:
         chosen = [name for name in maps if layers and re.search(layers, name)]
     except re.error as error:
@@ -87,6 +91,7 @@ def freeze(model: Any, base: str | None, last: Count) -> None:
     n = len(stack.blocks)
     if last > n:
         raise ValueError(f"last is {last}, and the model has {n} blocks")
+
     model.requires_grad_(False)
     stack.blocks[-last:].requires_grad_()
     stack.final_norm.requires_grad_()

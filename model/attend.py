@@ -132,7 +132,8 @@ def attention_weights(
     logit_softcap: float | None = None,
 ) -> Tensor:
     """Scores after the softmax: along the keys, each row sums to one."""
-    scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
+    if scale is None:
+        scale = q_BHTD.shape[-1] ** -0.5
     scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
 
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)

@@ -196,20 +196,21 @@ class MultiHeadLatentAttention(Attention):
         self.scale = self.head_dim**-0.5
         self.dropout = dropout
 
+        linear = partial(nn.Linear, bias=False)
         self.query: nn.Module
         if q_lora_rank is None:
-            self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=False)
+            self.query = linear(d_model, n_heads * self.head_dim)
         else:
-            down = nn.Linear(d_model, q_lora_rank, bias=False)
-            up = nn.Linear(q_lora_rank, n_heads * self.head_dim, bias=False)
+            down = linear(d_model, q_lora_rank)
+            up = linear(q_lora_rank, n_heads * self.head_dim)
             self.query = nn.Sequential(down, norm(q_lora_rank), up)
 
-        self.kv_down = nn.Linear(d_model, self.kv_lora_rank, bias=False)
+        self.kv_down = linear(d_model, self.kv_lora_rank)
         self.latent_norm = norm(self.kv_lora_rank)
-        self.k_rope = nn.Linear(d_model, self.rotary_dim, bias=False)
-        self.key = nn.Linear(self.kv_lora_rank, n_heads * self.qk_nope_head_dim, bias=False)
-        self.value = nn.Linear(self.kv_lora_rank, n_heads * self.v_head_dim, bias=False)
-        self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=False)
+        self.k_rope = linear(d_model, self.rotary_dim)
+        self.key = linear(self.kv_lora_rank, n_heads * self.qk_nope_head_dim)
+        self.value = linear(self.kv_lora_rank, n_heads * self.v_head_dim)
+        self.out = linear(n_heads * self.v_head_dim, d_model)
 
     def forward(
         self,
@@ -220,7 +221,8 @@ class MultiHeadLatentAttention(Attention):
         cache: KVCache | None = None,
     ) -> Tensor:
         q_BHTD = split(self.query(x), self.n_heads)
-        q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
+        widths = [self.qk_nope_head_dim, self.rotary_dim]
+        q_BHTP, q_BHTR = q_BHTD.split(widths, -1)
         k_B1TR = split(self.k_rope(x), n_heads=1)
         if rotate is not None:
             q_BHTR = rotate(q_BHTR)
@@ -241,7 +243,8 @@ class MultiHeadLatentAttention(Attention):
     def expanded(self, q_BHTP: Tensor, q_BHTR: Tensor, cached_B1SK: Tensor, mask: Mask) -> Tensor:
         """Multi-head attention over keys and values that are expanded from the latents: cheaper for
         many queries, as in training."""
-        latent_B1SL, k_B1SR = cached_B1SK.split([self.kv_lora_rank, self.rotary_dim], -1)
+        widths = [self.kv_lora_rank, self.rotary_dim]
+        latent_B1SL, k_B1SR = cached_B1SK.split(widths, -1)
         latent = latent_B1SL[:, 0]
         k_BHSP = split(self.key(latent), self.n_heads)
         v_BHSE = split(self.value(latent), self.n_heads)
@@ -260,6 +263,7 @@ class MultiHeadLatentAttention(Attention):
 
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
+
         latent_B1SL = cached_B1SK[..., : self.kv_lora_rank]
         y_BHTL = self.attend(q_BHTK, cached_B1SK, latent_B1SL, mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)

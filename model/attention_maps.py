@@ -33,10 +33,11 @@ def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[Atten
         weights_BHTS = attention_weights(
             q, k, mask, scale=layer.scale, logit_softcap=layer.logit_softcap
         )
+        weights_HTS = weights_BHTS[0].float().cpu()
+
         name = names[layer]
         queries = source if name.startswith("encoder") else inputs["tokens"]
         keys = source if name.endswith("cross") else queries
-        weights_HTS = weights_BHTS[0].float().cpu()
         maps.append(AttentionMap(name, queries, keys, weights_HTS))
         return attend(layer, q, k, v, mask)
 
@@ -59,12 +60,14 @@ def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path
         labels = [repr(decode([i])) for i in ids[::every]]
         axis.set_ticks(places, labels, fontsize=6, parse_math=False)
 
+    rows = len(maps)
     columns = max(len(layer.weights_HTS) for layer in maps)
-    figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
+    figure = Figure(figsize=(2.6 * columns, 2.6 * rows), layout="constrained")
 
     for row, layer in enumerate(maps):
         for head, weights_TS in enumerate(layer.weights_HTS.numpy()):
-            axes = figure.add_subplot(len(maps), columns, row * columns + head + 1)
+            number = row * columns + head + 1
+            axes = figure.add_subplot(rows, columns, number)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")

@@ -39,6 +39,7 @@ class KVCache:
             for tensor in new:
                 *outer, _, width = tensor.shape
                 self.buffers.append(tensor.new_zeros(*outer, self.size, width))
+
         start = self.length
         if end > self.size:
             if not self.is_ring:
@@ -46,6 +47,7 @@ class KVCache:
             if n_new > 1:
                 return self.append_several(end, new)
             start = start % self.size
+
         for buffer, tensor in zip(self.buffers, new, strict=True):
             buffer[..., start : start + n_new, :] = tensor
         self.length = end
@@ -95,7 +97,8 @@ class KVCache:
         """Slot `start` becomes slot 0, and so on up to `end`; all others are dropped."""
         self.length = end - start
         for buffer in self.buffers:
-            buffer.copy_(buffer.roll(-start, -2))
+            rolled = buffer.roll(-start, -2)
+            buffer.copy_(rolled)
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
         """Replace the newest slots of these rows, which were read again, by those of another

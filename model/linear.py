@@ -25,6 +25,7 @@ class Merged(nn.Module):
         super().__init__()
         weight, bias = join(maps)
         self.widths = [linear.out_features for linear in maps]
+
         n_out, n_in = weight.shape
         self.linear = nn.Linear(n_in, n_out, bias is not None, device="meta")
         self.linear.weight = nn.Parameter(weight)
@@ -53,7 +54,9 @@ def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
     if isinstance(maps[0], Part):
         outputs = maps[0].whole(x)
         return [outputs[part.index] for part in maps]
+
     if use_cpu_kernels(x) and all(type(linear) is nn.Linear for linear in maps):
         widths = [linear.out_features for linear in maps]
-        return F.linear(x, *join(maps)).split(widths, -1)
+        outputs = F.linear(x, *join(maps))
+        return outputs.split(widths, -1)
     return [linear(x) for linear in maps]

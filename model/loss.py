@@ -74,8 +74,14 @@ class ChunkedLoss(torch.autograd.Function):
     none are stored or recomputed for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], size: int, *inputs: Tensor) -> Tensor:
-        hidden_NC, targets_N, *parameters = inputs  # the weight of the head, and its bias if any
+    def forward(
+        ctx: Any,
+        function: Callable[..., Tensor],
+        size: int,
+        hidden_NC: Tensor,
+        targets_N: Tensor,
+        *parameters: Tensor,  # the weight of the head, and its bias if any
+    ) -> Tensor:
         vocab_size = len(parameters[0])
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = matmul_dtype(hidden_NC)
@@ -86,7 +92,8 @@ class ChunkedLoss(torch.autograd.Function):
         row_gradients = []
         is_trained = ctx.needs_input_grad[4]  # the head's weight, the fifth argument
         gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
-        for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
+        chunks = zip(low_NC.split(size), targets_N.split(size), strict=True)
+        for rows_NC, targets in chunks:
             # in bfloat16 the sum over a vocabulary would be off by a percent
             logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
             logits_NV = logits_NV.to(exact)
@@ -100,8 +107,9 @@ class ChunkedLoss(torch.autograd.Function):
             if is_trained and bias:
                 gradients[1] += grad_NV.sum(0, dtype=exact)
 
-        gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=False)]
-        ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
+        hidden_gradient = torch.cat(row_gradients).type_as(hidden_NC)
+        pairs = zip(gradients, parameters, strict=False)
+        ctx.save_for_backward(hidden_gradient, *(g.type_as(p) for g, p in pairs))
         return total
 
     @staticmethod
@@ -127,7 +135,8 @@ def loss(
         count = int((targets != IGNORE_INDEX).sum())
     if count < len(targets):
         # a stable sort puts the targets first, in their order; nonzero() would wait for a GPU
-        positions = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]
+        is_ignored = (targets == IGNORE_INDEX).to(torch.int8)
+        positions = is_ignored.argsort(stable=True)[:count]
         hidden = hidden[positions]
         targets = targets[positions]
 
@@ -143,6 +152,8 @@ def loss(
 
     total = hidden.new_zeros(())
     exact = torch.promote_types(hidden.dtype, torch.float32)
-    for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
-        total = total + function(F.linear(rows, *parameters).to(exact), chunk)
+    chunks = zip(hidden.split(size), targets.split(size), strict=True)
+    for rows, chunk in chunks:
+        logits = F.linear(rows, *parameters).to(exact)
+        total = total + function(logits, chunk)
     return total, count

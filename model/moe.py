@@ -47,8 +47,10 @@ class MixtureOfExperts(nn.Module):
             raise ValueError(f"top_k ({top_k}) must be at most n_experts ({n_experts})")
         self.top_k = top_k
         self.balance_loss = balance_loss
-        make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
         self.router = nn.Linear(d_model, n_experts, bias=False)
+
+        sizes = {"d_model": d_model, "bias": False}
+        make_mlp = partial(build, "expert", MLPS, shared=sizes)
         self.experts = make_mlp(expert)  # holds stacks of weights, and is never called itself
         for linear in self.experts.children():
             linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
@@ -74,6 +76,7 @@ class MixtureOfExperts(nn.Module):
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
         rows = added.flatten(0, 1)
         added = rows.index_add(0, token, y_MC.type_as(x)).view_as(x)
+
         # last: with recompute=block, the second forward pass ends at the last tensor that the
         # backward pass needs, so that it does not come here and keep another graph
         self.load_X = counts_X / counts_X.sum() * len(counts_X)
@@ -98,7 +101,8 @@ class MixtureOfExperts(nn.Module):
         micro-batches. Padding counts as any token, for no mask comes here."""
         if not self.balance_loss:
             return {}
-        return {"balance": self.balance_loss * (self.load_X * self.probability_X).sum()}
+        balance = (self.load_X * self.probability_X).sum()
+        return {"balance": self.balance_loss * balance}
 
 
 def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:

@@ -56,6 +56,7 @@ class Stack(nn.Module):
         shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             shared[name] = getattr(config, name)
+
         self.layers = layer_configs(config)
         blocks = []
         for i, layer in enumerate(self.layers):
@@ -99,7 +100,8 @@ class Stack(nn.Module):
         for key in self.context_keys:
             # a ring would drop the sinks, which lie at other slots in each row of a padded batch
             window = key.sliding_window if key.sinks is None else None
-            caches.append(LayerCache(self_attn=KVCache(size, window), cross_attn=KVCache()))
+            own = KVCache(size, window)
+            caches.append(LayerCache(self_attn=own, cross_attn=KVCache()))
         return caches
 
     def forward(
@@ -121,14 +123,18 @@ class Stack(nn.Module):
         rotations: dict[int, Rotate | None] = {}
         contexts: dict[ContextKey, AttentionContext] = {}
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
+
         for i, key in enumerate(self.context_keys):
             if key in contexts:
                 continue
             cache = caches[i].self_attn if caches else KVCache()
             q_pos, k_pos, keys_visible = self.place(x, visible, documents, cache)
+
             encoding = encodings[key.position]
             if key.position not in rotations:
                 rotations[key.position] = encoding.rotary(x, q_pos)
+            rotate = rotations[key.position]
+
             mask = make_mask(
                 q_pos,
                 k_pos,
@@ -140,8 +146,8 @@ class Stack(nn.Module):
                 documents=documents,
                 bias=encoding.bias(q_pos, k_pos),
             )
-            rotate = rotations[key.position]
-            contexts[key] = AttentionContext(mask.cast_for(x), rotate, memory, memory_mask)
+            mask = mask.cast_for(x)
+            contexts[key] = AttentionContext(mask, rotate, memory, memory_mask)
 
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
@@ -161,20 +167,19 @@ class Stack(nn.Module):
         if limit is not None and length > limit:
             raise ValueError(f"{length} positions, but model.context_length is {limit}")
 
-        if documents is not None:  # searchsorted finds the first token with the same number
-            pos = q_slots - torch.searchsorted(documents, documents)
+        if documents is not None:
+            first_BT = torch.searchsorted(documents, documents)  # token of the same number
+            pos = q_slots - first_BT
             return pos, pos, None
+
         if visible is None:
             return q_slots[None], k_slots[None], None
+
         # count from the first visible token, so that left padding changes nothing
         first_B1 = visible.int().argmax(-1, keepdim=True)
         if cache.is_ring:
             visible = visible[:, k_slots.clamp(min=0)] & (k_slots >= 0)
         return q_slots - first_B1, k_slots - first_B1, visible
-
-
-def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
-    return construct("model.embedding: ", Embedding, config.embedding, sizes)
 
 
 class Transformer(nn.Module):
@@ -189,7 +194,9 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding = make_embedding(config, sizes)
+        self.embedding: Embedding = construct(
+            "model.embedding: ", Embedding, config.embedding, sizes
+        )
         self.make_stacks(config, sizes)
         self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
@@ -266,7 +273,9 @@ class EncoderDecoder(Transformer):
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = make_embedding(config, sizes)
+            self.source_embedding = construct(
+                "model.embedding: ", Embedding, config.embedding, sizes
+            )
 
     def new_caches(self, size: int) -> Caches:
         return self.decoder.new_caches(size)

@@ -1,7 +1,9 @@
 """Every tensor has the shape that its name promises: in all architectures, presets and steps."""
 
 import re
+from collections import defaultdict
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -9,13 +11,13 @@ import torch
 from configs.cli import run_command
 from configs.compose import compose
 from configs.schema import EncoderSizes
-from model.attention import ATTENTIONS
+from model.attention import ATTENTIONS, MultiHeadLatentAttention
+from model.embedding import Embedding
 from model.generate.decode import generate
 from model.loss import loss
 from model.position import POSITIONS
 from model.shapes import main, trace_tensors
 from model.transformer import build_model
-from tests.model.shape_checks import axis_sizes, violations
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
 HEADS = {"head_dim": 8, "v_head_dim": 9}
@@ -34,6 +36,57 @@ def config_of(kind, attention, position):
         changes["cross_attention"] = part("attention", "gqa", **HEADS)
         changes["encoder"] = EncoderSizes(72, 1, None)
     return tiny(kind, d_model=60, n_heads=6, **changes)
+
+
+# the attribute in which a module keeps the size of an axis
+AXIS_ATTRS = {
+    "H": "n_heads",
+    "G": "n_groups",
+    "D": "head_dim",
+    "E": "v_head_dim",
+    "R": "rotary_dim",
+    "P": "qk_nope_head_dim",
+    "L": "kv_lora_rank",
+    "F": "d_ff",
+}
+
+
+def axis_sizes(model, **given):
+    """The sizes that each axis may have in this model; the input gives those of B, T, S and N."""
+    sizes = defaultdict(set, {axis: set(values) for axis, values in given.items()})
+    sizes["1"] = {1}
+    sizes["V"] = {model.head.map.out_features}
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            sizes["C"].add(module.table.embedding_dim)
+        for axis, attribute in AXIS_ATTRS.items():
+            if attribute in vars(module):
+                sizes[axis].add(vars(module)[attribute])
+        if isinstance(module, MultiHeadLatentAttention):  # the absorbed form attends to the latents
+            cached = module.kv_lora_rank + module.rotary_dim
+            sizes["K"].add(cached)
+            sizes["D"].add(cached)
+            sizes["E"].add(module.kv_lora_rank)
+            sizes["G"].add(1)
+    sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
+    for T, heads, groups in product(sizes["T"], sizes["H"], sizes["G"]):
+        sizes["J"].add(T * heads // groups)
+    return sizes
+
+
+def violations(records, sizes):
+    """The tensors whose shape differs from their name's; within one call a letter has one size."""
+    sizes_in_call = defaultdict(dict)
+    messages = []
+    for record in records:
+        own = sizes_in_call[record.call]
+        holds = len(record.axes) == record.tensor.ndim
+        for axis, size in zip(record.axes, record.tensor.shape, strict=False):
+            if (axis, size) != ("B", 1):
+                holds &= size in sizes[axis] and own.setdefault(axis, size) == size
+        if not holds:
+            messages.append(f"{record.place} {record.name} is {tuple(record.tensor.shape)}")
+    return messages
 
 
 def trace(net, action, *, T, S, B=2, N=()):
