@@ -38,13 +38,11 @@ class LoRA(nn.Module):
     @property
     def weight(self) -> Tensor:
         """Of both as one map; MLA multiplies by it itself."""
-        added = self.up @ self.down
-        return self.linear.weight + self.scale * added
+        return self.linear.weight + self.scale * (self.up @ self.down)
 
 
 def adapters_of(model: nn.Module) -> dict[str, LoRA]:
-    modules = model.named_modules()
-    return {name: module for name, module in modules if isinstance(module, LoRA)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoRA)}
 
 
 def merge_adapters(model: nn.Module) -> None:
@@ -64,11 +62,11 @@ def add_lora(
     layers: str,
 ) -> None:
     """At the linear maps of the blocks whose names have the pattern."""
-    maps = {}
-    for name, module in model.named_modules():
-        is_linear = isinstance(module, nn.Linear) and module.weight.ndim == 2
-        if is_linear and ".blocks." in name:
-            maps[name] = module
+    maps = {
+        name: module
+        for name, module in model.named_modules()
+        if ".blocks." in name and isinstance(module, nn.Linear) and module.weight.ndim == 2
+    }
 
     try:
         chosen = [name for name in maps if layers and re.search(layers, name)]

@@ -92,8 +92,7 @@ def make_mask(
         allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
         # padding sees itself, so that no row of weights is empty
         allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
-    shown = 0.0 if bias is None else bias
-    return Mask(torch.where(allowed_B1TS, shown, float("-inf")))
+    return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
 
 
 def make_cross_mask(visible: Tensor | None) -> Mask:

@@ -221,8 +221,7 @@ class MultiHeadLatentAttention(Attention):
         cache: KVCache | None = None,
     ) -> Tensor:
         q_BHTD = split(self.query(x), self.n_heads)
-        widths = [self.qk_nope_head_dim, self.rotary_dim]
-        q_BHTP, q_BHTR = q_BHTD.split(widths, -1)
+        q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
         k_B1TR = split(self.k_rope(x), n_heads=1)
         if rotate is not None:
             q_BHTR = rotate(q_BHTR)
@@ -243,8 +242,7 @@ class MultiHeadLatentAttention(Attention):
     def expanded(self, q_BHTP: Tensor, q_BHTR: Tensor, cached_B1SK: Tensor, mask: Mask) -> Tensor:
         """Multi-head attention over keys and values that are expanded from the latents: cheaper for
         many queries, as in training."""
-        widths = [self.kv_lora_rank, self.rotary_dim]
-        latent_B1SL, k_B1SR = cached_B1SK.split(widths, -1)
+        latent_B1SL, k_B1SR = cached_B1SK.split([self.kv_lora_rank, self.rotary_dim], -1)
         latent = latent_B1SL[:, 0]
         k_BHSP = split(self.key(latent), self.n_heads)
         v_BHSE = split(self.value(latent), self.n_heads)

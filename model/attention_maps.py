@@ -60,14 +60,12 @@ def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path
         labels = [repr(decode([i])) for i in ids[::every]]
         axis.set_ticks(places, labels, fontsize=6, parse_math=False)
 
-    rows = len(maps)
     columns = max(len(layer.weights_HTS) for layer in maps)
-    figure = Figure(figsize=(2.6 * columns, 2.6 * rows), layout="constrained")
+    figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
 
     for row, layer in enumerate(maps):
         for head, weights_TS in enumerate(layer.weights_HTS.numpy()):
-            number = row * columns + head + 1
-            axes = figure.add_subplot(rows, columns, number)
+            axes = figure.add_subplot(len(maps), columns, row * columns + head + 1)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")

@@ -63,8 +63,7 @@ class Block(nn.Module):
         if self.cross is not None:
             attend = partial(self.cross_attend, context=context, cache=cache)
             x = self.residual(x, attend, self.cross_norm)
-        x = self.residual(x, self.ffn, self.ffn_norm)
-        return x
+        return self.residual(x, self.ffn, self.ffn_norm)
 
     def self_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
         own = cache and cache.self_attn
@@ -128,8 +127,7 @@ class SandwichBlock(Block):
             added = self.cross_attend(self.cross_norm(x), context, cache)
             x = x + self.drop(self.cross_added_norm(added))
         added = self.ffn(self.ffn_norm(x))
-        x = x + self.drop(self.ffn_added_norm(added))
-        return x
+        return x + self.drop(self.ffn_added_norm(added))
 
 
 class ParallelBlock(Block):
@@ -140,8 +138,7 @@ class ParallelBlock(Block):
         added = added + self.ffn(self.ffn_norm(x))
         if self.cross is not None:
             added = added + self.cross_attend(self.cross_norm(x), context, cache)
-        x = x + self.drop(added)
-        return x
+        return x + self.drop(added)
 
 
 class ParallelSharedBlock(ParallelBlock):

@@ -55,8 +55,7 @@ class KVCache:
 
     def append_several(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
         """To a full ring. The first of them see tokens that the last ones replace."""
-        pairs = zip(self.read(), new, strict=True)
-        both = [torch.cat(pair, -2) for pair in pairs]
+        both = [torch.cat(pair, -2) for pair in zip(self.read(), new, strict=True)]
 
         first = max(self.length, end - self.size)
         slots = torch.arange(first, end, device=new[0].device)
@@ -97,16 +96,14 @@ class KVCache:
         """Slot `start` becomes slot 0, and so on up to `end`; all others are dropped."""
         self.length = end - start
         for buffer in self.buffers:
-            rolled = buffer.roll(-start, -2)
-            buffer.copy_(rolled)
+            buffer.copy_(buffer.roll(-start, -2))
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
         """Replace the newest slots of these rows, which were read again, by those of another
         cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             places = torch.arange(new.shape[-2], device=new.device)
-            slots = other.slots_at(places, other.length - 1)
-            slots = slots + self.length - other.length
+            slots = other.slots_at(places, other.length - 1) + self.length - other.length
             changed = buffer[rows]
             changed[..., slots % self.size, :] = new
             buffer[rows] = changed

@@ -76,9 +76,8 @@ class RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, eps: float) -> Tensor:
         normed = values.to(torch.promote_types(values.dtype, torch.float32))
-        length = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
-        mean_square = length.square_().div_(values.shape[-1])
-        scale = mean_square.add_(eps).rsqrt_()
+        scale = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
+        scale = scale.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
         normed = normed * scale
         ctx.save_for_backward(normed, scale)
         return normed.type_as(values)

@@ -64,9 +64,8 @@ def initialize_weights(model: Any, scheme: str) -> None:
             continue
         std = stds.get(type_of(name, matrix, model.head), 0.02)
         if std in RULES:
-            shape = matrix.weight.shape[-2:]
             stack = name.split(".")[0]
-            std = RULES[std](shape, n_residual_writes[stack])
+            std = RULES[std](matrix.weight.shape[-2:], n_residual_writes[stack])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)

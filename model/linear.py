@@ -57,6 +57,5 @@ def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
 
     if use_cpu_kernels(x) and all(type(linear) is nn.Linear for linear in maps):
         widths = [linear.out_features for linear in maps]
-        outputs = F.linear(x, *join(maps))
-        return outputs.split(widths, -1)
+        return F.linear(x, *join(maps)).split(widths, -1)
     return [linear(x) for linear in maps]

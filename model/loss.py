@@ -92,8 +92,7 @@ class ChunkedLoss(torch.autograd.Function):
         row_gradients = []
         is_trained = ctx.needs_input_grad[4]  # the head's weight, the fifth argument
         gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
-        chunks = zip(low_NC.split(size), targets_N.split(size), strict=True)
-        for rows_NC, targets in chunks:
+        for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
             # in bfloat16 the sum over a vocabulary would be off by a percent
             logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
             logits_NV = logits_NV.to(exact)
@@ -107,9 +106,8 @@ class ChunkedLoss(torch.autograd.Function):
             if is_trained and bias:
                 gradients[1] += grad_NV.sum(0, dtype=exact)
 
-        hidden_gradient = torch.cat(row_gradients).type_as(hidden_NC)
-        pairs = zip(gradients, parameters, strict=False)
-        ctx.save_for_backward(hidden_gradient, *(g.type_as(p) for g, p in pairs))
+        gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=False)]
+        ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
         return total
 
     @staticmethod
@@ -152,8 +150,7 @@ def loss(
 
     total = hidden.new_zeros(())
     exact = torch.promote_types(hidden.dtype, torch.float32)
-    chunks = zip(hidden.split(size), targets.split(size), strict=True)
-    for rows, chunk in chunks:
+    for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
         logits = F.linear(rows, *parameters).to(exact)
         total = total + function(logits, chunk)
     return total, count

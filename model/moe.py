@@ -17,8 +17,7 @@ def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
     and so on."""
     stack = linear.weight.type_as(rows)
     if has_grouped_mm(stack):
-        ends = counts.cumsum(0, dtype=torch.int32)
-        return F.grouped_mm(rows, stack.mT, offs=ends)
+        return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
 
     if type(counts) is Tensor:
         groups = rows.split(counts.tolist())
@@ -49,8 +48,7 @@ class MixtureOfExperts(nn.Module):
         self.balance_loss = balance_loss
         self.router = nn.Linear(d_model, n_experts, bias=False)
 
-        sizes = {"d_model": d_model, "bias": False}
-        make_mlp = partial(build, "expert", MLPS, shared=sizes)
+        make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
         self.experts = make_mlp(expert)  # holds stacks of weights, and is never called itself
         for linear in self.experts.children():
             linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
@@ -74,8 +72,7 @@ class MixtureOfExperts(nn.Module):
         y_MC = y_MC * weights.flatten()[order, None]
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
-        rows = added.flatten(0, 1)
-        added = rows.index_add(0, token, y_MC.type_as(x)).view_as(x)
+        added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
 
         # last: with recompute=block, the second forward pass ends at the last tensor that the
         # backward pass needs, so that it does not come here and keep another graph
@@ -101,8 +98,7 @@ class MixtureOfExperts(nn.Module):
         micro-batches. Padding counts as any token, for no mask comes here."""
         if not self.balance_loss:
             return {}
-        balance = (self.load_X * self.probability_X).sum()
-        return {"balance": self.balance_loss * balance}
+        return {"balance": self.balance_loss * (self.load_X * self.probability_X).sum()}
 
 
 def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:

@@ -25,8 +25,7 @@ class Norm(nn.Module):
 
     def weight_and_bias(self, values: Tensor) -> list[Tensor | None]:
         """In the dtype of the values, as fused kernels need them; under autocast they differ."""
-        parameters = (self.weight, self.bias)
-        return [p if p is None else p.to(values.dtype) for p in parameters]
+        return [p if p is None else p.to(values.dtype) for p in (self.weight, self.bias)]
 
 
 class LayerNorm(Norm):

@@ -109,8 +109,7 @@ class Llama3Scaling:
 
     def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
         turns = self.original_max_position * inv_freq / (2 * math.pi)
-        width = self.high_freq_factor - self.low_freq_factor
-        keep = (turns - self.low_freq_factor) / width
+        keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         return torch.lerp(inv_freq / self.factor, inv_freq, keep.clamp(0, 1))
 
 
@@ -129,7 +128,10 @@ class YarnScaling:
     def __post_init__(self) -> None:
         if self.beta_fast <= self.beta_slow:
             raise ValueError("beta_slow must be below beta_fast")
-        self.mscale = self.attention_factor or 0.1 * math.log(self.factor) + 1
+
+    @property
+    def mscale(self) -> float:
+        return self.attention_factor or 0.1 * math.log(self.factor) + 1
 
     def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
         pairs = len(inv_freq)

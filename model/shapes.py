@@ -25,7 +25,6 @@ from model.transformer import Stack, build_model
 
 HERE = Path(__file__).parent
 AXES = re.compile(rf"^x$|_([{''.join(LEGEND)}]+)$")
-VOCAB_SIZE = 97
 
 
 class TensorRecord(NamedTuple):
@@ -85,12 +84,10 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
     with trace_tensors(model) as records:
         model(**inputs)
 
-    hidden = []  # names of layers that are as an earlier one
+    hidden: list[str] = []  # names of layers that are as an earlier one
     for name, stack in model.named_children():
         layers = stack.layers if isinstance(stack, Stack) else []
-        for i, layer in enumerate(layers):
-            if layer in layers[:i]:
-                hidden.append(f"{name}.blocks.{i}.")
+        hidden += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
 
     made = [record for record in records if not record.code.startswith("def ")]
     return [record for record in made if not f"{record.module}.".startswith(tuple(hidden))]
@@ -143,7 +140,7 @@ def main(args: list[str] | None = None) -> None:
 
     config = compose(["size=tiny", *options.overrides]).model
     # in float64 there is no fused kernel to hide the scores
-    model = build_model(config, VOCAB_SIZE).double()
+    model = build_model(config, vocab_size=97).double()
 
     steps = trace_forward(model, example_inputs(config.kind, options.padding))
     if not options.mask:

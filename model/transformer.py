@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.registry import Registry, build, construct
-from configs.schema import EncoderSizes, ModelConfig
+from configs.schema import ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
@@ -100,8 +100,7 @@ class Stack(nn.Module):
         for key in self.context_keys:
             # a ring would drop the sinks, which lie at other slots in each row of a padded batch
             window = key.sliding_window if key.sinks is None else None
-            own = KVCache(size, window)
-            caches.append(LayerCache(self_attn=own, cross_attn=KVCache()))
+            caches.append(LayerCache(KVCache(size, window), cross_attn=KVCache()))
         return caches
 
     def forward(
@@ -134,7 +133,6 @@ class Stack(nn.Module):
             if key.position not in rotations:
                 rotations[key.position] = encoding.rotary(x, q_pos)
             rotate = rotations[key.position]
-
             mask = make_mask(
                 q_pos,
                 k_pos,
@@ -145,15 +143,13 @@ class Stack(nn.Module):
                 visible=keys_visible,
                 documents=documents,
                 bias=encoding.bias(q_pos, k_pos),
-            )
-            mask = mask.cast_for(x)
+            ).cast_for(x)
             contexts[key] = AttentionContext(mask, rotate, memory, memory_mask)
 
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
-            context = contexts[self.context_keys[i]]
-            x = block(x, context, caches and caches[i])
+            x = block(x, contexts[self.context_keys[i]], caches and caches[i])
         return self.final_norm(x)
 
     def place(
@@ -167,9 +163,8 @@ class Stack(nn.Module):
         if limit is not None and length > limit:
             raise ValueError(f"{length} positions, but model.context_length is {limit}")
 
-        if documents is not None:
-            first_BT = torch.searchsorted(documents, documents)  # token of the same number
-            pos = q_slots - first_BT
+        if documents is not None:  # searchsorted finds the first token of the same document
+            pos = q_slots - torch.searchsorted(documents, documents)
             return pos, pos, None
 
         if visible is None:
@@ -326,7 +321,7 @@ def check_config(config: ModelConfig) -> None:
     only_for = {
         "cross_attention": ("encoder_decoder", config.cross_attention is not None),
         "prefix_lm": ("decoder", config.prefix_lm),
-        "encoder": ("encoder_decoder", config.encoder != EncoderSizes(None, None, None)),
+        "encoder": ("encoder_decoder", any(vars(config.encoder).values())),
         "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
     }
     for key, (owner, is_set) in only_for.items():
