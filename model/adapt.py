@@ -21,15 +21,18 @@ class LoRA(nn.Module):
         self.linear = linear
         self.scale = alpha / rank
         self.drop = nn.Dropout(dropout)
+
         weight = linear.weight
         n_out, n_in = weight.shape
+        bound = n_in**-0.5
         down = torch.empty(rank, n_in, device="cpu")
-        down.uniform_(-(n_in**-0.5), n_in**-0.5, generator=draw)
+        down.uniform_(-bound, bound, generator=draw)
         self.down = nn.Parameter(down.to(weight))
         self.up = nn.Parameter(weight.new_zeros(n_out, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        added = F.linear(F.linear(self.drop(x), self.down), self.up)
+        low_rank = F.linear(self.drop(x), self.down)
+        added = F.linear(low_rank, self.up)
         return self.linear(x) + self.scale * added
 
     @property
@@ -52,7 +55,7 @@ def merge_adapters(model: nn.Module) -> None:
 def add_lora(
     model: nn.Module,
     seed: int,
-    base: str | None,  # a hash, for load_base of checkpoint.py
+    base: str | None,  # a setting that load_base of checkpoint.py reads
     rank: Count,
     alpha: Positive,
     dropout: BelowOne,
@@ -64,6 +67,7 @@ def add_lora(
         for name, module in model.named_modules()
         if ".blocks." in name and isinstance(module, nn.Linear) and module.weight.ndim == 2
     }
+
     try:
         chosen = [name for name in maps if layers and re.search(layers, name)]
     except re.error as error:
@@ -85,6 +89,7 @@ def freeze(model: Any, base: str | None, last: Count) -> None:
     n = len(stack.blocks)
     if last > n:
         raise ValueError(f"last is {last}, and the model has {n} blocks")
+
     model.requires_grad_(False)
     stack.blocks[-last:].requires_grad_()
     stack.final_norm.requires_grad_()

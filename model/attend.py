@@ -10,6 +10,15 @@ from model.cpu import float32_wins, prefer_math_kernel
 from model.cuda import takes_groups
 
 
+def matmul_dtype(values: Tensor) -> torch.dtype:
+    """Of their matmuls: under autocast another than their own."""
+    device = values.device.type
+    is_known = torch.amp.is_autocast_available(device)  # "meta" is not
+    if is_known and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return values.dtype
+
+
 class Mask(NamedTuple):
     """What is added to the scores before the softmax, in its cheapest form."""
 
@@ -20,11 +29,7 @@ class Mask(NamedTuple):
         """In the dtype of the scores: one copy for all layers."""
         if self.bias is None:
             return self
-        device = x.device.type
-        is_known = torch.amp.is_autocast_available(device)  # "meta" is not
-        autocasts = is_known and torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if autocasts else x.dtype
-        return self._replace(bias=self.bias.to(dtype))
+        return self._replace(bias=self.bias.to(matmul_dtype(x)))
 
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
         if self.causal:
@@ -61,30 +66,32 @@ def make_mask(
             return Mask(bias)
         if bias is None and q_pos.shape == k_pos.shape:
             return Mask(causal=True)
-        if bias is None and q_pos.shape[-1] == 1:  # the newest position sees all keys
+        if bias is None and q_pos.shape[-1] == 1:  # the newest position: a cache has no later keys
             return Mask()
 
-    behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
+    k_B11S = k_pos[:, None, None, :]
+    behind_B1TS = q_pos[:, None, :, None] - k_B11S
     distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
     allowed_B1TS = distance_B1TS >= 0
 
     if prefix is not None:
-        allowed_B1TS = allowed_B1TS | (k_pos < prefix[:, None])[:, None, None, :]
+        allowed_B1TS = allowed_B1TS | (k_B11S < prefix[:, None, None, None])
 
     if sliding_window is not None:
         farthest = sliding_window - 1 if causal else sliding_window // 2
         near_B1TS = distance_B1TS <= farthest
         if sinks is not None:
-            near_B1TS = near_B1TS | (k_pos < sinks)[:, None, None, :]
+            near_B1TS = near_B1TS | (k_B11S < sinks)
         allowed_B1TS = allowed_B1TS & near_B1TS
 
     if documents is not None:
-        same_B1TS = documents[:, None, :, None] == documents[:, None, None, :]
-        allowed_B1TS = allowed_B1TS & same_B1TS
+        same_BTS = documents[:, :, None] == documents[:, None, :]
+        allowed_B1TS = allowed_B1TS & same_BTS[:, None]
 
     if visible is not None:
+        allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
         # padding sees itself, so that no row of weights is empty
-        allowed_B1TS = (allowed_B1TS & visible[:, None, None, :]) | (behind_B1TS == 0)
+        allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
 
 
@@ -124,7 +131,8 @@ def attention_weights(
     logit_softcap: float | None = None,
 ) -> Tensor:
     """Scores after the softmax: along the keys, each row sums to one."""
-    scale = q_BHTD.shape[-1] ** -0.5 if scale is None else scale
+    if scale is None:
+        scale = q_BHTD.shape[-1] ** -0.5
     scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
 
     scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
@@ -136,18 +144,51 @@ def attention_weights(
 def attend_in_float32(
     q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
 ) -> Tensor:
-    """The same in float32, a few rows at a time, so that the copies stay in the CPU's cache."""
-    tensors = [q_BHTD, k_BGSD, v_BGSE]
-    if mask.bias is not None:
-        tensors.append(mask.bias.expand(len(q_BHTD), -1, -1, -1))
-
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())
+    """The same in float32, for one query, so that no mask is causal."""
+    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
     outputs = []
     with torch.autocast("cpu", enabled=False):
-        for rows in zip(*(tensor.split(n_rows) for tensor in tensors), strict=True):
-            q, k, v, *bias = (tensor.float() for tensor in rows)
-            outputs.append(attend(q, k, v, Mask(*bias), **options))  # one query: never causal
+        for start in range(0, len(q_BHTD), n_rows):
+            rows = slice(start, start + n_rows)
+            bias = mask.bias
+            if bias is not None and len(bias) > 1:
+                bias = bias[rows]
+            q, k, v = (tensor[rows].float() for tensor in (q_BHTD, k_BGSD, v_BGSE))
+            outputs.append(attend(q, k, v, Mask(bias), **options))
     return torch.cat(outputs).type_as(q_BHTD)
+
+
+def attend_by_kernel(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
+) -> Tensor:
+    """The same by torch's fused kernels, which never hold the weights."""
+    queries = q
+    bias = None if mask.bias is None else mask.bias.to(q.dtype)
+    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
+    if n_sharing > 1 and not takes_groups(q, bias):
+        if q.shape[-2] > 1:
+            k = k.repeat_interleave(n_sharing, 1)
+            v = v.repeat_interleave(n_sharing, 1)
+        else:  # query heads become queries
+            queries = group_queries(q, k)
+            if bias is not None and bias.shape[1] > 1:
+                bias = group_queries(bias, k)
+
+    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
+    if missing > 0:  # flash attention needs one width
+        v = F.pad(v, (0, missing))
+    y = F.scaled_dot_product_attention(
+        queries,
+        k,
+        v,
+        attn_mask=bias,
+        dropout_p=dropout,
+        is_causal=mask.causal,
+        scale=scale,
+        enable_gqa=queries.shape[1] != k.shape[1],
+    )
+    y = ungroup_queries(y, q)
+    return y[..., :-missing] if missing > 0 else y
 
 
 def attend(
@@ -160,38 +201,13 @@ def attend(
     logit_softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights."""
+    """softmax(q k' * scale + mask) v, with dropout on the weights. Each way of computing it is the
+    fastest somewhere; all give the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
     if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
-        missing = q_BHTD.shape[-1] - v_BGSE.shape[-1]
-        if mask.causal and missing > 0:  # flash attention needs one width
-            padded = F.pad(v_BGSE, (0, missing))
-            y_BHTD = attend(q_BHTD, k_BGSD, padded, mask, dropout=dropout, **options)
-            return y_BHTD[..., :-missing]
-        q, k, v = q_BHTD, k_BGSD, v_BGSE
-        bias = None if mask.bias is None else mask.bias.to(q.dtype)
-        n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
-        needs_change = n_sharing > 1 and not takes_groups(q, bias)
-        if needs_change and q.shape[-2] == 1:  # they become its queries
-            q = group_queries(q, k)
-            if bias is not None and bias.shape[1] > 1:
-                bias = group_queries(bias, k)
-        elif needs_change:
-            k = k.repeat_interleave(n_sharing, 1)
-            v = v.repeat_interleave(n_sharing, 1)
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=bias,
-            dropout_p=dropout,
-            is_causal=mask.causal,
-            scale=scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return ungroup_queries(y, q_BHTD)
+        return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values

@@ -104,7 +104,7 @@ class MultiHeadAttention(Attention):
         self.v_head_dim = v_head_dim or self.head_dim
         self.rotary_dim = self.head_dim
         self.scale = scale or self.head_dim**-0.5
-        self.query_size = self.head_dim**-0.5 / self.scale  # T5's scale of 1 needs smaller queries
+        self.query_gain = self.head_dim**-0.5 / self.scale  # T5's scale of 1 needs smaller queries
         self.logit_softcap = logit_softcap
         self.sliding_window = sliding_window
         self.sinks = sinks
@@ -136,29 +136,31 @@ class MultiHeadAttention(Attention):
         """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
         if keys is None:
             query, key, value = project(x, self.query, self.key, self.value)
+            k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
         else:
             query = self.query(x)
+            if cache is not None and cache.length:  # those of a memory are computed once
+                k_BGSD, v_BGSE = cache.read()
+            else:
+                key = self.key(keys)
+                value = self.value(keys if values is None else values)
+                k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
+
         q_BHTD = self.query_norm(split(query, self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
-
-        if keys is not None and cache is not None and cache.length:
-            k_BGSD, v_BGSE = cache.read()  # the encoder's keys and values are computed once
-        else:
-            if keys is not None:
-                key, value = self.key(keys), self.value(keys if values is None else values)
-            new = self.keys_and_values(key, value, rotate)
-            k_BGSD, v_BGSE = new if cache is None else cache.append(*new)
-
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         return self.out(merged_BTW)
 
-    def keys_and_values(self, key: Tensor, value: Tensor, rotate: Rotate | None) -> list[Tensor]:
+    def keys_and_values(
+        self, key: Tensor, value: Tensor, rotate: Rotate | None, cache: KVCache | None
+    ) -> list[Tensor]:
+        """The new ones, after those that are cached."""
         k_BGSD = self.key_norm(split(key, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)
         v_BGSE = split(value, self.n_groups)
-        return [k_BGSD, v_BGSE]
+        return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
 
 
 class MultiHeadLatentAttention(Attention):
@@ -182,7 +184,7 @@ class MultiHeadLatentAttention(Attention):
         dropout: float = 0.0,
     ):
         super().__init__()
-        width = d_model // n_heads  # of what is left open
+        width = d_model // n_heads  # the default of a head
 
         self.n_heads = n_heads
         self.n_groups = n_heads
@@ -194,20 +196,21 @@ class MultiHeadLatentAttention(Attention):
         self.scale = self.head_dim**-0.5
         self.dropout = dropout
 
+        linear = partial(nn.Linear, bias=False)
         self.query: nn.Module
         if q_lora_rank is None:
-            self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=False)
+            self.query = linear(d_model, n_heads * self.head_dim)
         else:
-            down = nn.Linear(d_model, q_lora_rank, bias=False)
-            up = nn.Linear(q_lora_rank, n_heads * self.head_dim, bias=False)
+            down = linear(d_model, q_lora_rank)
+            up = linear(q_lora_rank, n_heads * self.head_dim)
             self.query = nn.Sequential(down, norm(q_lora_rank), up)
 
-        self.kv_down = nn.Linear(d_model, self.kv_lora_rank, bias=False)
+        self.kv_down = linear(d_model, self.kv_lora_rank)
         self.latent_norm = norm(self.kv_lora_rank)
-        self.k_rope = nn.Linear(d_model, self.rotary_dim, bias=False)
-        self.key = nn.Linear(self.kv_lora_rank, n_heads * self.qk_nope_head_dim, bias=False)
-        self.value = nn.Linear(self.kv_lora_rank, n_heads * self.v_head_dim, bias=False)
-        self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=False)
+        self.k_rope = linear(d_model, self.rotary_dim)
+        self.key = linear(self.kv_lora_rank, n_heads * self.qk_nope_head_dim)
+        self.value = linear(self.kv_lora_rank, n_heads * self.v_head_dim)
+        self.out = linear(n_heads * self.v_head_dim, d_model)
 
     def forward(
         self,
@@ -219,14 +222,18 @@ class MultiHeadLatentAttention(Attention):
     ) -> Tensor:
         q_BHTD = split(self.query(x), self.n_heads)
         q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
-        k_B1TR = split(self.k_rope(x), 1)
+        k_B1TR = split(self.k_rope(x), n_heads=1)
         if rotate is not None:
             q_BHTR = rotate(q_BHTR)
             k_B1TR = rotate(k_B1TR)
 
         # the latent and the rotary key of a token, side by side, are all that is cached of it
-        new_B1TK = torch.cat([split(self.latent_norm(self.kv_down(x)), 1), k_B1TR], -1)
-        [cached_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
+        latent_B1TL = split(self.latent_norm(self.kv_down(x)), n_heads=1)
+        new_B1TK = torch.cat([latent_B1TL, k_B1TR], -1)
+        if cache is None:
+            cached_B1SK = new_B1TK
+        else:
+            [cached_B1SK] = cache.append(new_B1TK)
 
         form = self.absorbed if x.shape[1] == 1 else self.expanded
         merged_BTW = merge(form(q_BHTP, q_BHTR, cached_B1SK, mask))
@@ -236,11 +243,13 @@ class MultiHeadLatentAttention(Attention):
         """Multi-head attention over keys and values that are expanded from the latents: cheaper for
         many queries, as in training."""
         latent_B1SL, k_B1SR = cached_B1SK.split([self.kv_lora_rank, self.rotary_dim], -1)
-        k_BHSP = split(self.key(latent_B1SL[:, 0]), self.n_heads)
-        v_BHSE = split(self.value(latent_B1SL[:, 0]), self.n_heads)
+        latent = latent_B1SL[:, 0]
+        k_BHSP = split(self.key(latent), self.n_heads)
+        v_BHSE = split(self.value(latent), self.n_heads)
+        k_BHSR = k_B1SR.expand(-1, self.n_heads, -1, -1)
 
         q_BHTD = torch.cat([q_BHTP, q_BHTR], -1)
-        k_BHSD = torch.cat([k_BHSP, k_B1SR.expand(-1, self.n_heads, -1, -1)], -1)
+        k_BHSD = torch.cat([k_BHSP, k_BHSR], -1)
         return self.attend(q_BHTD, k_BHSD, v_BHSE, mask)
 
     def absorbed(self, q_BHTP: Tensor, q_BHTR: Tensor, cached_B1SK: Tensor, mask: Mask) -> Tensor:
@@ -252,7 +261,9 @@ class MultiHeadLatentAttention(Attention):
 
         q_BHTL = torch.einsum("bhtp,hpl->bhtl", q_BHTP, expand_HPL)
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
-        y_BHTL = self.attend(q_BHTK, cached_B1SK, cached_B1SK[..., : self.kv_lora_rank], mask)
+
+        latent_B1SL = cached_B1SK[..., : self.kv_lora_rank]
+        y_BHTL = self.attend(q_BHTK, cached_B1SK, latent_B1SL, mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
 
 

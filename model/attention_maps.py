@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -30,17 +30,21 @@ def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[Atten
 
     def record(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """What attend returns, which never holds the weights."""
-        options = {"scale": layer.scale, "logit_softcap": layer.logit_softcap}
-        weights_BHTS = attention_weights(q, k, mask, **options)
+        weights_BHTS = attention_weights(
+            q, k, mask, scale=layer.scale, logit_softcap=layer.logit_softcap
+        )
+        weights_HTS = weights_BHTS[0].float().cpu()
+
         name = names[layer]
         queries = source if name.startswith("encoder") else inputs["tokens"]
         keys = source if name.endswith("cross") else queries
-        maps.append(AttentionMap(name, queries, keys, weights_BHTS[0].float().cpu()))
+        maps.append(AttentionMap(name, queries, keys, weights_HTS))
         return attend(layer, q, k, v, mask)
 
     device = next(model.parameters()).device
+    tensors = {name: torch.tensor([ids], device=device) for name, ids in inputs.items()}
     with patch.object(Attention, "attend", record):
-        model(**{name: torch.tensor([ids], device=device) for name, ids in inputs.items()})
+        model(**tensors)
     if not maps:
         raise ValueError("this model's attention computes its weights itself: none can be shown")
     return maps
@@ -49,6 +53,12 @@ def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[Atten
 def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path: Path) -> None:
     """Save the maps as an image; decode(ids) gives the label of a token."""
     from matplotlib.figure import Figure
+
+    def label(axis: Any, ids: list[int]) -> None:
+        every = 1 + len(ids) // 48  # with more labels, they would overlap
+        places = range(0, len(ids), every)
+        labels = [repr(decode([i])) for i in ids[::every]]
+        axis.set_ticks(places, labels, fontsize=6, parse_math=False)
 
     columns = max(len(layer.weights_HTS) for layer in maps)
     figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
@@ -59,10 +69,8 @@ def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")
-            for axis, ids in ((axes.xaxis, layer.keys), (axes.yaxis, layer.queries)):
-                every = 1 + len(ids) // 48  # with more labels, they would overlap
-                labels = [repr(decode([i])) for i in ids[::every]]
-                axis.set_ticks(range(0, len(ids), every), labels, fontsize=6, parse_math=False)
+            label(axes.xaxis, layer.keys)
+            label(axes.yaxis, layer.queries)
             axes.tick_params("x", rotation=90)
 
     figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)

@@ -1,5 +1,7 @@
 """Block: one layer. Its kinds differ only in where the norms are."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -23,12 +25,15 @@ class AttentionContext(NamedTuple):
 
 
 Cache = LayerCache | None
+SubLayer = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention if there is a memory, feed-forward."""
+    """Self-attention, cross-attention if there is a memory, feed-forward. `residual` adds what a
+    sub-layer computes to the residual stream."""
 
     needs_final_norm = True  # the residual stream leaves the last block unnormalized
+    residual: Callable[[Tensor, SubLayer, nn.Module], Tensor]
 
     def __init__(
         self,
@@ -52,6 +57,14 @@ class Block(nn.Module):
         self.ffn_norm = norm()
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
+    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
+        attend = partial(self.self_attend, context=context, cache=cache)
+        x = self.residual(x, attend, self.attention_norm)
+        if self.cross is not None:
+            attend = partial(self.cross_attend, context=context, cache=cache)
+            x = self.residual(x, attend, self.cross_norm)
+        return self.residual(x, self.ffn, self.ffn_norm)
+
     def self_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
         own = cache and cache.self_attn
         return self.attention(x, mask=context.mask, rotate=context.rotate, cache=own)
@@ -61,19 +74,15 @@ class Block(nn.Module):
         return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
 
 
-def blocks_of(model: nn.Module) -> list[Block]:
+def blocks_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 class PreNormBlock(Block):
     """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        x = x + self.drop(self.self_attend(self.attention_norm(x), context, cache))
-        if self.cross is not None:
-            x = x + self.drop(self.cross_attend(self.cross_norm(x), context, cache))
-        x = x + self.drop(self.ffn(self.ffn_norm(x)))
-        return x
+    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
+        return x + self.drop(layer(norm(x)))
 
 
 class ModernBertBlock(PreNormBlock):
@@ -91,23 +100,15 @@ class PostNormBlock(Block):
 
     needs_final_norm = False
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        x = self.attention_norm(x + self.drop(self.self_attend(x, context, cache)))
-        if self.cross is not None:
-            x = self.cross_norm(x + self.drop(self.cross_attend(x, context, cache)))
-        x = self.ffn_norm(x + self.drop(self.ffn(x)))
-        return x
+    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
+        return norm(x + self.drop(layer(x)))
 
 
 class Olmo2Block(Block):
     """Only the outputs of sub-layers are normalized (arxiv.org/abs/2501.00656)."""
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        x = x + self.drop(self.attention_norm(self.self_attend(x, context, cache)))
-        if self.cross is not None:
-            x = x + self.drop(self.cross_norm(self.cross_attend(x, context, cache)))
-        x = x + self.drop(self.ffn_norm(self.ffn(x)))
-        return x
+    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
+        return x + self.drop(norm(layer(x)))
 
 
 class SandwichBlock(Block):
@@ -126,8 +127,7 @@ class SandwichBlock(Block):
             added = self.cross_attend(self.cross_norm(x), context, cache)
             x = x + self.drop(self.cross_added_norm(added))
         added = self.ffn(self.ffn_norm(x))
-        x = x + self.drop(self.ffn_added_norm(added))
-        return x
+        return x + self.drop(self.ffn_added_norm(added))
 
 
 class ParallelBlock(Block):
@@ -138,8 +138,7 @@ class ParallelBlock(Block):
         added = added + self.ffn(self.ffn_norm(x))
         if self.cross is not None:
             added = added + self.cross_attend(self.cross_norm(x), context, cache)
-        x = x + self.drop(added)
-        return x
+        return x + self.drop(added)
 
 
 class ParallelSharedBlock(ParallelBlock):

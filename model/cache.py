@@ -14,7 +14,7 @@ class KVCache:
     and places then stay the same, as a CUDA graph needs.
 
     With a window it is a ring, in which the newest tokens replace the oldest: slot t is stored at
-    t % size.
+    place t % size. After slots 0 to 5, places 0 to 3 hold the slots 4, 5, 2, 3.
     """
 
     def __init__(self, size: int = 0, window: int | None = None):  # 0: as long as the first append
@@ -27,53 +27,59 @@ class KVCache:
     def append(self, *new: Tensor) -> list[Tensor]:
         """Store the new tensors, and return all that is stored."""
         if self.slot is not None:
-            slot = self.slot % self.size if self.is_ring else self.slot
-            for buffer, n in zip(self.buffers, new, strict=True):
-                buffer.index_copy_(-2, slot, n)
+            place = self.slot % self.size if self.is_ring else self.slot
+            for buffer, tensor in zip(self.buffers, new, strict=True):
+                buffer.index_copy_(-2, place, tensor)
             return self.buffers
 
         n_new = new[0].shape[-2]
         end = self.length + n_new
         if not self.buffers:
             self.size = self.size or end
-            self.buffers = [n.new_zeros(*n.shape[:-2], self.size, n.shape[-1]) for n in new]
+            for tensor in new:
+                *outer, _, width = tensor.shape
+                self.buffers.append(tensor.new_zeros(*outer, self.size, width))
 
-        place = self.length
-        if self.is_ring:
+        start = self.length
+        if end > self.size:
+            if not self.is_ring:
+                raise ValueError(f"the cache has room for {self.size} positions, not {end}")
             if n_new > 1:
                 return self.append_several(end, new)
-            place = place % self.size
-        elif end > self.size:
-            raise ValueError(f"the cache has room for {self.size} positions, not {end}")
-        for buffer, n in zip(self.buffers, new, strict=True):
-            buffer[..., place : place + n_new, :] = n
+            start = start % self.size
+
+        for buffer, tensor in zip(self.buffers, new, strict=True):
+            buffer[..., start : start + n_new, :] = tensor
         self.length = end
         return self.read()
 
     def append_several(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
-        """To a ring. The first of them see tokens that the last ones replace."""
+        """To a full ring. The first of them see tokens that the last ones replace."""
         both = [torch.cat(pair, -2) for pair in zip(self.read(), new, strict=True)]
+
         first = max(self.length, end - self.size)
-        places = torch.arange(first, end, device=new[0].device) % self.size
-        for buffer, n in zip(self.buffers, new, strict=True):
-            buffer[..., places, :] = n[..., first - end :, :]
+        slots = torch.arange(first, end, device=new[0].device)
+        for buffer, tensor in zip(self.buffers, new, strict=True):
+            buffer[..., slots % self.size, :] = tensor[..., first - end :, :]
         self.length = end
         return both
 
     def slots(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The slots of n new tokens, and all that an append will return."""
+        """The slots of n new tokens, and all that an append of them will return."""
         if self.slot is not None:
             places = torch.arange(self.size, device=device)
             stored = self.slots_at(places, self.slot) if self.is_ring else places
             return self.slot, stored
+
         slots = torch.arange(self.length + n, device=device)
         new = slots[self.length :]
-        if not self.is_ring:
+        if not self.is_ring or len(slots) <= self.size:
             return new, slots
+        places = slots[: self.size]
         if n == 1:
-            return new, self.slots_at(slots[: self.size], self.length)
-        old = slots[: min(self.length, self.size)]
-        return new, torch.cat([self.slots_at(old, self.length - 1), new])
+            return new, self.slots_at(places, self.length)
+        old = self.slots_at(places[: self.length], self.length - 1)
+        return new, torch.cat([old, new])
 
     def slots_at(self, places: Tensor, newest: Tensor | int) -> Tensor:
         """The slots that a ring stores there; a negative one is still empty."""
@@ -93,7 +99,8 @@ class KVCache:
             buffer.copy_(buffer.roll(-start, -2))
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
-        """Replace the newest slots of these rows by those of another cache."""
+        """Replace the newest slots of these rows, which were read again, by those of another
+        cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             places = torch.arange(new.shape[-2], device=new.device)
             slots = other.slots_at(places, other.length - 1) + self.length - other.length

@@ -43,8 +43,8 @@ def float32_wins(q_BHTD: Tensor) -> bool:
     return q_BHTD.is_cpu and q_BHTD.shape[-2] == 1 and q_BHTD.dtype.itemsize == 2
 
 
-def trains_eagerly(values: Tensor) -> bool:
-    """Where functions written for it replace torch's."""
+def use_cpu_kernels(values: Tensor) -> bool:
+    """In eager training, functions written for a CPU replace torch's."""
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 

@@ -36,7 +36,7 @@ class Embedding(nn.Module):
         x = self.table(tokens_BT)
         if self.scale is not None:
             x = x * self.scale
-        if self.types is not None:
+        if self.types is not None:  # without types, all tokens are of the first segment
             x = x + (self.types.weight[0] if types_BT is None else self.types(types_BT))
         return x
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from model.attention import MultiHeadAttention
+from model.embedding import Head
 
 # A standard deviation, or the name of a rule, for each type of matrix. `tied` is an embedding that
 # is also the head; `out` is a matrix that writes into the residual stream.
@@ -30,44 +31,45 @@ RULES = {
 }
 
 
-def std_rule(name: str, matrix: nn.Module, model: Any, stds: dict[str, Any]) -> float | str:
-    """The standard deviation of a matrix, or the name of its rule."""
+def type_of(name: str, matrix: nn.Module, head: Head) -> str:
+    """The type of a matrix; that of positions and segments is in no scheme."""
     if name == "head.map":
-        return stds["head"]
-    # a head that scales its input can share an embedding of any std
-    if matrix.weight is model.head.map.weight and model.head.scale is None:
-        return stds["tied"]
+        return "head"
+    # T5 ties them at std 1: its head scales the hidden states down instead
+    if matrix.weight is head.map.weight and head.scale is None:
+        return "tied"
     if name.endswith("embedding.table"):
-        return stds["embedding"]
+        return "embedding"
     if isinstance(matrix, nn.Embedding):
-        return 0.02
-    return stds["out" if name.endswith(".out") else "hidden"]
+        return "position"
+    return "out" if name.endswith(".out") else "hidden"
 
 
 def initialize_weights(model: Any, scheme: str) -> None:
     """Draw every matrix by the scheme, with zero biases. Other parameters stay as they are."""
     if scheme not in SCHEMES:
         raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
-    stds = dict(zip(TYPES, SCHEMES[scheme], strict=True))
+    stds: dict[str, Any] = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding)
     }
-    # by stack, "blocks", number and sub-layer: all experts of one write together
+    # such as stack.blocks.0.ffn, which writes once even if it has experts and shared experts
     writers = {tuple(name.split(".")[:4]) for name in matrices if name.endswith(".out")}
     n_residual_writes = Counter(stack for stack, *_ in writers)
 
     for name, matrix in matrices.items():
         if name == "head.map" and model.head.tie_weights:
             continue
-        std = std_rule(name, matrix, model, stds)
-        if isinstance(std, str):
-            std = RULES[std](matrix.weight.shape[-2:], n_residual_writes[name.split(".")[0]])
+        std = stds.get(type_of(name, matrix, model.head), 0.02)
+        if std in RULES:
+            stack = name.split(".")[0]
+            std = RULES[std](matrix.weight.shape[-2:], n_residual_writes[stack])
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
 
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
-            module.query.weight.data *= module.query_size
+            module.query.weight.data *= module.query_gain

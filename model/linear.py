@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.cpu import trains_eagerly
+from model.cpu import use_cpu_kernels
 
 
 def join(maps: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     weight = torch.cat([linear.weight for linear in maps])
-    bias = None if maps[0].bias is None else torch.cat([linear.bias for linear in maps])
-    return weight, bias
+    if maps[0].bias is None:
+        return weight, None
+    return weight, torch.cat([linear.bias for linear in maps])
 
 
 class Merged(nn.Module):
@@ -24,6 +25,7 @@ class Merged(nn.Module):
         super().__init__()
         weight, bias = join(maps)
         self.widths = [linear.out_features for linear in maps]
+
         n_out, n_in = weight.shape
         self.linear = nn.Linear(n_in, n_out, bias is not None, device="meta")
         self.linear.weight = nn.Parameter(weight)
@@ -52,7 +54,8 @@ def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
     if isinstance(maps[0], Part):
         outputs = maps[0].whole(x)
         return [outputs[part.index] for part in maps]
-    if trains_eagerly(x) and all(type(linear) is nn.Linear for linear in maps):
+
+    if use_cpu_kernels(x) and all(type(linear) is nn.Linear for linear in maps):
         widths = [linear.out_features for linear in maps]
         return F.linear(x, *join(maps)).split(widths, -1)
     return [linear(x) for linear in maps]

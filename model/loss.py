@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from configs.schema import IGNORE_INDEX
 from model import cpu
-from model.attend import soft_cap
+from model.attend import matmul_dtype, soft_cap
 from model.embedding import Head
 
 # positions whose logits are held at a time, on a CPU; more if the vocabulary is small. Twice the
@@ -32,7 +32,7 @@ def chunk_loss(
     stand here; z_loss is the factor of log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
-    if label_smoothing == 0 and cpu.trains_eagerly(logits_NV):
+    if label_smoothing == 0 and cpu.use_cpu_kernels(logits_NV):
         total = cpu.CrossEntropy.apply(logits_NV, targets_N)
     else:
         total = F.cross_entropy(
@@ -63,8 +63,10 @@ def value_and_gradient(
 def aligned(tensor: Tensor, dim: int) -> Tensor:
     """Filled up with zeros to a multiple of ALIGNMENT."""
     missing = -tensor.shape[dim] % ALIGNMENT
+    if not missing:
+        return tensor
     dims_behind = tensor.ndim - dim - 1
-    return F.pad(tensor, [0, 0] * dims_behind + [0, missing]) if missing else tensor
+    return F.pad(tensor, [0, 0] * dims_behind + [0, missing])
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -72,21 +74,28 @@ class ChunkedLoss(torch.autograd.Function):
     none are stored or recomputed for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], size: int, *inputs: Tensor) -> Tensor:
-        hidden_NC, targets_N, *parameters = inputs  # the weight of the head, and its bias if any
+    def forward(
+        ctx: Any,
+        function: Callable[..., Tensor],
+        size: int,
+        hidden_NC: Tensor,
+        targets_N: Tensor,
+        *parameters: Tensor,  # the weight of the head, and its bias if any
+    ) -> Tensor:
         vocab_size = len(parameters[0])
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
-        low = (hidden_NC[:1] @ hidden_NC[:1].mT).dtype  # under autocast that of matmuls
+        low = matmul_dtype(hidden_NC)
         low_NC = hidden_NC.to(low)
         weight, *bias = (aligned(parameter.to(low), 0) for parameter in parameters)
 
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
-        is_trained = ctx.needs_input_grad[4]  # the head
+        is_trained = ctx.needs_input_grad[4]  # the head's weight, the fifth argument
         gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
         for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
             # in bfloat16 the sum over a vocabulary would be off by a percent
-            logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size].to(exact)
+            logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
+            logits_NV = logits_NV.to(exact)
             value, grad_NV = value_and_gradient(function, logits_NV, targets)
             grad = aligned(grad_NV.to(low), 1)
             # not in place: compiled by torch 2.11, the result would have no gradient
@@ -123,15 +132,18 @@ def loss(
     if count is None:
         count = int((targets != IGNORE_INDEX).sum())
     if count < len(targets):
-        positions = (targets == IGNORE_INDEX).to(torch.int8).argsort(stable=True)[:count]
+        # a stable sort puts the targets first, in their order; nonzero() would wait for a GPU
+        is_ignored = (targets == IGNORE_INDEX).to(torch.int8)
+        positions = is_ignored.argsort(stable=True)[:count]
         hidden = hidden[positions]
         targets = targets[positions]
 
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
     size = GPU_CHUNK
-    if hidden.is_cpu:  # a million logits, if the vocabulary is small
-        size = max(min(CHUNK, 2 * hidden.shape[-1]), 2**20 // head.map.out_features)
+    if hidden.is_cpu:
+        size = min(CHUNK, 2 * hidden.shape[-1])
+        size = max(size, 2**20 // head.map.out_features)  # a million logits
     function: Any = partial(chunk_loss, logit_softcap=head.logit_softcap, **options)
     if torch.is_grad_enabled():
         return ChunkedLoss.apply(function, size, hidden, targets, *parameters), count
@@ -139,5 +151,6 @@ def loss(
     total = hidden.new_zeros(())
     exact = torch.promote_types(hidden.dtype, torch.float32)
     for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
-        total = total + function(F.linear(rows, *parameters).to(exact), chunk)
+        logits = F.linear(rows, *parameters).to(exact)
+        total = total + function(logits, chunk)
     return total, count

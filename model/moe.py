@@ -19,9 +19,10 @@ def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
     if has_grouped_mm(stack):
         return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
 
-    # fake tensors, of a dry run, have no values
-    is_fake = type(counts) is not Tensor
-    groups = rows.tensor_split(len(counts)) if is_fake else rows.split(counts.tolist())
+    if type(counts) is Tensor:
+        groups = rows.split(counts.tolist())
+    else:  # fake tensors, of a dry run, have no values
+        groups = rows.tensor_split(len(counts))
     return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
 
 
@@ -45,9 +46,10 @@ class MixtureOfExperts(nn.Module):
             raise ValueError(f"top_k ({top_k}) must be at most n_experts ({n_experts})")
         self.top_k = top_k
         self.balance_loss = balance_loss
-        make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
         self.router = nn.Linear(d_model, n_experts, bias=False)
-        self.experts = make_mlp(expert)  # of which each weight becomes a stack
+
+        make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
+        self.experts = make_mlp(expert)  # holds stacks of weights, and is never called itself
         for linear in self.experts.children():
             linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
         wide = {"d_ff": n_shared * self.experts.d_ff, "expansion": None}
@@ -66,12 +68,14 @@ class MixtureOfExperts(nn.Module):
         counts_X = F.one_hot(expert, probs_BTX.shape[-1]).sum(0)
         token = order // self.top_k
         rows_MC = x.flatten(0, 1).type_as(logits_BTX).index_select(0, token)
-        y_MC = self.run_experts(rows_MC, counts_X) * weights.flatten()[order, None]
+        y_MC = self.run_experts(rows_MC, counts_X)
+        y_MC = y_MC * weights.flatten()[order, None]
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
         added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
-        # last: torch stops recomputing a block for the backward pass once it has all saved tensors,
-        # so that usually this graph is not kept a second time
+
+        # last: with recompute=block, the second forward pass ends at the last tensor that the
+        # backward pass needs, so that it does not come here and keep another graph
         self.load_X = counts_X / counts_X.sum() * len(counts_X)
         self.probability_X = probs_BTX.mean((0, 1))
         return added
@@ -79,11 +83,12 @@ class MixtureOfExperts(nn.Module):
     def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
         experts = self.experts
         multiply = partial(multiply_groups, counts=counts)
-        hidden = multiply(rows, experts.up)
+        up = multiply(rows, experts.up)
         if experts.gate is None:
-            hidden = experts.activation(hidden)
+            hidden = experts.activation(up)
         else:
-            hidden = experts.activation(multiply(rows, experts.gate)) * hidden
+            gate = multiply(rows, experts.gate)
+            hidden = experts.activation(gate) * up
         return multiply(hidden, experts.out)
 
     def losses(self) -> dict[str, Tensor]:
@@ -103,12 +108,12 @@ def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
 def count_parameters(model: nn.Module) -> str:
     """In words; with those that are active for a token, and those that are trained, if these are
     fewer."""
-    total = sum(parameter.numel() for parameter in model.parameters())
+    total = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     active = total
     for moe in mixtures_of(model):
         for stack in moe.experts.parameters():
             active -= stack.numel() // len(stack) * (len(stack) - moe.top_k)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     words = f"{total:,} parameters"
     if active < total:
         words += f", {active:,} active"

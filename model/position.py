@@ -53,7 +53,8 @@ class LearnedPosition(Position):
 def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
     """base^(-2i/width) for each pair i, on x's device, in at least float32."""
     dtype = torch.promote_types(x.dtype, torch.float32)
-    return base ** (-torch.arange(0, width, 2, device=x.device, dtype=dtype) / width)
+    twice_i = torch.arange(0, width, 2, device=x.device, dtype=dtype)
+    return base ** (-twice_i / width)
 
 
 class Sinusoidal(Position):
@@ -75,19 +76,21 @@ class Sinusoidal(Position):
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         angle = pos[..., None] * inv_frequencies(self.d_model, self.base, x)
-        wave_BTC = torch.stack([angle.sin(), angle.cos()], self.axis).flatten(-2).type_as(x)
+        waves = torch.stack([angle.sin(), angle.cos()], self.axis)
+        wave_BTC = waves.flatten(-2).type_as(x)
         return x + wave_BTC
 
 
-# RoPE scaling: (inv_freq, theta) -> new inv_freq, and mscale, a factor on rotated queries and keys
+# RoPE scaling: (inv_freq, theta) -> new inv_freq. mscale is a factor on rotated queries and keys
 @dataclass
 class LinearScaling:
     """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
 
     factor: Factor
+    mscale = 1.0
 
-    def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
-        return inv_freq / self.factor, 1.0
+    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
+        return inv_freq / self.factor
 
 
 @dataclass
@@ -98,15 +101,16 @@ class Llama3Scaling:
     low_freq_factor: Positive
     high_freq_factor: Positive
     original_max_position: Count
+    mscale = 1.0
 
     def __post_init__(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError("low_freq_factor must be below high_freq_factor")
 
-    def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
+    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
         turns = self.original_max_position * inv_freq / (2 * math.pi)
         keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        return torch.lerp(inv_freq / self.factor, inv_freq, keep.clamp(0, 1)), 1.0
+        return torch.lerp(inv_freq / self.factor, inv_freq, keep.clamp(0, 1))
 
 
 @dataclass
@@ -125,7 +129,11 @@ class YarnScaling:
         if self.beta_fast <= self.beta_slow:
             raise ValueError("beta_slow must be below beta_fast")
 
-    def __call__(self, inv_freq: Tensor, theta: float) -> tuple[Tensor, float]:
+    @property
+    def mscale(self) -> float:
+        return self.attention_factor or 0.1 * math.log(self.factor) + 1
+
+    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
         pairs = len(inv_freq)
 
         def pair_with(turns: float) -> float:
@@ -137,9 +145,8 @@ class YarnScaling:
         high = min(math.ceil(pair_with(self.beta_slow)), 2 * pairs - 1)
 
         pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
-        ramp = ((pair - low) / (high - low or 0.001)).clamp(0, 1)
-        mscale = self.attention_factor or 0.1 * math.log(self.factor) + 1
-        return torch.lerp(inv_freq, inv_freq / self.factor, ramp), mscale
+        ramp = (pair - low) / (high - low or 0.001)
+        return torch.lerp(inv_freq, inv_freq / self.factor, ramp.clamp(0, 1))
 
 
 SCALINGS = Registry(
@@ -173,14 +180,15 @@ class Rope(Position):
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
         inv_freq = inv_frequencies(self.width, self.rope_theta, x)
-        inv_freq, mscale = self.scaling(inv_freq, self.rope_theta)
+        inv_freq = self.scaling(inv_freq, self.rope_theta)
 
         angle = pos[:, None, :, None] * inv_freq
         angle = torch.cat([-angle, angle], -1)  # of both channels of each pair
-        cos = angle.cos() * mscale
-        sin = angle.sin() * mscale
+        cos = angle.cos() * self.scaling.mscale
+        sin = angle.sin() * self.scaling.mscale
 
         def rotate(heads: Tensor) -> Tensor:
+            # (a, b) becomes (a cos - b sin, b cos + a sin): roll swaps them, sin has the minus.
             # cast once and in few operations: at small widths each costs as much as a matmul
             paired, rest = heads.split([self.width, heads.shape[-1] - self.width], -1)
             paired = paired.to(cos.dtype)
@@ -199,7 +207,8 @@ class Alibi(Position):
         self.n_heads = n_heads
 
     def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; others take every other slope of 2p
+        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; heads that are left take the slopes
+        # 1, 3, 5, ... of 2p
         power = 2 ** int(math.log2(self.n_heads))
         rest = self.n_heads - power
         steps = torch.arange(1, power + 1, device=q_pos.device) * 8 / power

@@ -25,7 +25,6 @@ from model.transformer import Stack, build_model
 
 HERE = Path(__file__).parent
 AXES = re.compile(rf"^x$|_([{''.join(LEGEND)}]+)$")
-VOCAB_SIZE = 97
 
 
 class TensorRecord(NamedTuple):
@@ -84,12 +83,14 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
     """The tensors that the lines of one forward pass make, in the first layer of each kind."""
     with trace_tensors(model) as records:
         model(**inputs)
-    made = [record for record in records if not record.code.startswith("def ")]
-    repeated: list[str] = []
+
+    hidden: list[str] = []  # names of layers that are as an earlier one
     for name, stack in model.named_children():
         layers = stack.layers if isinstance(stack, Stack) else []
-        repeated += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
-    return [record for record in made if not f"{record.module}.".startswith(tuple(repeated))]
+        hidden += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
+
+    made = [record for record in records if not record.code.startswith("def ")]
+    return [record for record in made if not f"{record.module}.".startswith(tuple(hidden))]
 
 
 def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
@@ -112,8 +113,9 @@ def print_walk(steps: list[TensorRecord], kind: str) -> None:
 
     print("\nOf the layers of a stack that are alike, only the first is shown.\n")
     used = {axis for record in steps for axis in record.axes}
-    for axis in filter(used.__contains__, LEGEND):
-        print(f"{axis}  {LEGEND[axis]}")
+    for axis, meaning in LEGEND.items():
+        if axis in used:
+            print(f"{axis}  {meaning}")
 
 
 def draw_mask(record: TensorRecord) -> list[str]:
@@ -122,7 +124,8 @@ def draw_mask(record: TensorRecord) -> list[str]:
     keys = " ".join(map(str, range(weights_TS.shape[1])))
     lines = [record.module, f"    key {keys}"]
     for query, row in enumerate(weights_TS):
-        lines.append(f"query {query} {' '.join('#' if weight else '.' for weight in row)}")
+        marks = " ".join("#" if weight else "." for weight in row)
+        lines.append(f"query {query} {marks}")
     return lines
 
 
@@ -137,7 +140,7 @@ def main(args: list[str] | None = None) -> None:
 
     config = compose(["size=tiny", *options.overrides]).model
     # in float64 there is no fused kernel to hide the scores
-    model = build_model(config, VOCAB_SIZE).double()
+    model = build_model(config, vocab_size=97).double()
 
     steps = trace_forward(model, example_inputs(config.kind, options.padding))
     if not options.mask:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.registry import Registry, build, construct
-from configs.schema import EncoderSizes, ModelConfig
+from configs.schema import ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import ATTENTIONS
 from model.block import BLOCKS, AttentionContext, Block
@@ -20,7 +20,7 @@ from model.init import initialize_weights
 from model.layers import layer_configs
 from model.moe import FFNS
 from model.norm import norm_factory
-from model.position import POSITIONS, Position
+from model.position import POSITIONS, Position, Rotate
 
 Caches = list[LayerCache]
 
@@ -36,10 +36,11 @@ def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | 
     return build("model.block", BLOCKS, config.block, parts)
 
 
-class View(NamedTuple):
-    """What decides the mask and the rotation of a layer: layers that agree in it share them."""
+class ContextKey(NamedTuple):
+    """What decides the context of a layer. Layers that agree in it share one mask and one rotation:
+    Gemma 3 has two contexts, that of its layers with a window, and that of the others."""
 
-    position: int  # an index into those of the stack
+    position: int  # an index into the encodings of the stack
     sliding_window: int | None
     sinks: int | None
 
@@ -51,10 +52,11 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         norm = norm_factory(config)
-        # memory and cross are named here, too, so that no config can set them
+        # no config can set what is named here
         shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             shared[name] = getattr(config, name)
+
         self.layers = layer_configs(config)
         blocks = []
         for i, layer in enumerate(self.layers):
@@ -72,34 +74,33 @@ class Stack(nn.Module):
         """self.position is that of the model, and the only one that adds to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
         distinct = [(config.position, attentions[0].rotary_dim)]
-        self.views = []  # of each layer
+        self.context_keys = []  # of each layer
         for layer, attention in zip(self.layers, attentions, strict=True):
             own = (layer.position, attention.rotary_dim)
             if own not in distinct:
                 distinct.append(own)
-            view = View(distinct.index(own), attention.sliding_window, attention.sinks)
-            self.views.append(view)
-        # whose caches stand for those of the other layers: they hold the same positions
-        self.first_layers = {view: self.views.index(view) for view in self.views}
+            index = distinct.index(own)
+            key = ContextKey(index, attention.sliding_window, attention.sinks)
+            self.context_keys.append(key)
 
-        positions: list[Position] = []
+        encodings: list[Position] = []
         for node, rotary_dim in distinct:
             sizes = shared | {"rotary_dim": rotary_dim}
-            position = build("model.position", POSITIONS, node, sizes)
-            if positions and type(position).embed is not Position.embed:
-                name = type(position).__name__
+            encodings.append(build("model.position", POSITIONS, node, sizes))
+        self.position, *others = encodings
+        for encoding in others:
+            if type(encoding).embed is not Position.embed:
+                name = type(encoding).__name__
                 raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
-            positions.append(position)
-        self.position = positions[0]
-        self.layer_positions = nn.ModuleList(positions[1:])
+        self.layer_positions = nn.ModuleList(others)
 
     def new_caches(self, size: int) -> Caches:
-        """For decoding up to `size` tokens. Sinks lie at other slots in each row of a padded batch,
-        so that their layers keep all tokens."""
+        """For decoding up to `size` tokens."""
         caches = []
-        for view in self.views:
-            window = view.sliding_window if view.sinks is None else None
-            caches.append(LayerCache(self_attn=KVCache(size, window), cross_attn=KVCache()))
+        for key in self.context_keys:
+            # a ring would drop the sinks, which lie at other slots in each row of a padded batch
+            window = key.sliding_window if key.sinks is None else None
+            caches.append(LayerCache(KVCache(size, window), cross_attn=KVCache()))
         return caches
 
     def forward(
@@ -117,65 +118,63 @@ class Stack(nn.Module):
         must be given at every later step. prefix: (B,), see make_mask. documents: (B, T), the
         number of the document of each token, in order: each is as if alone. memory_visible: as
         visible, for the memory."""
-        placed = {}
-        for view, layer in self.first_layers.items():
-            cache = caches[layer].self_attn if caches else KVCache()
-            placed[view] = self.positions(x, visible, documents, cache)
-
-        q_pos, *_ = placed[self.views[0]]  # those of the new tokens are the same for all
-        positions: list[Position] = [self.position, *self.layer_positions]
-        rotations = [position.rotary(x, q_pos) for position in positions]
+        encodings: list[Position] = [self.position, *self.layer_positions]
+        rotations: dict[int, Rotate | None] = {}
+        contexts: dict[ContextKey, AttentionContext] = {}
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
-        contexts = {}
-        for view, (_, k_pos, shown) in placed.items():
+
+        for i, key in enumerate(self.context_keys):
+            if key in contexts:
+                continue
+            cache = caches[i].self_attn if caches else KVCache()
+            q_pos, k_pos, keys_visible = self.place(x, visible, documents, cache)
+
+            encoding = encodings[key.position]
+            if key.position not in rotations:
+                rotations[key.position] = encoding.rotary(x, q_pos)
+            rotate = rotations[key.position]
             mask = make_mask(
                 q_pos,
                 k_pos,
                 causal=self.causal,
-                sliding_window=view.sliding_window,
-                sinks=view.sinks,
+                sliding_window=key.sliding_window,
+                sinks=key.sinks,
                 prefix=prefix,
-                visible=shown,
+                visible=keys_visible,
                 documents=documents,
-                bias=positions[view.position].bias(q_pos, k_pos),
+                bias=encoding.bias(q_pos, k_pos),
             ).cast_for(x)
-            contexts[view] = AttentionContext(
-                mask=mask,
-                rotate=rotations[view.position],
-                memory=memory,
-                memory_mask=memory_mask,
-            )
+            contexts[key] = AttentionContext(mask, rotate, memory, memory_mask)
 
-        x = self.drop(self.embedding_norm(self.position.embed(x, q_pos)))
+        x = self.position.embed(x, q_pos)
+        x = self.drop(self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
-            x = block(x, contexts[self.views[i]], caches and caches[i])
+            x = block(x, contexts[self.context_keys[i]], caches and caches[i])
         return self.final_norm(x)
 
-    def positions(
+    def place(
         self, x: Tensor, visible: Tensor | None, documents: Tensor | None, cache: KVCache
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Positions of the new tokens; those of all tokens including cached ones, and whether they
+        """Positions of the new tokens; those of all keys including cached ones, and whether they
         are visible."""
-        q_pos, k_pos = cache.slots(x.shape[1], x.device)
+        q_slots, k_slots = cache.slots(x.shape[1], x.device)
         length = cache.length + x.shape[1]
         limit = self.position.max_positions
         if limit is not None and length > limit:
             raise ValueError(f"{length} positions, but model.context_length is {limit}")
 
-        if documents is not None:  # count from the first token of each
-            pos = q_pos - torch.searchsorted(documents, documents)
+        if documents is not None:  # searchsorted finds the first token of the same document
+            pos = q_slots - torch.searchsorted(documents, documents)
             return pos, pos, None
+
         if visible is None:
-            return q_pos[None], k_pos[None], None
+            return q_slots[None], k_slots[None], None
+
         # count from the first visible token, so that left padding changes nothing
         first_B1 = visible.int().argmax(-1, keepdim=True)
         if cache.is_ring:
-            visible = visible[:, k_pos.clamp(min=0)] & (k_pos >= 0)
-        return q_pos - first_B1, k_pos - first_B1, visible
-
-
-def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
-    return construct("model.embedding: ", Embedding, config.embedding, sizes)
+            visible = visible[:, k_slots.clamp(min=0)] & (k_slots >= 0)
+        return q_slots - first_B1, k_slots - first_B1, visible
 
 
 class Transformer(nn.Module):
@@ -190,7 +189,9 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding = make_embedding(config, sizes)
+        self.embedding: Embedding = construct(
+            "model.embedding: ", Embedding, config.embedding, sizes
+        )
         self.make_stacks(config, sizes)
         self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
@@ -202,7 +203,7 @@ class Transformer(nn.Module):
 class Decoder(Transformer):
     """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
     covers them, too. prefix: (B,), of a prefix LM: how many of the first tokens see each other in
-    both directions, if not all of the first call. documents: (B, T), for training: the number of
+    both directions; by default all of the first call. documents: (B, T), for training: the number of
     the document of each token, which sees no other and counts positions from its first."""
 
     kind = "decoder"
@@ -257,7 +258,7 @@ class EncoderDecoder(Transformer):
     kind = "encoder_decoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        own_sizes = {name: n for name, n in asdict(config.encoder).items() if n is not None}
+        own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
         encoder = replace(config, **own_sizes)
 
         self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
@@ -267,7 +268,9 @@ class EncoderDecoder(Transformer):
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = make_embedding(config, sizes)
+            self.source_embedding = construct(
+                "model.embedding: ", Embedding, config.embedding, sizes
+            )
 
     def new_caches(self, size: int) -> Caches:
         return self.decoder.new_caches(size)
@@ -318,7 +321,7 @@ def check_config(config: ModelConfig) -> None:
     only_for = {
         "cross_attention": ("encoder_decoder", config.cross_attention is not None),
         "prefix_lm": ("decoder", config.prefix_lm),
-        "encoder": ("encoder_decoder", config.encoder != EncoderSizes(None, None, None)),
+        "encoder": ("encoder_decoder", any(vars(config.encoder).values())),
         "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
     }
     for key, (owner, is_set) in only_for.items():

@@ -72,7 +72,7 @@ def make_muon(
         if isinstance(module, nn.Linear):
             shares.setdefault(module.weight, 1.0)
         if isinstance(module, MultiHeadAttention):
-            shares[module.query.weight] = module.query_size
+            shares[module.query.weight] = module.query_gain
 
     matrices: dict[float, list[Tensor]] = {1.0: []}  # by their share; set_lr returns the first
     embeddings = []

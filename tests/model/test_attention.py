@@ -5,8 +5,14 @@ import pytest
 import torch
 
 from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
-from model.attention import ATTENTIONS, Attention, MultiHeadAttention
-from tests.model.helpers import assert_same, randn
+from model.attention import (
+    ATTENTIONS,
+    Attention,
+    MultiHeadAttention,
+    MultiHeadLatentAttention,
+)
+from model.linear import join
+from tests.model.helpers import assert_same, randn, randomize
 from tests.parts import alive, part, tiny, tokens
 
 B, T, S = 2, 5, 7
@@ -15,17 +21,13 @@ CAUSAL = Mask(causal=True)
 
 
 def test_self_attention_equals_torch():
-    """With its weights, of which it keeps queries, keys and values in one matrix."""
-    torch.manual_seed(0)
+    """Which keeps queries, keys and values in one matrix."""
+    attention = randomize(MultiHeadAttention(24, 4, bias=True, o_bias=True))
     reference = torch.nn.MultiheadAttention(24, 4, batch_first=True).double()
-    reference.in_proj_bias.data.normal_()
-    reference.out_proj.bias.data.normal_()
-    attention = MultiHeadAttention(24, 4, bias=True, o_bias=True).double()
-    attention.out.load_state_dict(reference.out_proj.state_dict())
-    maps = (attention.query, attention.key, attention.value)
-    packed = (reference.in_proj_weight.chunk(3), reference.in_proj_bias.chunk(3))
-    for linear, weight, bias in zip(maps, *packed, strict=True):
-        linear.load_state_dict({"weight": weight, "bias": bias})
+    weight, bias = join([attention.query, attention.key, attention.value])
+    reference.in_proj_weight.data = weight
+    reference.in_proj_bias.data = bias
+    reference.out_proj = attention.out
     x = randn(B, T, 24)
     assert_same(attention(x, mask=Mask()), reference(x, x, x)[0])
     lookahead = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -88,9 +90,27 @@ def test_dropout_only_in_training(kind, math, monkeypatch):
     torch.manual_seed(0)
     attention = ATTENTIONS[kind](24, 4, dropout=0.5).double()
     x = randn(B, T, 24)
-    assert not torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
-    attention.eval()
-    assert torch.equal(attention(x, mask=Mask()), attention(x, mask=Mask()))
+    for is_training in (True, False):
+        attention.train(is_training)
+        again = [attention(x, mask=Mask()) for _ in range(2)]
+        assert torch.equal(*again) != is_training
+
+
+def test_decoding_uses_the_absorbed_form(monkeypatch):
+    """That both give the same is in test_grid.py, where decoding equals a whole forward pass."""
+    forms = []
+    for form in ("absorbed", "expanded"):
+
+        def spy(layer, q, *others, form=form):
+            forms.append(form)
+            return q
+
+        monkeypatch.setattr(MultiHeadLatentAttention, form, spy)
+    net = alive(tiny(attention=part("attention", "mla")))
+    caches = net.new_caches(9)
+    for chunk in tokens(1, 9).split([8, 1], 1):
+        net.hidden(chunk, caches=caches)
+    assert forms == ["expanded", "expanded", "absorbed", "absorbed"]
 
 
 def test_all_layers_share_a_mask_in_the_dtype_of_the_scores(monkeypatch):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from model.attention import split
 from model.transformer import build_model
 from tests.parts import part, tiny
 
@@ -35,16 +36,16 @@ def std(weight):
 )
 def test_the_table(scheme, embedding, tied, hidden, out, head):
     """With a separate head, a tied head, and a tied head that scales its input."""
-    separate = built(init=scheme, head={})
-    block = separate.stack.blocks[1]
-    assert std(separate.embedding.table.weight) == embedding
-    assert std(separate.head.map.weight) == head
-    assert std(block.attention.key.weight) == hidden
-    assert std(block.attention.out.weight) == out
-    shared = built(init=scheme, head={"tie_weights": True})
-    assert std(shared.embedding.table.weight) == tied
-    scaled = built(init=scheme, head={"tie_weights": True, "scale_by_inv_sqrt_d": True})
-    assert std(scaled.embedding.table.weight) == embedding
+    net = built(init=scheme, head={})
+    attention = net.stack.blocks[1].attention
+    assert std(net.head.map.weight) == head
+    assert std(attention.key.weight) == hidden
+    assert std(attention.out.weight) == out
+    shared = {"tie_weights": True}
+    scaled = shared | {"scale_by_inv_sqrt_d": True}
+    for options, expected in (({}, embedding), (shared, tied), (scaled, embedding)):
+        net = built(init=scheme, head=options)
+        assert std(net.embedding.table.weight) == expected
 
 
 def test_feedforward_positions_biases_and_norms():
@@ -70,8 +71,7 @@ def test_initial_scores_do_not_depend_on_the_scale(scale):
     net = built(init="t5", attention=part("attention", "mha_nobias", scale=scale))
     attention = net.stack.blocks[0].attention
     x = torch.randn(1, 64, 256, generator=torch.Generator().manual_seed(0))
-    q = attention.query(x).unflatten(-1, (4, 64)).transpose(1, 2)
-    k = attention.key(x).unflatten(-1, (4, 64)).transpose(1, 2)
+    q, k = (split(linear(x), 4) for linear in (attention.query, attention.key))
     assert (q @ k.mT * attention.scale).std().item() == pytest.approx(1.0, rel=0.1)
 
 
@@ -83,12 +83,12 @@ def test_only_the_tied_embedding_counts_as_tied():
 
 def test_only_the_seed_decides():
     """And the global random state stays as it is."""
-    first = build_model(tiny(), 23, seed=7)
-    torch.randn(100)
-    state = torch.get_rng_state()
-    again = build_model(tiny(), 23, seed=7)
-    assert torch.equal(torch.get_rng_state(), state)
-    other = build_model(tiny(), 23, seed=8)
-    for a, b, c in zip(first.parameters(), again.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c) == (a.ndim == 1)
+    nets = []
+    for seed in (7, 7, 8):
+        torch.randn(100)
+        state = torch.get_rng_state()
+        nets.append(build_model(tiny(), 23, seed).parameters())
+        assert torch.equal(torch.get_rng_state(), state)
+    for first, again, other in zip(*nets, strict=True):
+        assert torch.equal(first, again)
+        assert torch.equal(first, other) == (first.ndim == 1)

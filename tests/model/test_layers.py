@@ -1,13 +1,12 @@
 """Layers that differ, in training and in decoding. (That each has its own settings is compared with
 transformers in hub/.)"""
 
-from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 
 from model import transformer
 from model.attention import ATTENTIONS, MultiHeadAttention
-from model.position import Rope
 from model.transformer import build_model
 from tests.model.generate.test_decode import HOT, PROMPTS, collect, generate, lively, uncached
 from tests.model.generate.test_replay import assert_same, graphs  # noqa: F401
@@ -59,32 +58,24 @@ def test_decoding(pattern, graphs, monkeypatch):  # noqa: F811
 
 
 def test_a_window_bounds_the_cache():
-    net = net_of(["window", "full"])
-    caches = net.new_caches(16)
-    net.hidden(tokens(1, 9), caches=caches)
-    sizes = [layer.self_attn.buffers[0].shape[-2] for layer in caches]
-    assert sizes == [3, 16, 3]
+    caches = net_of(["window", "full"]).new_caches(16)
+    assert [layer.self_attn.size for layer in caches] == [3, 16, 3]
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
-    calls = Counter()
-
-    def counted(function):
-        def call(*args, **options):
-            calls[function.__name__] += 1
-            return function(*args, **options)
-
-        return call
-
-    monkeypatch.setattr(transformer, "make_mask", counted(transformer.make_mask))
-    monkeypatch.setattr(Rope, "rotary", counted(Rope.rotary))
-    net_of(["window", "full", "window"], n_layers=6)(tokens(1, 5))
-    assert calls == {"make_mask": 2, "rotary": 1}
+    net = net_of(["window", "full", "window"], n_layers=6)
+    masks = Mock(wraps=transformer.make_mask)
+    rotations = Mock(wraps=net.stack.position.rotary)
+    monkeypatch.setattr(transformer, "make_mask", masks)
+    monkeypatch.setattr(net.stack.position, "rotary", rotations)
+    net(tokens(1, 5))
+    assert (masks.call_count, rotations.call_count) == (2, 1)
+    assert not net.stack.layer_positions
 
 
 def test_a_pattern_longer_than_the_depth_is_cut():
-    views = net_of(["window", "full", "wide", "full"]).stack.views
-    assert [view.sliding_window for view in views] == [3, None, 12]
+    keys = net_of(["window", "full", "wide", "full"]).stack.context_keys
+    assert [key.sliding_window for key in keys] == [3, None, 12]
 
 
 def test_a_kind_may_change_one_option_of_a_scaling():

@@ -29,10 +29,9 @@ def test_commands_print_what_is_shown(session, capsys):
     printed = capsys.readouterr().out
     if "--mask" in command:
         assert shown == printed
-    end = 0
     for line in shown.splitlines():
-        assert line in printed[end:], line
-        end = printed.index(line, end) + len(line)
+        _, found, printed = printed.partition(line)
+        assert found, line
 
 
 @pytest.mark.parametrize("command", TRAIN)

@@ -51,13 +51,10 @@ def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypat
     text = f"processor : 0\nvendor_id : {vendor}\nflags : fpu {features}\n"
     monkeypatch.setattr("pathlib.Path.read_text", lambda path, encoding: text)
     monkeypatch.setattr("model.cpu.fast_bf16", fast_bf16.__wrapped__)
-    _, dtype, reason = choose_precision(CPU, "auto")
+    expected = (CPU, torch.float32, "no faster dtype is safe on this cpu")
     if feature:
-        assert dtype == torch.bfloat16
-        assert reason == f"CPU has native bf16 matmul ({feature})"
-    else:
-        assert dtype == torch.float32
-        assert reason == "no faster dtype is safe on this cpu"
+        expected = (CPU, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
+    assert choose_precision(CPU, "auto") == expected
     assert choose_precision(CPU, "fp16").dtype == torch.float16
 
 

@@ -1,7 +1,9 @@
 """Every tensor has the shape that its name promises: in all architectures, presets and steps."""
 
 import re
+from collections import defaultdict
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -9,22 +11,17 @@ import torch
 from configs.cli import run_command
 from configs.compose import compose
 from configs.schema import EncoderSizes
-from model.attention import ATTENTIONS
+from model.attention import ATTENTIONS, MultiHeadLatentAttention
+from model.embedding import Embedding
 from model.generate.decode import generate
 from model.loss import loss
 from model.position import POSITIONS
 from model.shapes import main, trace_tensors
 from model.transformer import build_model
-from tests.model.shape_checks import axis_sizes, violations
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
-WIDTHS = {
-    "head_dim": 8,
-    "v_head_dim": 9,
-    "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 4,
-    "kv_lora_rank": 22,
-}
+HEADS = {"head_dim": 8, "v_head_dim": 9}
+WIDTHS = HEADS | {"qk_nope_head_dim": 10, "qk_rope_head_dim": 4, "kv_lora_rank": 22}
 
 every_position = pytest.mark.parametrize("position", POSITIONS)
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
@@ -36,9 +33,60 @@ def config_of(kind, attention, position):
     options |= {width: n for width, n in WIDTHS.items() if width in options}
     changes = {"attention": options, "position": kind_options("position", position)}
     if kind == "encoder_decoder":
-        changes["cross_attention"] = part("attention", "gqa", head_dim=8, v_head_dim=9)
+        changes["cross_attention"] = part("attention", "gqa", **HEADS)
         changes["encoder"] = EncoderSizes(72, 1, None)
     return tiny(kind, d_model=60, n_heads=6, **changes)
+
+
+# the attribute in which a module keeps the size of an axis
+AXIS_ATTRS = {
+    "H": "n_heads",
+    "G": "n_groups",
+    "D": "head_dim",
+    "E": "v_head_dim",
+    "R": "rotary_dim",
+    "P": "qk_nope_head_dim",
+    "L": "kv_lora_rank",
+    "F": "d_ff",
+}
+
+
+def axis_sizes(model, **given):
+    """The sizes that each axis may have in this model; the input gives those of B, T, S and N."""
+    sizes = defaultdict(set, {axis: set(values) for axis, values in given.items()})
+    sizes["1"] = {1}
+    sizes["V"] = {model.head.map.out_features}
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            sizes["C"].add(module.table.embedding_dim)
+        for axis, attribute in AXIS_ATTRS.items():
+            if attribute in vars(module):
+                sizes[axis].add(vars(module)[attribute])
+        if isinstance(module, MultiHeadLatentAttention):  # the absorbed form attends to the latents
+            cached = module.kv_lora_rank + module.rotary_dim
+            sizes["K"].add(cached)
+            sizes["D"].add(cached)
+            sizes["E"].add(module.kv_lora_rank)
+            sizes["G"].add(1)
+    sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
+    for T, heads, groups in product(sizes["T"], sizes["H"], sizes["G"]):
+        sizes["J"].add(T * heads // groups)
+    return sizes
+
+
+def violations(records, sizes):
+    """The tensors whose shape differs from their name's; within one call a letter has one size."""
+    sizes_in_call = defaultdict(dict)
+    messages = []
+    for record in records:
+        own = sizes_in_call[record.call]
+        holds = len(record.axes) == record.tensor.ndim
+        for axis, size in zip(record.axes, record.tensor.shape, strict=False):
+            if (axis, size) != ("B", 1):
+                holds &= size in sizes[axis] and own.setdefault(axis, size) == size
+        if not holds:
+            messages.append(f"{record.place} {record.name} is {tuple(record.tensor.shape)}")
+    return messages
 
 
 def trace(net, action, *, T, S, B=2, N=()):
@@ -51,9 +99,9 @@ def trace(net, action, *, T, S, B=2, N=()):
 
 def forward(net):
     if net.kind == "encoder_decoder":
-        visible = torch.arange(9)[None] < torch.tensor([[9], [6]])
+        visible = torch.arange(9) < torch.tensor([[9], [6]])
         return lambda: net(tokens(2, 9), tokens(2, 7), source_visible=visible)
-    visible = torch.arange(7)[None] >= torch.tensor([[0], [3]])
+    visible = torch.arange(7) >= torch.tensor([[0], [3]])
     return lambda: net(tokens(2, 7), visible=visible)
 
 
@@ -76,7 +124,7 @@ def test_fewer_queries_than_keys(attention, position, kind):
     if kind == "encoder_decoder":
         step = partial(net.decode, memory=net.encode(tokens(2, 11)))
     text = tokens(2, 12)
-    visible = torch.arange(12)[None] >= torch.tensor([[0], [3]])
+    visible = torch.arange(12) >= torch.tensor([[0], [3]])
     caches = net.new_caches(12)
     step(text[:, :7], visible=visible[:, :7], caches=caches)
     last = partial(step, text[:, 7:], visible=visible, caches=caches)
@@ -92,19 +140,17 @@ def test_every_preset(preset):
 
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
 def test_every_step_of_generation(attention):
-    options = part("attention", attention)
-    net = alive(tiny(attention=options, position=part("position", "rope")))
+    options = {"attention": part("attention", attention), "position": part("position", "rope")}
+    net = alive(tiny(**options))
     steps = generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)
     trace(net, lambda: list(steps), T=[1, 5], S=[1, 5, 6, 7, 8])
-    net = alive(tiny("encoder_decoder", attention=options))
-    steps = generate(net, [[1], [2]], sources=[[1] * 9, [2] * 6], max_new_tokens=3)
-    trace(net, lambda: list(steps), T=[1, 9], S=[1, 2, 3, 9])
 
 
 def test_the_loss():
     net = alive(tiny())
-    hidden = net.hidden(tokens(3, 16))
-    seen = trace(net, lambda: loss(hidden, net.head, tokens(3, 16)), T=[], S=[], N=[48])
+    text = tokens(3, 16)
+    summed = partial(loss, net.hidden(text), net.head, text)
+    seen = trace(net, summed, T=[], S=[], N=[48])
     assert seen >= {"rows_NC", "logits_NV", "probs_NV", "grad_NV"}
 
 
