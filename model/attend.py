@@ -13,8 +13,7 @@ from model.cuda import takes_groups
 def matmul_dtype(values: Tensor) -> torch.dtype:
     """Of their matmuls: under autocast another than their own."""
     device = values.device.type
-    is_known = torch.amp.is_autocast_available(device)  # "meta" is not
-    if is_known and torch.is_autocast_enabled(device):
+    if not values.is_meta and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return values.dtype
 
