@@ -12,12 +12,7 @@ except ModuleNotFoundError:
         "torch is missing: is this the pytest of the environment that README.md sets up?", 4
     )
 
-from hydra._internal.hydra import Hydra
-
 from configs.parts import load_parts
-
-# of each run in this process: Hydra would compose all settings twice, first only to read hydra.mode
-Hydra.get_mode = lambda *_, **__: None
 
 
 def pytest_addoption(parser):

@@ -13,6 +13,11 @@ from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Rows
 Steps = list[DecodeStep]
 
 
+def score(steps: Steps, length: int, penalty: float) -> float:
+    """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
+    return sum(step.logprobs[0] for step in steps) / length**penalty
+
+
 @torch.inference_mode()
 def beam_search(
     model: nn.Module,
@@ -31,10 +36,6 @@ def beam_search(
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, float)
 
-    def score(steps: Steps, length: int) -> float:
-        """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
-        return sum(step.logprobs[0] for step in steps) / length**length_penalty
-
     state = DecodingState(model, prompts, sources, max_new_tokens)
     active: list[Steps] = [[]]
     best = active[0]
@@ -42,7 +43,7 @@ def beam_search(
 
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = state.next_logits().log_softmax(-1)
-        sums = [score(steps, length=1) for steps in active]
+        sums = [score(steps, 1, length_penalty) for steps in active]
         sums_B1 = logprobs_BV.new_tensor(sums)[:, None]
         totals = (logprobs_BV + sums_B1).flatten()
 
@@ -59,9 +60,10 @@ def beam_search(
             row, i = divmod(index, logprobs_BV.shape[-1])
             steps = [*active[row], DecodeStep([i], [chosen[rank]])]
             if i in stop or length == max_new_tokens:
-                if rank < beams and score(steps, length) > best_score:
+                final = score(steps, length, length_penalty)
+                if rank < beams and final > best_score:
                     best = steps
-                    best_score = score(steps, length)
+                    best_score = final
             elif len(longer) < beams:
                 rows.append(row)
                 ids.append(i)
@@ -69,7 +71,7 @@ def beam_search(
 
         # at best each further token has probability 1; which length is best depends on the penalty
         lengths = (length + 1, max_new_tokens)
-        bounds = [score(steps, n) for steps in longer for n in lengths]
+        bounds = [score(steps, n, length_penalty) for steps in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             break
 
