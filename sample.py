@@ -172,7 +172,7 @@ class Sampler:
         """Complete each row. Yields its text as it grows."""
         options = self.options
         prompts = [row.ids for row in rows]
-        # of transformers' new tokens, these are forced (of BART, the first and the last)
+        # transformers counts forced tokens (BART's first and last), which are not generated here
         n_forced = sum(name.startswith("forced") for name in self.tokenizer.specials)
         inputs: dict[str, Any] = {
             "max_new_tokens": max(1, options.max_new_tokens - n_forced),

@@ -95,7 +95,7 @@ def explain(error: Exception) -> tuple[int | None, str]:
         from configs.compose import explain_hydra
 
         return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # of a run, which is not complete
+    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/compare.py
         return code, "the output is no longer read"
     if isinstance(error, OSError) and error.strerror:
         return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"

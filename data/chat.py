@@ -145,8 +145,8 @@ class ChatTemplate:
         return behind[: special.end()] if special else behind.rstrip()
 
     def find_answers(self, messages: Messages, text: str) -> Spans:
-        """Each begins behind its prompt, and ends before what follows SAID in its place. Templates
-        may write a turn in another way once others follow."""
+        """Each begins behind its prompt and includes what closes it. Its end is found by rendering
+        SAID in its place. Templates may write a turn in another way once others follow."""
         spans = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":

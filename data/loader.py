@@ -174,8 +174,8 @@ class PairLoader(Loader):
         self.lengths = truncated[used]
         widths = self.objective.widths(self.lengths)
         self.divide(self.starts[:, 0], widths.sum(1))
-        # consecutive steps share a group; evaluations read others
-        self.group_batches = lru_cache(2)(self.sorted_group)
+        # consecutive steps share a group
+        self.group_batches = lru_cache(1)(self.sorted_group)
 
     def batch(self, step: int) -> Batch:
         return self.make(self.batch_ids(step))

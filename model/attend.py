@@ -65,7 +65,8 @@ def make_mask(
             return Mask(bias)
         if bias is None and q_pos.shape == k_pos.shape:
             return Mask(causal=True)
-        if bias is None and q_pos.shape[-1] == 1:  # the newest position: a cache has no later keys
+        # the newest position: no key is later (a cache with empty slots comes with `visible`)
+        if bias is None and q_pos.shape[-1] == 1:
             return Mask()
 
     k_B11S = k_pos[:, None, None, :]

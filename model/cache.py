@@ -103,6 +103,7 @@ class KVCache:
         cache."""
         for buffer, new in zip(self.buffers, other.read(), strict=True):
             places = torch.arange(new.shape[-2], device=new.device)
+            # both end with the same token
             slots = other.slots_at(places, other.length - 1) + self.length - other.length
             changed = buffer[rows]
             changed[..., slots % self.size, :] = new

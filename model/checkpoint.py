@@ -89,7 +89,7 @@ def clean_up(run: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def set_aside(run: Path, step: int) -> None:
+def set_aside_newer(run: Path, step: int) -> None:
     """Checkpoints newer than the one that a run resumes from, for they are damaged."""
     for checkpoint in list_checkpoints(run):
         if step_of(checkpoint) > step:

@@ -139,6 +139,6 @@ class Checkpointer:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
         if world.is_main:
-            checkpoint.set_aside(self.folder, state.step)
+            checkpoint.set_aside_newer(self.folder, state.step)
             if state.best_step == state.step:  # the run may have been killed before this
                 checkpoint.mark_best(self.folder, state.step)

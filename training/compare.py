@@ -59,6 +59,7 @@ class Compare(Callback):
             return
         if failed:
             print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
+            # Hydra raises it when somebody asks for the result of this run
             job_return.return_value = SystemExit(report(job_return._return_value))
         home = Path(config.hydra.sweep.dir)
         if runs := runs_of(home):

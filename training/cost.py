@@ -182,7 +182,8 @@ def report(config: Config) -> str:
     parts = ", ".join(f"{part} {size:,}" for part, size in cost.parameters.most_common())
     states = ", ".join(f"{name} {filesize(size)}" for name, size in cost.states.items() if size)
     length = config.model.context_length
-    checkpoint = sum(cost.states.values()) - cost.states["weights"]  # those trained, not gradients
+    # it has the trained weights alone, which are as large as their gradients
+    checkpoint = sum(cost.states.values()) - cost.states["weights"]
     lines = [
         f"model       {config.model.kind}, {cost.size} at vocab {vocab_size:,}: {parts}",
         f"step        {train.batch_size:,} rows of up to {length:,} tokens",

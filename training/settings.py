@@ -108,6 +108,7 @@ def resumed(
 
     options = origin["choices"]
     chosen = {key: options[key] for key in keys if key in options}
+    # of groups, only the schedule may change; the others are compared below
     for key in keys:
         if key == "schedule" or key not in chosen:
             OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)

@@ -37,7 +37,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
         rows = torch.block_diag(*[part.scale * part.up for part in parts])
         heights = [len(part.up) for part in parts]
         up = rule.to_hf(list(rows.split(heights)))
-        is_transposed = len(up) != len(rows)  # as matrices of GPT-2 are, but no adapter
+        is_transposed = len(up) != len(rows)  # as GPT-2 stores matrices; PEFT never transposes B
         module = hf_name.removesuffix(".weight")
         prefix = f"base_model.model.{module}.lora_"
         down = torch.cat([part.down for part in parts])

@@ -148,7 +148,7 @@ def write_folder(draft: Path, found: Match, model: nn.Module, files: dict[str, s
     family, spec, hf_config = found
     with torch.device("meta"):
         upgraded = model_tensors(build_model(config_from_spec(spec), hf_config["vocab_size"]))
-    tensors = model.state_dict()
+    tensors = model.state_dict()  # also of a tied head
     for name in upgraded.keys() - tensors.keys():
         shape = upgraded[name].shape
         is_gain = len(shape) == 1 and name.endswith("weight")

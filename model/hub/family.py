@@ -147,8 +147,8 @@ def read_key(hf_config: HFConfig, name: str, key: Key) -> Any:
 
 
 def divided_heads(spec: Spec) -> int:
-    """The queries of a key, from the heads of keys, of which null means one for each query; and
-    back."""
+    """Queries per key, from the number of key heads (null: as many as queries); or that number, from
+    queries per key: the same division."""
     n_heads = spec["n_heads"]
     n = spec[GROUPS] or n_heads
     if n_heads % n:

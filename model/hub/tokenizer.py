@@ -82,7 +82,8 @@ def ids_by_key(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict
     # an ordinary token may be spelled so, too
     added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
     generation = read_file(files, GENERATION)
-    # later sources win; RoBERTa counts positions from config.json's pad_token_id
+    # later sources win: generation_config.json over config.json, but not over its pad_token_id, from
+    # which RoBERTa counts positions
     last = generation | {"pad_token_id": None}
     ids = {}
     for source in (added, names, generation, hf_config, last):

@@ -158,7 +158,7 @@ NANOCHAT = DECODER.derive(
     },
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
     read_position=read_nanochat,
-    # it turns by the negative angle, which is to turn the swapped halves of each head
+    # it turns by -angle: with the two channels of each pair swapped, that is our +angle
     rules=lambda spec, hf_config: reordered(
         QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
     ),

@@ -55,7 +55,8 @@ def rules(spec: Spec, hf_config: HFConfig) -> Table:
 
 
 def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    """An untied head is not scaled; newer configs say so by scale_decoder_outputs."""
+    """An untied head is not scaled. In newer configs tie_word_embeddings is always true, and
+    scale_decoder_outputs says what it used to say."""
     tied = hf_config["tie_word_embeddings"] is not False
     both = hf_config.get("scale_decoder_outputs", tied)
     n_layers = spec["n_layers"] or spec["encoder.n_layers"]
