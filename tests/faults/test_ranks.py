@@ -144,8 +144,7 @@ def start_torchrun(cwd, parallel):
     usual = overridden("data.cache=cache", *LONG, f"parallel={parallel}")
     command = [*TWO, str(ROOT / "train.py"), *usual]
     pipe = subprocess.PIPE
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True, env=environment)
+    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.mark.faults

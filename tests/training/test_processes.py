@@ -59,7 +59,7 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     usual = with_usual([*overrides.split(), *RUN, "checkpoint.every=2", "checkpoint.keep=9"])
     if "init_from" in overrides:
         run("name=base", "model=gpt2", "seed=1")
-    assert start.plainly(*usual, "name=alone")[0] == 0
+    start.plainly(*usual, "name=alone")
     alone = Path("runs/alone")
     code, errors = torchrun(*usual, "name=two", f"parallel={parallel}")
     assert code == 0, errors
@@ -70,16 +70,14 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     # one process continues what two have shared
     for name, how in (("alone", "none"), ("two", "auto")):
         more = [f"name={name}", f"parallel={how}", "resume=true", "train.steps=6"]
-        code, output, errors = start(*more)
-        assert code == 0 and "resuming from step 4\n" in output, errors
+        assert "resuming from step 4\n" in start(*more).out
     assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
 
 
 @pytest.mark.quick
 def test_a_batch_that_two_processes_cannot_split(start, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    code, _, errors = start("train.batch_size=6")
-    expected = "train.batch_size is 6; expected a multiple of the 4 processes\n"
-    assert code == 2 and expected in errors
-    code, _, errors = start("parallel=none")
-    assert code == 2 and "parallel=none, but torchrun started 4 processes; choose ddp" in errors
+    errors = start("train.batch_size=6", code=2).err
+    assert "train.batch_size is 6; expected a multiple of the 4 processes\n" in errors
+    errors = start("parallel=none", code=2).err
+    assert "parallel=none, but torchrun started 4 processes; choose ddp" in errors
