@@ -83,7 +83,6 @@ def test_an_option_of_ones_own(start):
     own.parent.mkdir(parents=True)
     command = ["--config-dir", "mine", "attention=own", "dry_run=true"]
     own.write_text("kind: mha\nbias: true\n")
-    stderr = start(*command, code=2).err
-    assert "file of attention=... must begin with the line '# @package ...'" in stderr
+    assert "must begin with the line '# @package ...'" in start(*command, code=2).err
     own.write_text("# @package model.attention\ndefaults:\n  - mqa\n")
     assert start(*command).out.startswith("model       decoder, ")

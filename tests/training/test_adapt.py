@@ -19,7 +19,7 @@ from tests.parts import alive, part, thin, tiny, tokens
 from tests.training.runs import newest
 
 LORA = part("adapt", "lora")
-LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2"]
+LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2", "optimizer.lr=0.1"]
 KINDS = ["adapt=lora adapt.dropout=0.1", "adapt=freeze adapt.last=1"]
 
 
@@ -70,7 +70,7 @@ def tune(run, start):
 
 
 def files(run):
-    return {path.name: path.read_bytes() for path in newest(Path(run)).glob("*.safetensors")}
+    return {path.name: path.read_bytes() for path in newest(run).glob("*.safetensors")}
 
 
 @pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
@@ -80,12 +80,12 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
     start("name=part", "resume=true", "train.steps=4")
     assert files("runs/part") == files("runs/full")
 
-    names = load_file(newest(Path("runs/full")) / "model.safetensors").keys()
+    names = load_file(newest("runs/full") / "model.safetensors").keys()
     ends = ("down", "up") if "lora" in kind else ("weight", "bias")
     starts = "stack.blocks." if "lora" in kind else ("stack.blocks.1.", "stack.final_norm.")
     assert names and all(name.startswith(starts) and name.endswith(ends) for name in names)
     for file in files("runs/full"):
-        tensors = load_file(newest(Path("runs/full")) / file)
+        tensors = load_file(newest("runs/full") / file)
         assert all(key.startswith(tuple(names)) for key in tensors)
 
     before = load_run("runs/base").model.state_dict()
@@ -140,20 +140,19 @@ def test_wrong_settings(tune, start):
     assert "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
 
 
-def exported(folder, *flags):
+def export(folder, *flags, code=0):
     command = ["export", "--run", "runs/tuned", "--to", folder, *flags]
-    assert run_command(lambda: hub(command)) == 0
-    return Path(folder)
+    assert run_command(lambda: hub(command)) == code
 
 
 @pytest.mark.parametrize("name", ["gpt2, scores scaled by layer", "llama, one key for all, tied"])
 def test_transformers_reads_merged_weights_and_peft_adapters(name, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))
-    start(*LORA_OF_HF, "optimizer.lr=0.1")
+    start(*LORA_OF_HF)
     net = load_run("runs/tuned").model
-    exported("merged")  # which compares the logits with those of transformers
-    exported("adapter", "--adapter")
+    export("merged")  # which compares the logits with those of transformers
+    export("adapter", "--adapter")
 
     inputs = torch.arange(40)[None]
     peft = json.loads(Path("adapter/adapter_config.json").read_text())
@@ -173,8 +172,8 @@ def test_peft_reads_adapters(start):
     library = pytest.importorskip("peft")
     model = build_hf("gpt2")
     save(model, Path("hf"))
-    start(*LORA_OF_HF, "optimizer.lr=0.1")
-    exported("adapter", "--adapter")
+    start(*LORA_OF_HF)
+    export("adapter", "--adapter")
     adapted = library.PeftModel.from_pretrained(model, "adapter").eval()
     net, inputs = load_run("runs/tuned").model, torch.arange(40)[None]
     with torch.no_grad():
@@ -184,7 +183,6 @@ def test_peft_reads_adapters(start):
 def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):
     save(build_hf("gpt2"), Path("hf"))
     start(*LORA_OF_HF, "adapt.layers=value")
-    command = ["export", "--run", "runs/tuned", "--to", "adapter", "--adapter"]
-    assert run_command(lambda: hub(command)) == 4
+    export("adapter", "--adapter", code=4)
     assert "value.weight is one with others in GPT2LMHeadModel" in capsys.readouterr().err
     assert not Path("adapter").exists()

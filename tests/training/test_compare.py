@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +57,7 @@ def test_runs_at_the_same_time(tmp_path):
     (tmp_path / "book.txt").write_text(TEXT)
     words = with_usual(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=1,2", "-m"])
     command = [sys.executable, str(ROOT / "train.py"), *words]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [home] = tmp_path.glob("runs/sweep-*")
     assert column((home / "comparison.md").read_text(), "run") == ["0 (n=2)"]

@@ -75,10 +75,11 @@ def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
 
 def test_a_large_model_takes_no_memory(start):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    plan = [*DRY, "model=llama", "size=7b", "tokenizer=gpt2", "model.context_length=4096"]
-    plan += ["train.batch_size=128", "train.steps=99999", "plan.world=64", "plan.gpu=h100"]
-    plan += ["precision=auto", "plan.mfu=0.2"]
-    output = start(*plan).out
+    plan = """
+        model=llama size=7b tokenizer=gpt2 model.context_length=4096 train.batch_size=128
+        train.steps=99999 plan.world=64 plan.gpu=h100 plan.mfu=0.2 precision=auto
+    """
+    output = start(*DRY, *plan.split()).out
     assert "decoder, 6,313,357,312 parameters" in output
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB"
     ways = re.findall(r"parallel=(\w+) train.micro_batch_size=\d+: .*, (\w+) ", output)

@@ -72,7 +72,7 @@ def gpt2(room):
 )
 def test_the_figures_of_a_run_are_those_that_it_logged(run, evaluate, overrides):
     folder = str(run(*overrides))
-    row = read_lines(Path(folder) / "metrics.jsonl")[-1]
+    row = read_lines(f"{folder}/metrics.jsonl")[-1]
     found = json.loads(evaluate("--run", folder, "--json"))
     assert found.pop("run") == folder and found.pop("examples") > 1
     assert found == {name: row[name] for name in row if name not in LOGGED} and row["full"]
@@ -124,7 +124,7 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
 
     arguments = ["--run", "runs/tuned", "--json", "--answers", "answers.jsonl"]
     found = json.loads(evaluate(*arguments))
-    answers = read_lines(Path("answers.jsonl"))
+    answers = read_lines("answers.jsonl")
     assert len(answers) == found["examples"] > 2
     correct = sum(row["prediction"] == row["target"] for row in answers)
     assert found["val_exact_match"] == correct / len(answers)
@@ -151,7 +151,7 @@ def sample_of(command, row, *options):
 def test_beams(run, evaluate, command):
     run(*TABLE, "model=bart", "name=tuned")
     evaluate("--beams", "3", "--answers", "answers.jsonl", "--limit", "2")
-    for row in read_lines(Path("answers.jsonl")):
+    for row in read_lines("answers.jsonl"):
         n = str(len(row["target"]) + 1)
         sampled = sample_of(command, row, "--beams", "3", "--max-new-tokens", n)
         assert sampled["text"] == row["prediction"]

@@ -59,21 +59,20 @@ def test_from_an_older_checkpoint_and_beyond_the_end(run, start):
     assert f"warning: {damaged} is damaged: it is not the file that was saved; going" in errors
     assert "train.steps was 3 and is now 4\n" in output
     assert Path("runs/part/checkpoints/step-00000003.damaged").exists()
-    assert content(Path("runs/part")) == content(full)
+    assert content("runs/part") == content(full)
 
 
 def test_runs_that_are_new_finished_or_without_checkpoints(start):
     auto = ["name=mine", "resume=auto", "train.steps=1"]
     assert "runs/mine, starting at step 0" in start(*auto).out
-    before = content(Path("runs/mine"))
+    before = content("runs/mine")
     assert "runs/mine is finished; raise train.steps, or its other le" in start(*auto).out
-    assert content(Path("runs/mine")) == before
+    assert content("runs/mine") == before
     shutil.rmtree("runs/mine/checkpoints")
     assert "runs/mine, starting at step 0" in start("name=mine", "resume=true").out
-    assert content(Path("runs/mine")) == before
+    assert content("runs/mine") == before
     Path("book.txt").write_text("another text\n" * 500)
-    errors = start(*auto, code=3).err
-    assert "the text has changed, or is that of another data.path, since" in errors
+    assert "the text has changed, or is that of another data.path" in start(*auto, code=3).err
 
 
 # ---- settings

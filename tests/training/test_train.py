@@ -95,8 +95,7 @@ def test_observers_change_no_weight(run):
 
 def test_a_folder_belongs_to_one_run(run, start):
     assert run("name=mine", "train.steps=0").name == "mine"
-    errors = start("name=mine", code=2).err
-    assert "runs/mine already exists; add resume=true to continue it" in errors
+    assert "runs/mine already exists; add resume=true to" in start("name=mine", code=2).err
     assert run("train.steps=0").name != run("train.steps=0").name, "even in the same second"
 
 
@@ -127,11 +126,10 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     linear = ["schedule=linear", "schedule.warmup=0", "log.every=1"]
     assert "training    1 minutes" in start("train.minutes=1", *linear, "name=timed").out
-    folder = Path("runs/timed")
+    folder = "runs/timed"
     shares = [lr / 0.02 for [lr] in rows(folder, "lr")]
     assert shares == pytest.approx([1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
-    output = start("name=timed", "resume=true").out
-    assert "runs/timed is finished; raise train.steps, or its" in output
+    assert "runs/timed is finished; raise" in start("name=timed", "resume=true").out
     start("name=timed", "resume=true", "train.minutes=2")
     assert [seconds for seconds, _ in rows(folder, "seconds", "loss")] == list(range(10, 130, 10))
 
