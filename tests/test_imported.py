@@ -3,6 +3,7 @@ tokenizer."""
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import transformers as hf
@@ -39,42 +40,46 @@ def unigram():
 TOKENIZERS = {"byte pairs": byte_pairs, "unigram": unigram}
 
 
+HF, RUN, BACK = Path("hf"), Path("run"), Path("back")
+
+
 @pytest.fixture(params=TOKENIZERS)
-def imported(request, tmp_path):
-    """imported(name): model and tokenizer of transformers; tmp_path/run is their import."""
+def imported(request, tmp_path, monkeypatch):
+    """imported(name): model and tokenizer of transformers, which are in HF; RUN is their import."""
+    monkeypatch.chdir(tmp_path)
 
     def imported(name):
         model, backend = build_hf(name), TOKENIZERS[request.param]()
         backend.add_special_tokens(["<mask>"])
         ids = [(token, backend.token_to_id(token)) for token in ("<eos>", "<pad>")]
         backend.post_processor = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
-        save(model, tmp_path / "hf")
+        save(model, HF)
         roles = {"eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}
         tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
-        tokenizer.save_pretrained(tmp_path / "hf")
-        import_run(tmp_path / "hf", tmp_path / "run")
+        tokenizer.save_pretrained(HF)
+        import_run(HF, RUN)
         return model, tokenizer
 
     return imported
 
 
 @pytest.fixture
-def run(tmp_path, capsys):
+def run(capsys):
     def run(*args):
         capsys.readouterr()
-        options = ["--run", str(tmp_path / "run"), "--precision", "fp32", *args]
+        options = ["--run", str(RUN), "--precision", "fp32", *args]
         assert run_command(lambda: sample.main(options)) == 0
         return capsys.readouterr().out
 
     return run
 
 
-def test_masks_are_filled_as_in_transformers(imported, run, tmp_path):
+def test_masks_are_filled_as_in_transformers(imported, run):
     model, tokenizer = imported("bert")
     inputs = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
     place = inputs[0].tolist().index(tokenizer.mask_token_id)
     probs, best = (top.tolist() for top in model(inputs).logits[0, place].softmax(-1).topk(5))
-    name = load_run(tmp_path / "run").tokenizer.decode_with_specials
+    name = load_run(RUN).tokenizer.decode_with_specials
     text, predictions = run("--prompt", f"{PROMPT} [MASK] in").splitlines()
     expected = (f"{name([i])!r} {prob:.3f}" for i, prob in zip(best, probs, strict=True))
     assert predictions == f"  [MASK] 1: {', '.join(expected)}"
@@ -103,49 +108,49 @@ def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
     assert row["text"] == tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_generation_config_is_obeyed_and_kept(imported, run, tmp_path):
+def test_generation_config_is_obeyed_and_kept(imported, run):
     """It alone has the start and the end, as transformers writes them; and forces two tokens."""
     imported("bart")
     config = {"decoder_start_token_id": 7, "eos_token_id": [END, 9], "bos_token_id": 3}
     config |= {"forced_bos_token_id": 8, "forced_eos_token_id": END, "num_beams": 1, "top_k": 5}
-    (tmp_path / "hf/generation_config.json").write_text(json.dumps(config))
+    (HF / "generation_config.json").write_text(json.dumps(config))
     ids = dict(decoder_start_token_id=5, eos_token_id=4, bos_token_id=1)
-    edit_config(tmp_path / "hf", **ids)
-    shutil.rmtree(tmp_path / "run")
-    import_run(tmp_path / "hf", tmp_path / "run")
-    assert load_run(tmp_path / "run").tokenizer.end_ids == [END, 9]
+    edit_config(HF, **ids)
+    shutil.rmtree(RUN)
+    import_run(HF, RUN)
+    assert load_run(RUN).tokenizer.end_ids == [END, 9]
 
-    model = hf.BartForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
-    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = hf.BartForConditionalGeneration.from_pretrained(HF).eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(HF)
     _, [start, forced, *expected] = hf_generate(model, tokenizer)
     row = generated(run, "--source", PROMPT)
     assert (start, forced, expected) == (7, 8, [*row["ids"], END])
 
-    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
-    assert read_json(tmp_path / "back/generation_config.json") == config
-    assert ids.items() <= read_json(tmp_path / "back/config.json").items()
+    export_run(RUN, "latest", BACK, None)
+    assert read_json(BACK / "generation_config.json") == config
+    assert ids.items() <= read_json(BACK / "config.json").items()
 
-    _, tuned, *_ = init_run(str(tmp_path / "hf"))  # training forces no tokens
+    _, tuned, *_ = init_run(str(HF))  # training forces no tokens
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
     dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped
 
 
-def test_generation_settings_of_config_json_are_kept(imported, tmp_path):
+def test_generation_settings_of_config_json_are_kept(imported):
     """Where older folders have them. Forced tokens may be a list, and must exist."""
     imported("bart")
-    (tmp_path / "hf/generation_config.json").unlink()
+    (HF / "generation_config.json").unlink()
     older = dict(num_beams=4, length_penalty=2.0, forced_eos_token_id=[END])
-    edit_config(tmp_path / "hf", **older)
-    import_run(tmp_path / "hf", tmp_path / "again")
-    assert load_run(tmp_path / "again").tokenizer.specials["forced_end"] == END
-    export_run(tmp_path / "again", "latest", tmp_path / "back", None)
-    assert not (tmp_path / "back/generation_config.json").exists()
-    written = read_json(tmp_path / "back/config.json")
+    edit_config(HF, **older)
+    import_run(HF, Path("again"))
+    assert load_run(Path("again")).tokenizer.specials["forced_end"] == END
+    export_run(Path("again"), "latest", BACK, None)
+    assert not (BACK / "generation_config.json").exists()
+    written = read_json(BACK / "config.json")
     assert written | older == written
-    edit_config(tmp_path / "hf", forced_bos_token_id=9999)
+    edit_config(HF, forced_bos_token_id=9999)
     with pytest.raises(HubError, match="forced_bos_token_id is 9999; the model has 300 tokens"):
-        import_run(tmp_path / "hf", tmp_path / "odd")
+        import_run(HF, Path("odd"))
 
 
 def test_decoders_generate_as_in_transformers(imported, run):

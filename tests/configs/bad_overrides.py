@@ -16,9 +16,7 @@ CONFIG = [
     ("+_target_=os.system", "unknown setting _target_"),
     # what other projects call them
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
-    ("max_iters=9", r"unknown setting max_iters \(did you mean train.steps\?\)"),
     ("model.context=64", r"unknown setting model.context \(did you mean model.context_length\?\)"),
-    ("peft=lora", r"unknown setting peft \(did you mean adapt\?\)"),
     ("lora.r=8", r"unknown setting lora.r \(did you mean adapt.rank\?\)"),
     ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not chosen"),
     # options
@@ -49,7 +47,6 @@ CONFIG = [
         "train.steps=null",
         "a run needs an end: set one of train.steps, train.tokens, train.epochs, trai",
     ),
-    ("train.batch_size=0", "train.batch_size is 0; expected an integer at least 1"),
     ("train.patience=2 eval.every=null", "train.patience counts evaluations and eval.every is nu"),
     ("log.every=0x10", "log.every is '0x10'; expected an integer at least 1"),
     ("compile=maybe", "compile is 'maybe'; expected true or false or auto"),
@@ -69,7 +66,6 @@ CONFIG = [
     ("plan.world=3 dry_run=true", "train.batch_size must be a multiple of plan.world=3"),
     # what a part refuses
     ("optimizer.lr=nan", "lr is nan; expected a number above 0"),
-    ("optimizer=adamw optimizer.beta1=1.0", "beta1 is 1.0; expected a number at least 0 and bel"),
     ("schedule.warmup=9", "warmup is 9 steps but the run has only 4; lower warmup"),
     ("schedule.warmup=9 train.minutes=1", "warmup is 9 steps, but train.minutes has no steps"),
     ("tokenizer=bpe tokenizer.vocab_size=10", "257"),
@@ -81,6 +77,7 @@ CONFIG = [
 ]
 MIX = "data=mix data.sources="
 CONFIG += [
+    ("data.path=", "data.path is empty; give a file, a folder or a glob"),
     ("data.encoding=utf-9", "encoding is 'utf-9', no text encoding of Python; try utf-8, latin-1"),
     ("data.encoding=base64", "encoding is 'base64', no text encoding of Python"),
     ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),

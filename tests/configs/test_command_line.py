@@ -28,8 +28,8 @@ def test_refused_in_one_sentence(start, typed, code, sentence):
     if code == 3:
         for name, text in TEXTS.items():
             Path(name).write_bytes(text)
-    exit_code, _, stderr = start(*typed.split())
-    assert exit_code == code and re.search(f"error: .*{sentence}", stderr), stderr
+    stderr = start(*typed.split(), code=code).err
+    assert re.search(f"error: .*{sentence}", stderr), stderr
     assert "Traceback" not in stderr
     if not typed.startswith("-m"):
         assert len(stderr) < 500 and (code == 3 or stderr.count("\n") == 1)
@@ -38,23 +38,23 @@ def test_refused_in_one_sentence(start, typed, code, sentence):
 
 @pytest.mark.quick
 def test_debug_shows_the_traceback(start):
-    code, _, stderr = start("name=a/b/c", "debug=true")
-    assert code == 2 and "Traceback" in stderr
+    stderr = start("name=a/b/c", "debug=true", code=2).err
+    assert "Traceback" in stderr
     assert stderr.splitlines()[-1].startswith("error: name is 'a/b/c'")
 
 
 @pytest.mark.parametrize("setting", ["data.path", "data.cache", "init_from"])
 def test_a_user_who_does_not_exist(start, setting):
     with_usual = start.plainly if setting == "init_from" else start
-    code, _, stderr = with_usual(f"{setting}=~no-such-user/x")
-    assert code == 2 and "cannot expand ~ in ~no-such-user" in stderr
+    stderr = with_usual(f"{setting}=~no-such-user/x", code=2).err
+    assert "cannot expand ~ in ~no-such-user" in stderr
     assert not list(Path().glob("~*"))
 
 
 @pytest.mark.quick
 def test_help_lists_the_groups_on_one_screen(start):
-    code, text, _ = start.plainly("--help")
-    assert code == 0 and len(text.splitlines()) < 40 and "hydra" not in text
+    text = start.plainly("--help").out
+    assert len(text.splitlines()) < 40 and "hydra" not in text
     for group in {path.parent.name for path in CONFIGS.glob("*/*.yaml")}:
         assert f"\n{group}: {', '.join(names(group))}\n" in text
 
@@ -62,9 +62,9 @@ def test_help_lists_the_groups_on_one_screen(start):
 @pytest.mark.quick
 def test_cfg_job_prints_the_settings_of_a_command_line(start):
     """With those that follow from others; the order of flags and settings does not matter."""
-    code, text, _ = start.plainly("model=bert", "--cfg", "job", "train.epochs=3", "name=a b")
+    text = start.plainly("model=bert", "--cfg", "job", "train.epochs=3", "name=a b").out
     printed = OmegaConf.create(text)
-    assert code == 0 and printed.train.steps is None and printed.name == "a b"
+    assert printed.train.steps is None and printed.name == "a b"
     assert printed.model == compose(["model=bert"]).model
 
 
@@ -74,8 +74,7 @@ def test_cfg_job_prints_the_settings_of_a_command_line(start):
 )
 def test_completion_in_a_shell(start, monkeypatch, words, answer):
     monkeypatch.setenv("COMP_LINE", f"python train.py {words}")
-    code, text, _ = start.plainly("-sc", "query=bash")
-    assert code == 0 and text.split() == answer
+    assert start.plainly("-sc", "query=bash").out.split() == answer
 
 
 def test_an_option_of_ones_own(start):
@@ -84,8 +83,6 @@ def test_an_option_of_ones_own(start):
     own.parent.mkdir(parents=True)
     command = ["--config-dir", "mine", "attention=own", "dry_run=true"]
     own.write_text("kind: mha\nbias: true\n")
-    code, _, stderr = start(*command)
-    assert code == 2 and "file of attention=... must begin with the line '# @package ...'" in stderr
+    assert "must begin with the line '# @package ...'" in start(*command, code=2).err
     own.write_text("# @package model.attention\ndefaults:\n  - mqa\n")
-    code, stdout, stderr = start(*command)
-    assert code == 0 and stdout.startswith("model       decoder, "), stderr
+    assert start(*command).out.startswith("model       decoder, ")

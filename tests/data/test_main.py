@@ -16,16 +16,15 @@ PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range
 
 @pytest.fixture
 def run(capsys):
-    """run(*overrides): the exit code of the command where these files are, what it prints, and its
-    errors"""
+    """run(*overrides, code=0): what the command prints where these files are: .out and .err"""
     Path("book.txt").write_text(TEXT)
     write_rows("pairs.jsonl", PAIRS)
 
-    def run_main(*overrides):
-        code = run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides]))
-        return code, *capsys.readouterr()
+    def run(*overrides, code=0):
+        assert run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides])) == code
+        return capsys.readouterr()
 
-    return run_main
+    return run
 
 
 TEXTS = ["data=text", "data.path=book.txt"]
@@ -33,7 +32,7 @@ PAIR_TABLE = ["data=pairs", "data.path=pairs.jsonl"]
 
 
 def test_counts(run):
-    _, out, _ = run(*TEXTS)
+    out = run(*TEXTS).out
     cut = int(len(TEXT) * 0.95)
     for n in (cut, len(TEXT) - cut):
         assert f"{n:,}" in out
@@ -57,28 +56,20 @@ def test_counts(run):
     ],
 )
 def test_every_objective(run, overrides, seen):
-    _, out, _ = run(*overrides)
+    out = run(*overrides).out
     assert all(part in out for part in seen), out
 
 
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["data=text", "data.path="], "data.path is empty; give a file, a folder or a glob"),
-        (
-            [*TEXTS, "model=bert", "objective=next_token"],
-            "objective=next_token needs text and a model whose kind is decoder; data=text gives text, "
-            "and this model is of the kind encoder; for text, objective=auto suits every model",
-        ),
-    ],
-)
-def test_errors_are_one_line(run, overrides, sentence):
-    code, _, stderr = run(*overrides)
-    assert (code, stderr) == (2, f"error: {sentence}\n")
+def test_errors_are_one_line(run):
+    sentence = (
+        "objective=next_token needs text and a model whose kind is decoder; data=text gives text, "
+        "and this model is of the kind encoder; for text, objective=auto suits every model"
+    )
+    errors = run(*TEXTS, "model=bert", "objective=next_token", code=2).err
+    assert errors == f"error: {sentence}\n"
 
 
 def test_a_large_text_is_announced(run, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
     monkeypatch.setattr(prepare, "LARGE", len(TEXT))
-    code, _, stderr = run(*TEXTS)
-    assert code == 0 and stderr == f"tokenizing {decimal(len(TEXT))} ...\n"
+    assert run(*TEXTS).err == f"tokenizing {decimal(len(TEXT))} ...\n"

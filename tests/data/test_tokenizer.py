@@ -15,6 +15,7 @@ from tests.data.corpora import trainer
 TEXT = "Straße 東京 🙂 naïve e\u0301\n\tif x >= 10:  return '<|endoftext|>' # <mask> <pad>\r\n" * 3
 SPECIALS = ("end", "mask", "pad")
 RANKS = os.environ.get("TIKTOKEN_CACHE_DIR")  # of pretrained encodings, if there are any
+NEEDS_RANKS = pytest.mark.skipif(not RANKS, reason="TIKTOKEN_CACHE_DIR is not set")
 
 
 def make(name, text=TEXT, specials=SPECIALS):
@@ -22,10 +23,8 @@ def make(name, text=TEXT, specials=SPECIALS):
     return trainer(name, **options).train(lambda include_val: iter([text]), specials)
 
 
-@pytest.fixture(params=["byte", "char", "bpe", "gpt2"])
+@pytest.fixture(params=["byte", "char", "bpe", pytest.param("gpt2", marks=NEEDS_RANKS)])
 def tokenizer(request):
-    if request.param == "gpt2" and not RANKS:
-        pytest.skip("TIKTOKEN_CACHE_DIR has no folder with pretrained ranks")
     return make(request.param)
 
 
@@ -114,7 +113,7 @@ def test_bpe_reads_no_more_than_train_mb():
     assert asked == [0, 1]
 
 
-@pytest.mark.skipif(not RANKS, reason="TIKTOKEN_CACHE_DIR has no folder with pretrained ranks")
+@NEEDS_RANKS
 def test_gpt2_is_gpt2():
     tokenizer = make("gpt2", specials=("end", "pad"))
     assert tokenizer.specials == {"end": 50256, "pad": 50257} and tokenizer.n_ordinary == 50256

@@ -73,11 +73,16 @@ def run(cwd, *overrides, act=None):
     return code, (cwd / "output").read_text(errors="replace")
 
 
+def output_of(cwd, *overrides, act=None, code=0):
+    """What the usual run prints, which must end with this exit code."""
+    found, output = run(cwd, *overrides, act=act)
+    assert found == code, output
+    return output
+
+
 def resume(cwd, *overrides):
     """Continue or start the run, which must come to its end; returns its output."""
-    code, output = run(cwd, *overrides, "resume=auto")
-    assert code == 0, output
-    return output
+    return output_of(cwd, *overrides, "resume=auto")
 
 
 # ---- what they have written
@@ -101,3 +106,9 @@ def assert_equal(folder, expected=HOME / RUN):
     assert read_config(folder) | unlike == read_config(expected) | unlike
     drafts = [path.name for path in folder.rglob("*") if path.suffix in (".draft", ".trash")]
     assert not drafts, drafts
+
+
+def assert_resumes(cwd, *overrides):
+    """However the run has ended."""
+    resume(cwd, *overrides)
+    assert_equal(cwd / RUN)

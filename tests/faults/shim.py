@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from model.transformer import Decoder
-from tests.faults.harness import HOME, run
+from tests.faults.harness import HOME, output_of
 from training.checkpointer import Checkpointer
 
 NAMES = ("open", "write", "fsync", "ftruncate", "truncate")
@@ -138,8 +138,7 @@ def operations(cwd, *overrides, below=None):
         with UNSEEN_OPEN(log, "a") as file:
             print((name, os.path.relpath(path), argument), file=file)
 
-    code, output = run(cwd, *overrides, act=Shim(note, below=below, always=True))
-    assert code == 0, output
+    output_of(cwd, *overrides, act=Shim(note, below=below, always=True))
     return [literal_eval(line) for line in log.read_text().splitlines()]
 
 
@@ -154,7 +153,7 @@ def recorded(kind):
     before = HOME / f"{kind}-before"
     before.mkdir()
     if kind == "resumed":  # the second checkpoint has waited for the first, and copies its model
-        code, output = run(before, act=partial(send, Checkpointer, "copied", 3, signal.SIGKILL))
-        assert code == -signal.SIGKILL, output
+        act = partial(send, Checkpointer, "copied", 3, signal.SIGKILL)
+        output_of(before, act=act, code=-signal.SIGKILL)
     cwd = shutil.copytree(before, HOME / kind)
     return Recorded(before, operations(cwd, "resume=auto"))

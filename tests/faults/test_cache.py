@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from tests.faults.harness import HOME, RUN, assert_equal, end, overridden, resume, run, start
+from tests.faults.harness import HOME, assert_equal, assert_resumes, end, overridden, run, start
 from tests.faults.shim import Shim, full, kill, operations, pause
 from tests.parts import thin
 
@@ -38,8 +38,7 @@ def test_nothing_half_done_is_used(act, trial, tmp_path):
         [error] = re.findall("error: .*", output)
         assert "no space left on device" in error
         assert not list(tmp_path.rglob("*.draft"))
-    resume(tmp_path, CACHE)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path, CACHE)
 
 
 def test_two_processes_tokenize_once(tmp_path):

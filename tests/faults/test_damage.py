@@ -15,10 +15,10 @@ from model.checkpoint import list_checkpoints, verify
 from tests.faults.harness import (
     HOME,
     RUN,
-    assert_equal,
+    assert_resumes,
     end,
+    output_of,
     overridden,
-    resume,
     run,
     start,
     verified_steps,
@@ -70,8 +70,7 @@ def test_no_checkpoint_is_undamaged(tmp_path):
     for path in folder.glob("checkpoints/step-*/model.safetensors"):
         path.write_bytes(bytes(100))
     before = contents(folder)
-    code, output = run(tmp_path, "resume=true")
-    assert code == 4, output
+    output = output_of(tmp_path, "resume=true", code=4)
     assert "error: no checkpoint of runs/run is undamaged" in output
     assert output.count("model.safetensors is damaged") == 2
     assert contents(folder) == before
@@ -107,12 +106,10 @@ def test_other_files_of_a_run(name, zeros, share, tmp_path):
 
 def test_a_nan_is_never_saved(tmp_path):
     """In the third of four steps, of two micro-batches each."""
-    code, output = run(tmp_path, act=partial(spoil, "nan", 5))
-    assert code == 5, output
+    output = output_of(tmp_path, act=partial(spoil, "nan", 5), code=5)
     assert "the loss is not finite (nan); the weights were not updated" in output
     assert verified_steps(tmp_path / RUN)[-1] < 3
-    resume(tmp_path)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path)
 
 
 def test_one_writer(tmp_path):
@@ -120,14 +117,12 @@ def test_one_writer(tmp_path):
     first = start(tmp_path, overridden(), Shim(pause, 60), output="first")
     os.waitpid(first, os.WUNTRACED)
     before = contents(tmp_path / RUN)
-    code, output = run(tmp_path, "resume=true")
-    assert code == 8, output
+    output = output_of(tmp_path, "resume=true", code=8)
     assert "runs/run is in use by another process" in output
     assert contents(tmp_path / RUN) == before
     os.kill(first, signal.SIGKILL)
     assert end(first) == -signal.SIGKILL
-    resume(tmp_path)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path)
 
 
 def test_a_lost_terminal(tmp_path):
@@ -141,5 +136,4 @@ def test_a_lost_terminal(tmp_path):
     code, output = run(tmp_path, act=lose)
     assert code != 0
     assert "Traceback" not in output
-    resume(tmp_path)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path)

@@ -10,7 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from model import weights
-from tests.faults.harness import HOME, RUN, assert_equal, resume, run, verified_steps
+from tests.faults.harness import (
+    HOME,
+    RUN,
+    assert_equal,
+    assert_resumes,
+    output_of,
+    resume,
+    run,
+    verified_steps,
+)
 from tests.faults.shim import Shim, full, recorded
 from tests.parts import thin
 from tests.training.runs import newest
@@ -38,16 +47,14 @@ def test_once_at_every_other_operation(number, tmp_path):
         assert "no space left on device" in error
         verified_steps(tmp_path / RUN)
     if code or "warning: " not in output:
-        resume(tmp_path)
-        assert_equal(tmp_path / RUN)
+        assert_resumes(tmp_path)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("at", range(1, 150, 6))
 def test_from_an_operation_on(at, tmp_path):
     """Three checkpoints fail, then the run ends."""
-    code, output = run(tmp_path, *LONG, act=Shim(full, at, always=True))
-    assert code == 6, output
+    output = output_of(tmp_path, *LONG, act=Shim(full, at, always=True), code=6)
     assert "Traceback" not in output
     saved = verified_steps(tmp_path / RUN)
     assert saved == list(range(1, len(saved) + 1))
@@ -75,8 +82,7 @@ def test_while_tensors_are_written(file, tmp_path):
     """Of the first checkpoint; the second succeeds."""
     free = resource.RLIM_INFINITY
     sizes = [10_000, free] if file == "model" else [free, 10_000, free]
-    code, output = run(tmp_path, act=partial(limit_files, *sizes))
-    assert code == 0
+    output = output_of(tmp_path, act=partial(limit_files, *sizes))
     [warning] = re.findall("warning: .*", output)
     assert re.search(rf"step-00000001.draft/{file}.safetensors: .*File too large", warning)
     assert_equal(tmp_path / RUN)
@@ -86,8 +92,7 @@ def test_free_space_is_checked_before_the_first_step(tmp_path):
     def act():
         shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
 
-    code, output = run(tmp_path, act=act)
-    assert code == 6
+    output = output_of(tmp_path, act=act, code=6)
     assert re.search("error: the checkpoints .* need .* KiB and the disk has 1000 bytes", output)
     assert not (tmp_path / RUN).exists()
 
@@ -99,8 +104,7 @@ def test_a_run_whose_folder_is_moved_ends(tmp_path):
         if name == "mkdir" and path.endswith("step-00000002.draft"):
             os.rename(RUN, "moved")
 
-    code, output = run(tmp_path, *LONG, act=Shim(move, always=True))
-    assert code == 6, output
+    output = output_of(tmp_path, *LONG, act=Shim(move, always=True), code=6)
     assert output.count("warning: a checkpoint could not be saved") == 2
     assert not (tmp_path / RUN).exists()
     assert verified_steps(tmp_path / "moved") == [1]

@@ -17,6 +17,7 @@ from tests.faults.harness import (
     HOME,
     RUN,
     assert_equal,
+    assert_resumes,
     end,
     overridden,
     resume,
@@ -39,11 +40,6 @@ def is_killed(cwd, act):
     assert code <= 0, output
     assert max(verified_steps(cwd / RUN), default=0) >= max(before, default=0)
     return code < 0
-
-
-def assert_resumes(cwd):
-    resume(cwd)
-    assert_equal(cwd / RUN)
 
 
 EVERYWHERE = product(["new", "resumed"], range(KILLS))

@@ -13,7 +13,7 @@ import pytest
 
 from configs.errors import CheckpointError
 from model.checkpoint import read_best, read_config, read_tokenizer, step_name
-from tests.faults.harness import HOME, RUN, STEPS, assert_equal, resume, verified_steps
+from tests.faults.harness import HOME, RUN, STEPS, assert_resumes, verified_steps
 from tests.faults.shim import recorded
 from tests.parts import thin
 from tests.training.runs import TIMES
@@ -197,5 +197,4 @@ def test_a_run_resumes_from_every_cut(cut, kind, kept, tmp_path):
     for entry in run.log[: cut * len(run.log) // (CUTS - 1)]:
         disk.do(*entry)
     disk.cut(tmp_path, random.Random(cut) if kept == "more" else None)
-    resume(tmp_path)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path)

@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +25,7 @@ from tests.faults.harness import (
     verified_steps,
 )
 from tests.faults.shim import Shim, full, kill, send, spoil
-from tests.parts import ROOT
+from tests.training.runs import TORCHRUN
 
 LIMIT = 240  # seconds, then a process that hangs is killed
 LOST = "another process of this run has ended or does not respond"
@@ -131,7 +130,6 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
 
 # ---- torchrun
 
-TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 LONG = ["train.steps=200", "checkpoint.every=50", "eval.every=null", "sample.every=null"]
 SENT = [  # the signal, its receiver, and how the processes share the model
     ("SIGTERM", "both", "ddp"),
@@ -141,11 +139,9 @@ SENT = [  # the signal, its receiver, and how the processes share the model
 
 
 def start_torchrun(cwd, parallel):
-    usual = overridden("data.cache=cache", *LONG, f"parallel={parallel}")
-    command = [*TWO, str(ROOT / "train.py"), *usual]
+    command = TORCHRUN + overridden("data.cache=cache", *LONG, f"parallel={parallel}")
     pipe = subprocess.PIPE
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True, env=environment)
+    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.mark.faults

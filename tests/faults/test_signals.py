@@ -10,7 +10,9 @@ from tests.faults.harness import (
     RUN,
     STEPS,
     assert_equal,
+    assert_resumes,
     end,
+    output_of,
     overridden,
     resume,
     run,
@@ -46,17 +48,14 @@ def test_in_every_phase(phase, number, tmp_path):
     else:
         assert code == 75, output
         assert RESUME in output
-    resume(tmp_path)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path)
 
 
 def test_a_second_signal_ends_the_run_at_once(tmp_path):
     both = partial(send, train, "update", 3, signal.SIGTERM, signal.SIGINT)
-    code, output = run(tmp_path, act=both)
-    assert code == 128 + signal.SIGINT, output
+    output_of(tmp_path, act=both, code=128 + signal.SIGINT)
     assert verified_steps(tmp_path / RUN)[-1] < 3
-    resume(tmp_path)
-    assert_equal(tmp_path / RUN)
+    assert_resumes(tmp_path)
 
 
 def test_a_stopped_sweep(tmp_path):

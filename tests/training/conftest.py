@@ -16,15 +16,17 @@ def room(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(room, capsys):
-    """start(*overrides) -> (exit code, stdout, stderr), in this process; start.plainly leaves out
-    the usual overrides."""
+    """start(*overrides, code=0): what a run in this process, which ends with this exit code, prints:
+    .out and .err; start.plainly leaves out the usual overrides."""
 
-    def plainly(*arguments):
-        code = train(*arguments)
-        return code, *capsys.readouterr()
+    def plainly(*arguments, code=0):
+        found = train(*arguments)
+        printed = capsys.readouterr()
+        assert found == code, printed.err
+        return printed
 
-    def start(*overrides):
-        return plainly(*with_usual(overrides))
+    def start(*overrides, code=0):
+        return plainly(*with_usual(overrides), code=code)
 
     start.plainly = plainly
     return start
@@ -36,8 +38,7 @@ def run(start):
 
     def run(*overrides):
         before = set(Path("runs").glob("*"))
-        code, _, errors = start(*overrides)
-        assert code == 0, errors
+        start(*overrides)
         [folder] = set(Path("runs").glob("*")) - before
         return folder
 

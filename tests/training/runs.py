@@ -2,8 +2,10 @@
 
 import json
 import sys
+from pathlib import Path
 
 from configs.cli import run_hydra
+from tests.parts import ROOT
 from train import main
 
 TEXT = "".join(f"line {i} of a text, don't {i * i}\n" for i in range(400))
@@ -19,6 +21,9 @@ USUAL = [
     "precision=fp32",
 ]
 TIMES = {"seconds", "tokens_per_second", "mfu"}
+# on two processes
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+TORCHRUN.append(str(ROOT / "train.py"))
 
 
 def with_usual(overrides):
@@ -37,18 +42,18 @@ def with_usual(overrides):
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def rows(folder, *names):
     """The values of these names in each row of metrics.jsonl that has all of them."""
-    logged = read_lines(folder / "metrics.jsonl")
+    logged = read_lines(f"{folder}/metrics.jsonl")
     return [tuple(row[name] for name in names) for row in logged if set(names) <= set(row)]
 
 
 def newest(folder):
     """The folder of the newest checkpoint."""
-    return max((folder / "checkpoints").glob("step-*"))
+    return max(Path(folder, "checkpoints").glob("step-*"))
 
 
 def weights(folder):
@@ -57,6 +62,7 @@ def weights(folder):
 
 def content(folder):
     """What a run comes to, without what the clock decides."""
+    folder = Path(folder)
     place = newest(folder)
     state = json.loads((place / "state.json").read_text())
     logged = read_lines(folder / "metrics.jsonl")

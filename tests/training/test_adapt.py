@@ -19,7 +19,7 @@ from tests.parts import alive, part, thin, tiny, tokens
 from tests.training.runs import newest
 
 LORA = part("adapt", "lora")
-LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2"]
+LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2", "optimizer.lr=0.1"]
 KINDS = ["adapt=lora adapt.dropout=0.1", "adapt=freeze adapt.last=1"]
 
 
@@ -59,34 +59,33 @@ def test_the_seed_alone_draws_them():
 
 @pytest.fixture
 def tune(run, start):
-    """tune(name, *overrides) -> (exit code, stdout, stderr) of a run that starts from runs/base"""
+    """tune(name, *overrides) -> what a run that starts from runs/base prints"""
     run("name=base", "model=gpt2", "sample.every=null")
     usual = ["schedule=constant", "schedule.warmup=1", "ema.decay=0.9", "init_from=runs/base"]
 
-    def tune(name, *overrides):
-        return start(*usual, f"name={name}", *overrides)
+    def tune(name, *overrides, code=0):
+        return start(*usual, f"name={name}", *overrides, code=code)
 
     return tune
 
 
 def files(run):
-    return {path.name: path.read_bytes() for path in newest(Path(run)).glob("*.safetensors")}
+    return {path.name: path.read_bytes() for path in newest(run).glob("*.safetensors")}
 
 
 @pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
 def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind):
-    code, output, errors = tune("full", *kind.split())
-    assert code == 0 and " trained\n" in output, errors
+    assert " trained\n" in tune("full", *kind.split()).out
     tune("part", *kind.split(), "train.steps=2")
-    code, _, errors = start("name=part", "resume=true", "train.steps=4")
-    assert code == 0 and files("runs/part") == files("runs/full"), errors
+    start("name=part", "resume=true", "train.steps=4")
+    assert files("runs/part") == files("runs/full")
 
-    names = load_file(newest(Path("runs/full")) / "model.safetensors").keys()
+    names = load_file(newest("runs/full") / "model.safetensors").keys()
     ends = ("down", "up") if "lora" in kind else ("weight", "bias")
     starts = "stack.blocks." if "lora" in kind else ("stack.blocks.1.", "stack.final_norm.")
     assert names and all(name.startswith(starts) and name.endswith(ends) for name in names)
     for file in files("runs/full"):
-        tensors = load_file(newest(Path("runs/full")) / file)
+        tensors = load_file(newest("runs/full") / file)
         assert all(key.startswith(tuple(names)) for key in tensors)
 
     before = load_run("runs/base").model.state_dict()
@@ -99,25 +98,25 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
 @pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
 def test_the_base_is_needed_as_it_was(tune, start, kind):
     """It may be a run of adapters itself."""
-    assert tune("one", *kind.split())[0] == 0
-    assert tune("two", *kind.split(), "init_from=runs/one")[0] == 0
+    tune("one", *kind.split())
+    tune("two", *kind.split(), "init_from=runs/one")
     before = load_run("runs/two").model.state_dict()
     start("name=base", "resume=true", "train.steps=6", "checkpoint.keep=9")
     Path("runs/base").rename("moved")
-    code, output, errors = start("name=one", "resume=true", "init_from=moved")
-    assert code == 0 and "init_from was runs/base and is now moved" in output, errors
+    output = start("name=one", "resume=true", "init_from=moved").out
+    assert "init_from was runs/base and is now moved" in output
     after = load_run("runs/two").model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before), "of an older step"
     Path("moved").rename("runs/base")
 
     shutil.rmtree("runs/base")
     for name in ("one", "two"):
-        code, _, errors = start(f"name={name}", "resume=true", "train.steps=6")
-        assert code == 4 and "the base of this run: there is no folder moved" in errors
+        errors = start(f"name={name}", "resume=true", "train.steps=6", code=4).err
+        assert "the base of this run: there is no folder moved" in errors
     start("name=base", "model=gpt2", "seed=1")
-    code, _, errors = start("name=one", "resume=true", "train.steps=6", "init_from=runs/base")
-    assert code == 4 and "runs/base has other weights than when a part of them was" in errors
-    assert errors.count("\n") == 1
+    more = ["name=one", "resume=true", "train.steps=6", "init_from=runs/base"]
+    [error] = start(*more, code=4).err.splitlines()
+    assert "runs/base has other weights than when a part of them was" in error
 
 
 WRONG = [
@@ -134,28 +133,26 @@ WRONG = [
 
 def test_wrong_settings(tune, start):
     for overrides, reason in WRONG:
-        code, _, errors = tune("wrong", *overrides.split())
-        assert code == 2 and reason in errors, errors
+        assert reason in tune("wrong", *overrides.split(), code=2).err
     assert not Path("runs/wrong").exists()
-    assert tune("mine", "adapt=lora", "train.steps=1")[0] == 0
-    code, _, errors = start("name=mine", "resume=true", "adapt=lora", "adapt.rank=4")
-    assert code == 2 and "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
+    tune("mine", "adapt=lora", "train.steps=1")
+    errors = start("name=mine", "resume=true", "adapt=lora", "adapt.rank=4", code=2).err
+    assert "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
 
 
-def exported(folder, *flags):
+def export(folder, *flags, code=0):
     command = ["export", "--run", "runs/tuned", "--to", folder, *flags]
-    assert run_command(lambda: hub(command)) == 0
-    return Path(folder)
+    assert run_command(lambda: hub(command)) == code
 
 
 @pytest.mark.parametrize("name", ["gpt2, scores scaled by layer", "llama, one key for all, tied"])
 def test_transformers_reads_merged_weights_and_peft_adapters(name, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))
-    assert start(*LORA_OF_HF, "optimizer.lr=0.1")[0] == 0
+    start(*LORA_OF_HF)
     net = load_run("runs/tuned").model
-    exported("merged")  # which compares the logits with those of transformers
-    exported("adapter", "--adapter")
+    export("merged")  # which compares the logits with those of transformers
+    export("adapter", "--adapter")
 
     inputs = torch.arange(40)[None]
     peft = json.loads(Path("adapter/adapter_config.json").read_text())
@@ -175,8 +172,8 @@ def test_peft_reads_adapters(start):
     library = pytest.importorskip("peft")
     model = build_hf("gpt2")
     save(model, Path("hf"))
-    assert start(*LORA_OF_HF, "optimizer.lr=0.1")[0] == 0
-    exported("adapter", "--adapter")
+    start(*LORA_OF_HF)
+    export("adapter", "--adapter")
     adapted = library.PeftModel.from_pretrained(model, "adapter").eval()
     net, inputs = load_run("runs/tuned").model, torch.arange(40)[None]
     with torch.no_grad():
@@ -185,8 +182,7 @@ def test_peft_reads_adapters(start):
 
 def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):
     save(build_hf("gpt2"), Path("hf"))
-    assert start(*LORA_OF_HF, "adapt.layers=value")[0] == 0
-    command = ["export", "--run", "runs/tuned", "--to", "adapter", "--adapter"]
-    assert run_command(lambda: hub(command)) == 4
+    start(*LORA_OF_HF, "adapt.layers=value")
+    export("adapter", "--adapter", code=4)
     assert "value.weight is one with others in GPT2LMHeadModel" in capsys.readouterr().err
     assert not Path("adapter").exists()

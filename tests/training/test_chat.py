@@ -75,14 +75,17 @@ def folder(tmp_path):
     return folder
 
 
-def letters(*special):
-    """A tokenizer whose tokens are bytes and special tokens."""
+START, TURN_END = 257, 258
+
+
+def letters(template):
+    """A tokenizer with this template, whose tokens are bytes and special tokens."""
     vocabulary = {letter: i for i, letter in enumerate(bytes_to_unicode())}
     backend = Tokenizer(models.BPE(vocabulary, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(special))
-    return backend
+    backend.add_special_tokens(["<|end|>", "<|im_start|>", "<|im_end|>"])
+    return HubTokenizer(backend.to_str(), {"end": 256}, 300, {"chat_template.jinja": template})
 
 
 def parts(tokenizer, *texts):
@@ -93,17 +96,12 @@ def parts(tokenizer, *texts):
 
 
 def test_chatml_by_hand():
-    files = {"chat_template.jinja": CHATML}
-    text = letters("<|end|>", "<|im_start|>", "<|im_end|>").to_str()
-    tokenizer = HubTokenizer(text, {"end": 256}, 300, files)
-    start, end = 257, 258
-    assert parts(
-        tokenizer, "user", "a b", "assistant", " h\u00e9\n", "user", "c", "assistant", "d"
-    ) == [
-        [start, *b"user\na b", end, *b"\n", start, *b"assistant\n"],
-        [*b"h\xc3\xa9", end],
-        [*b"\n", start, *b"user\nc", end, *b"\n", start, *b"assistant\n"],
-        [*b"d", end],
+    texts = ["user", "a b", "assistant", " h\u00e9\n", "user", "c", "assistant", "d"]
+    assert parts(letters(CHATML), *texts) == [
+        [START, *b"user\na b", TURN_END, *b"\n", START, *b"assistant\n"],
+        [*b"h\xc3\xa9", TURN_END],
+        [*b"\n", START, *b"user\nc", TURN_END, *b"\n", START, *b"assistant\n"],
+        [*b"d", TURN_END],
         [*b"\n"],
     ]
 
@@ -119,20 +117,18 @@ THINKS = "'(hm)' if loop.last and m.role == 'assistant'"
 @pytest.mark.parametrize("template", [ALWAYS, ENDS, FIRST + ENDS.replace("THINKS", THINKS)])
 def test_templates_that_write_the_last_turn_in_another_way(template):
     """Llama 3's first, Phi 3's and Qwen3's"""
-    text = letters("<|end|>", "<|im_start|>", "<|im_end|>").to_str()
-    tokenizer = HubTokenizer(text, {"end": 256}, 300, {"chat_template.jinja": template})
-    start, end = 257, 258
-    last = [start, *b"assistant:"] if template == ALWAYS else [256]
+    tokenizer = letters(template)
+    last = [START, *b"assistant:"] if template == ALWAYS else [256]
     thought = b"(hm)" if "hm" in template else b""
     assert parts(tokenizer, "assistant", "a", "user", "b", "assistant", "c") == [
-        [start, *b"assistant:"],
-        [*b"a", end],
-        [start, *b"user:b", end, start, *b"assistant:"],
-        [*thought, *b"c", end],
+        [START, *b"assistant:"],
+        [*b"a", TURN_END],
+        [START, *b"user:b", TURN_END, START, *b"assistant:"],
+        [*thought, *b"c", TURN_END],
         last,
     ]
     add_turn_end(tokenizer)
-    assert tokenizer.end_ids == [256, end]
+    assert tokenizer.end_ids == [256, TURN_END]
 
 
 def test_the_plain_template_by_hand():
@@ -316,11 +312,10 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
     folder(CHATML, "<|endoftext|>")
     usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
-    code, _, errors = start.plainly(*CHAT, *usual, *lora)
-    assert code == 0, errors
+    start.plainly(*CHAT, *usual, *lora)
     run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
     found = json.loads(capsys.readouterr().out)
-    logged = [row for row in read_lines(Path("runs/tuned/metrics.jsonl")) if "val_loss" in row]
+    logged = [row for row in read_lines("runs/tuned/metrics.jsonl") if "val_loss" in row]
     assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)
     assert hf_answer("back", QUESTION) != hf_answer("hf", QUESTION)
@@ -336,9 +331,11 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
 def test_of_our_own(run, say):
     """The plain template goes out with it. Samples show no marks of what is trained on."""
     write(ROWS)
-    options = ["model=llama", "tokenizer=bpe", "tokenizer.vocab_size=280", "train.steps=30"]
-    options += ["model.context_length=96", "optimizer.lr=0.01", "sample.every=30", "name=own"]
-    folder = run(*CHAT, *options)
+    options = """
+        model=llama tokenizer=bpe tokenizer.vocab_size=280 train.steps=30
+        model.context_length=96 optimizer.lr=0.01 sample.every=30 name=own
+    """
+    folder = run(*CHAT, *options.split())
     [sampled] = read_lines(folder / "samples.jsonl")
     assert "assistant:" in sampled["source"] and "[[" not in str(sampled)
     export_run("runs/own", "latest", Path("back"), None)

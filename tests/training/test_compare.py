@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +34,8 @@ def test_a_sweep_of_which_one_run_fails(start):
     Path("runs").symlink_to("disk")
     rates = "optimizer.lr=0.01,1e30,0.02"
     usual = ["optimizer=adamw", "train.grad_clip=0", "optimizer.weight_decay=0", "train.steps=2"]
-    code, output, errors = start("-m", rates, *usual, "log.every=1")
-    assert code == 5 and "1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
+    output, errors = start("-m", rates, *usual, "log.every=1", code=5)
+    assert "1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
     assert errors.count("error: ") == 1
     [home] = Path("runs").iterdir()
     assert output.count("\n| run ") == 3, "after each run"
@@ -48,8 +47,7 @@ def test_a_sweep_of_which_one_run_fails(start):
     assert len(losses) == 3 and losses == sorted(losses, key=float)
     assert (home / "comparison.png").exists() and not list(Path().glob("comparison*"))
     more = ["resume=true", "train.steps=4", "eval.every=null"]
-    code, output, _ = start.plainly(f"name={home.name}/0", *more)
-    assert code == 0 and "resuming from step 2\n" in output
+    assert "resuming from step 2\n" in start.plainly(f"name={home.name}/0", *more).out
 
 
 @pytest.mark.faults  # it takes long
@@ -59,7 +57,7 @@ def test_runs_at_the_same_time(tmp_path):
     (tmp_path / "book.txt").write_text(TEXT)
     words = with_usual(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=1,2", "-m"])
     command = [sys.executable, str(ROOT / "train.py"), *words]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [home] = tmp_path.glob("runs/sweep-*")
     assert column((home / "comparison.md").read_text(), "run") == ["0 (n=2)"]
@@ -70,12 +68,13 @@ def test_runs_at_the_same_time(tmp_path):
 
 @pytest.fixture
 def compare(tmp_path, monkeypatch, capsys):
-    """compare(*names and options) -> (exit code, stdout, stderr)"""
+    """compare(*names and options) -> what it prints"""
     monkeypatch.chdir(tmp_path)
 
     def compare(*arguments):
         monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-        return run_command(main), *capsys.readouterr()
+        assert run_command(main) == 0
+        return capsys.readouterr().out
 
     return compare
 
@@ -98,8 +97,8 @@ def test_seeds_are_one_row_with_mean_and_deviation(compare):
         for seed, loss in enumerate(losses):
             run = f"{name}{seed}"
             make_run(run, seed, loss, optimizer={"lr": lr}, overrides=["optimizer.lr=1"])
-    code, output, _ = compare(*map(str, sorted(Path().iterdir())))
-    assert code == 0 and column(output, "run") == ["a0", "b0 (n=3)", "nan0 (n=2)"]
+    output = compare(*map(str, sorted(Path().iterdir())))
+    assert column(output, "run") == ["a0", "b0 (n=3)", "nan0 (n=2)"]
     assert column(output, "optimizer.lr") == ["2", "1", "4"]
     assert column(output, "val loss") == ["3.000", "3.367 ± 0.451", "nan ± nan"]
 
@@ -111,7 +110,7 @@ def test_the_same_seeds_are_paired(compare):
         make_run(f"b{seed}", seed, loss + 0.1 * (seed + 1), lr=2)
     make_run("c", seed=0, loss=6.0, lr=3)
     make_run("d", seed=7, loss=7.0, lr=4)
-    _, output, _ = compare(*map(str, sorted(Path().iterdir())))
+    output = compare(*map(str, sorted(Path().iterdir())))
     paired = ["-", "+0.200 ± 0.248 (3 pairs)", "-", "-"]
     assert column(output, "val loss - best (95 %)") == paired
 
@@ -122,18 +121,18 @@ def test_a_sweep_stands_for_its_runs(compare):
     make_run("sweep/b", loss=2.0, x=1)
     Path("sweep/comparison.md").touch()
     for paths in (["sweep"], map(str, Path("sweep").iterdir())):
-        assert column(compare(*paths)[1], "run") == ["b", "a"]
+        assert column(compare(*paths), "run") == ["b", "a"]
 
 
 def test_columns_are_what_was_chosen_and_differs_and_the_code(compare):
     """The table is saved only where it is asked for."""
     make_run("a", overrides=["x=1", "same=1"], x=1, same=1, follows=1)
     make_run("b", overrides=["x=2", "same=1"], x=2, same=1, follows=2)
-    shown = table(compare("a", "b")[1])
+    shown = table(compare("a", "b"))
     assert shown[0][1:-1] == ["x", "steps", "tokens"]
     assert not list(Path().rglob("comparison*"))
     compare("a", "b", "--to", "new")
     assert table(Path("new/comparison.md").read_text()) == shown
     assert Path("new/comparison.png").read_bytes().startswith(b"\x89PNG")
     make_run("c", loss=4.0, code="b")
-    assert column(compare("a", "c")[1], "code") == ["a", "b"]
+    assert column(compare("a", "c"), "code") == ["a", "b"]

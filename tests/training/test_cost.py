@@ -57,8 +57,8 @@ def test_flops_are_those_of_the_formula(attention):
 
 def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
     before = sorted(room.iterdir())
-    code, output, _ = start(*DRY, "name=plan", "model=gpt2")
-    assert code == 0 and sorted(room.iterdir()) == before
+    output = start(*DRY, "name=plan", "model=gpt2").out
+    assert sorted(room.iterdir()) == before
     lines = [
         r"model +decoder, [\d,]+ parameters at vocab 257: ffn [\d,]+, .*",
         r"step +4 rows of up to 32 tokens",
@@ -69,19 +69,18 @@ def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
         r"training +4 steps, 512 tokens, \S+ FLOPs\n",
     ]
     assert re.fullmatch(r"\n".join(lines), output), output
-    assert (
-        "a length unknown until the text is read"
-        in start(*DRY, "train.epochs=3", "schedule.warmup=2")[1]
-    )
+    output = start(*DRY, "train.epochs=3", "schedule.warmup=2").out
+    assert "a length unknown until the text is read" in output
 
 
 def test_a_large_model_takes_no_memory(start):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    plan = [*DRY, "model=llama", "size=7b", "tokenizer=gpt2", "model.context_length=4096"]
-    plan += ["train.batch_size=128", "train.steps=99999", "plan.world=64", "plan.gpu=h100"]
-    plan += ["precision=auto", "plan.mfu=0.2"]
-    code, output, _ = start(*plan)
-    assert code == 0 and "decoder, 6,313,357,312 parameters" in output
+    plan = """
+        model=llama size=7b tokenizer=gpt2 model.context_length=4096 train.batch_size=128
+        train.steps=99999 plan.world=64 plan.gpu=h100 plan.mfu=0.2 precision=auto
+    """
+    output = start(*DRY, *plan.split()).out
+    assert "decoder, 6,313,357,312 parameters" in output
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB"
     ways = re.findall(r"parallel=(\w+) train.micro_batch_size=\d+: .*, (\w+) ", output)
     assert ways == [("ddp", "does"), ("fsdp", "of")], "it does not fit, or takes so much of"
@@ -90,7 +89,7 @@ def test_a_large_model_takes_no_memory(start):
 
 def test_a_part_that_cannot_be_counted(start, monkeypatch):
     monkeypatch.setattr(MLP, "forward", lambda mlp, x: x * x.max().item())
-    code, output, errors = start(*DRY, "model=gpt2")
-    assert code == 0 and output == "model       decoder, of unknown cost\n"
+    output, errors = start(*DRY, "model=gpt2")
+    assert output == "model       decoder, of unknown cost\n"
     assert errors.startswith("warning: the FLOPs and the memory of this model are unknown (")
     assert not Path("runs").exists()

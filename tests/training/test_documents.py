@@ -98,11 +98,11 @@ def test_a_run(run, start):
         losses.append(rows(folder, "val_loss")[-1])
     assert losses[0] != losses[1]
     assert len(list(Path("data/cache").glob("*/index.json"))) == 1
-    code, _, errors = start.plainly("name=true", "resume=true", "data.document_mask=false")
-    assert code == 2 and "data.document_mask was true in this run and is now false" in errors
+    errors = start.plainly("name=true", "resume=true", "data.document_mask=false", code=2).err
+    assert "data.document_mask was true in this run and is now false" in errors
 
 
 @pytest.mark.parametrize("other", ["model=bert", "model=t5", "data=synthetic"])
 def test_only_for_next_token(start, other):
-    code, _, errors = start("data.document_mask=true", other)
-    assert code == 2 and "data.document_mask=true is for objective=next_token; this" in errors
+    errors = start("data.document_mask=true", other, code=2).err
+    assert "data.document_mask=true is for objective=next_token; this" in errors

@@ -46,11 +46,9 @@ def test_a_run_on_pairs(start):
     """And none on text, which has no prefix."""
     options = ["model=gpt2", "model.prefix_lm=true"]
     pairs = ["data=synthetic", "data.size=200", "name=pairs", "sample.every=2", "log.every=1"]
-    code, _, errors = start(*options, *pairs)
-    assert code == 0, errors
+    start(*options, *pairs)
     config = compose([*options, *pairs])
     batch = next(load_data(config).validation.evaluation(8))
     first_targets = (batch.targets != IGNORE_INDEX).int().argmax(1)
     assert batch.inputs["prefix"].tolist() == (first_targets + 1).tolist()
-    code, _, errors = start(*options)
-    assert code == 2 and "model.prefix_lm is for pairs" in errors
+    assert "model.prefix_lm is for pairs" in start(*options, code=2).err

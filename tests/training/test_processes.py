@@ -1,18 +1,17 @@
 """One run, alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.parts import ROOT, thin
-from tests.training.runs import rows, with_usual
+from tests.parts import thin
+from tests.training.runs import TORCHRUN, rows, with_usual
 
 RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
+RUN += ["checkpoint.every=2", "checkpoint.keep=9"]
 GPT2 = "model=gpt2 optimizer=adamw train.micro_batch_size=3"
 GPT2 += " data.document_mask=true data.split_on=line"
 MODERN = "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4"
@@ -25,20 +24,6 @@ CASES = [  # the last is a tolerance: Muon amplifies rounding
     ("fsdp", GPT2, 1e-5),
     ("ddp", MODERN, 1e-2),
 ]
-
-
-def torchrun(*overrides):
-    """(exit code, stderr) of a run on two processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, str(ROOT / "train.py"), *overrides],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return done.returncode, done.stderr
 
 
 def numbers(folder):
@@ -56,13 +41,14 @@ def weights(folder, step):
 
 @pytest.mark.parametrize(("parallel", "overrides", "tolerance"), thin(CASES, CASES[:2]))
 def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
-    usual = with_usual([*overrides.split(), *RUN, "checkpoint.every=2", "checkpoint.keep=9"])
+    usual = with_usual([*overrides.split(), *RUN])
     if "init_from" in overrides:
         run("name=base", "model=gpt2", "seed=1")
-    assert start.plainly(*usual, "name=alone")[0] == 0
+    start.plainly(*usual, "name=alone")
     alone = Path("runs/alone")
-    code, errors = torchrun(*usual, "name=two", f"parallel={parallel}")
-    assert code == 0, errors
+    command = [*TORCHRUN, *usual, "name=two", f"parallel={parallel}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     two = Path("runs/two")
     assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
     expected = weights(alone, step=2)
@@ -70,16 +56,13 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     # one process continues what two have shared
     for name, how in (("alone", "none"), ("two", "auto")):
         more = [f"name={name}", f"parallel={how}", "resume=true", "train.steps=6"]
-        code, output, errors = start(*more)
-        assert code == 0 and "resuming from step 4\n" in output, errors
+        assert "resuming from step 4\n" in start(*more).out
     assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
 
 
 @pytest.mark.quick
 def test_a_batch_that_two_processes_cannot_split(start, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    code, _, errors = start("train.batch_size=6")
-    expected = "train.batch_size is 6; expected a multiple of the 4 processes\n"
-    assert code == 2 and expected in errors
-    code, _, errors = start("parallel=none")
-    assert code == 2 and "parallel=none, but torchrun started 4 processes; choose ddp" in errors
+    errors = start("train.batch_size=6", code=2).err
+    assert "train.batch_size is 6; expected a multiple of the 4 processes\n" in errors
+    assert "torchrun started 4 processes; choose ddp" in start("parallel=none", code=2).err

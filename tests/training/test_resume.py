@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,11 @@ def test_a_stopped_run_comes_to_the_same_bytes(run, start, monkeypatch, override
     full = run(*FULL, *overrides.split(), "name=full")
     with monkeypatch.context() as patch:
         stop_after(3, patch)
-        code, output, _ = start(*FULL, *overrides.split(), "name=part")
+        output = start(*FULL, *overrides.split(), "name=part", code=75).out
     part = Path("runs/part")
-    assert code == 75 and len(rows(part, "loss")) == 3
+    assert len(rows(part, "loss")) == 3
     assert "stopped; to resume: python train.py name=part resume=true\n" in output
-    code, output, errors = start("name=part", "resume=true")
-    assert code == 0 and "runs/part, resuming from step 3\n" in output, errors
+    assert "runs/part, resuming from step 3\n" in start("name=part", "resume=true").out
     assert content(part) == content(full)
 
 
@@ -54,29 +54,25 @@ def test_from_an_older_checkpoint_and_beyond_the_end(run, start):
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     with open("runs/part/metrics.jsonl", "a") as file:
         file.write('{"step": 5, "loss": 1.0}\nnonsense\n{"step": 6, "lo')
-    code, output, errors = start("name=part", "resume=true", "train.steps=4")
-    assert code == 0 and "resuming from step 2" in output
+    output, errors = start("name=part", "resume=true", "train.steps=4")
+    assert "resuming from step 2" in output
     assert f"warning: {damaged} is damaged: it is not the file that was saved; going" in errors
     assert "train.steps was 3 and is now 4\n" in output
     assert Path("runs/part/checkpoints/step-00000003.damaged").exists()
-    assert content(Path("runs/part")) == content(full)
+    assert content("runs/part") == content(full)
 
 
 def test_runs_that_are_new_finished_or_without_checkpoints(start):
     auto = ["name=mine", "resume=auto", "train.steps=1"]
-    code, output, _ = start(*auto)
-    assert code == 0 and "runs/mine, starting at step 0" in output
-    before = content(Path("runs/mine"))
-    code, output, _ = start(*auto)
-    assert code == 0 and "runs/mine is finished; raise train.steps, or its other le" in output
-    assert content(Path("runs/mine")) == before
+    assert "runs/mine, starting at step 0" in start(*auto).out
+    before = content("runs/mine")
+    assert "runs/mine is finished; raise train.steps, or its other le" in start(*auto).out
+    assert content("runs/mine") == before
     shutil.rmtree("runs/mine/checkpoints")
-    code, output, _ = start("name=mine", "resume=true")
-    assert code == 0 and "runs/mine, starting at step 0" in output
-    assert content(Path("runs/mine")) == before
+    assert "runs/mine, starting at step 0" in start("name=mine", "resume=true").out
+    assert content("runs/mine") == before
     Path("book.txt").write_text("another text\n" * 500)
-    code, _, errors = start(*auto)
-    assert code == 3 and "the text has changed, or is that of another data.path, since" in errors
+    assert "the text has changed, or is that of another data.path" in start(*auto, code=3).err
 
 
 # ---- settings
@@ -84,11 +80,9 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
 
 @pytest.fixture
 def resume(run, start):
-    """resume(*overrides) -> (exit code, stdout, stderr) of a dry run that reads the settings."""
+    """resume(*overrides) -> what a dry run that reads the settings prints"""
     run("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null", "schedule.warmup=2")
-
-    def resume(*overrides):
-        return start("name=mine", "resume=true", "dry_run=true", *overrides)
+    return partial(start, "name=mine", "resume=true", "dry_run=true")
 
     return resume
 
@@ -118,12 +112,11 @@ CHANGES = {
 
 def test_changes(resume):
     for overrides, sentence in CHANGES.items():
-        code, output, errors = resume(*overrides.split())
         if "in this run" in sentence:
-            assert code == 2 and errors.startswith(f"error: {sentence}"), errors
-            assert errors.count("\n") == 1
+            [error] = resume(*overrides.split(), code=2).err.splitlines()
+            assert error.startswith(f"error: {sentence}")
         else:
-            assert code == 0 and output.startswith(sentence), output
+            assert resume(*overrides.split()).out.startswith(sentence), overrides
 
 
 def test_settings_that_an_older_run_lacks_take_the_default(resume):
@@ -135,25 +128,21 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     config["eval"]["every"] = 77
     config["code"]["model"] = "other"
     path.write_text(yaml.safe_dump(config))
-    code, output, errors = resume("eval.every=250")
-    for key, value in {
-        "adapt.kind": "none",
-        "metrics.every": 100,
-        "model.prefix_lm": "false",
-    }.items():
+    output, errors = resume("eval.every=250")
+    defaults = {"adapt.kind": "none", "metrics.every": 100, "model.prefix_lm": "false"}
+    for key, value in defaults.items():
         assert f"{key} is new since this run was started, and is {value}\n" in output
-    assert code == 0 and "eval.every was 77 and is now 250\n" in output
+    assert "eval.every was 77 and is now 250\n" in output
     assert errors == "warning: the code of model has changed since runs/mine was started\n"
-    code, _, errors = resume("ema.decay=0.9")
-    assert code == 2 and "ema.decay was null in this run and is now 0.9" in errors
+    assert "ema.decay was null in this run and is now 0.9" in resume("ema.decay=0.9", code=2).err
 
 
 def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", 2)
         run("name=older", "train.steps=1")
-    code, _, errors = start("name=older", "resume=true")
-    assert code == 4 and "has format 2, and this version reads 3; continue the run with" in errors
+    errors = start("name=older", "resume=true", code=4).err
+    assert "has format 2, and this version reads 3; continue the run with" in errors
 
 
 def test_a_run_is_resumed_by_its_name(run, start):
@@ -165,15 +154,13 @@ def test_a_run_is_resumed_by_its_name(run, start):
         "name=mime": "no run runs/mime (did you mean runs/mine?); resume=auto",
     }
     for name, sentence in sentences.items():
-        code, _, errors = start(*name.split(), "resume=true")
-        assert code == 2 and sentence in errors
+        assert sentence in start(*name.split(), "resume=true", code=2).err
 
 
 def test_a_failed_start_removes_nothing_that_was_there(start):
     Path("runs/sweep-1/0").mkdir(parents=True)
     Path("runs/sweep-1/0/config.yaml").write_text("a: 1")
-    code, _, _ = start("name=sweep-1", "resume=auto", "data.path=missing.txt")
-    assert code == 3
+    start("name=sweep-1", "resume=auto", "data.path=missing.txt", code=3)
     assert Path("runs/sweep-1/0/config.yaml").read_text() == "a: 1"
 
 
@@ -185,5 +172,5 @@ def test_early_stopping_is_not_undone_by_a_resume(run, start):
     )
     before = newest(folder)
     assert before.name != "step-00000040"
-    assert start("name=mine", "resume=true")[0] == 0
+    start("name=mine", "resume=true")
     assert newest(folder) == before

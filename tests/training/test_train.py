@@ -45,8 +45,7 @@ def test_one_validation_pair_has_no_other_source(run):
 
 
 def test_what_a_run_prints(start):
-    code, output, _ = start("log.every=1", "eval.every=2", "name=lines")
-    assert code == 0
+    output = start("log.every=1", "eval.every=2", "name=lines").out
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
         line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d,]+ tok/s"
@@ -63,9 +62,7 @@ def test_what_a_run_prints(start):
 
 def test_only_the_first_run_on_a_text_compresses_it(start, monkeypatch):
     def lines():
-        code, output, _ = start("train.steps=1")
-        assert code == 0
-        return re.findall("^(?:gzip|xz).*", output, re.MULTILINE)
+        return re.findall("^(?:gzip|xz).*", start("train.steps=1").out, re.MULTILINE)
 
     first = lines()
     monkeypatch.delattr(summary, "baselines")
@@ -98,8 +95,7 @@ def test_observers_change_no_weight(run):
 
 def test_a_folder_belongs_to_one_run(run, start):
     assert run("name=mine", "train.steps=0").name == "mine"
-    code, _, errors = start("name=mine")
-    assert code == 2 and "runs/mine already exists; add resume=true to continue it" in errors
+    assert "runs/mine already exists; add resume=true to" in start("name=mine", code=2).err
     assert run("train.steps=0").name != run("train.steps=0").name, "even in the same second"
 
 
@@ -109,18 +105,18 @@ WORSE = ["optimizer=adamw", "optimizer.lr=1", "schedule=constant", "schedule.war
 
 def test_patience_stops_a_run_early_and_the_best_checkpoint_is_kept(start):
     overrides = ["train.steps=40", "eval.every=2", "train.patience=3", "checkpoint.keep=1"]
-    code, output, _ = start(*WORSE, *overrides, "checkpoint.every=null", "name=early")
+    output = start(*WORSE, *overrides, "checkpoint.every=null", "name=early").out
     folder = Path("runs/early")
     losses = {step: loss for step, loss, full in rows(folder, "step", "val_loss", "full") if step}
     best = min(losses, key=losses.get)
-    assert code == 0 and max(losses) == best + 6 < 40
+    assert max(losses) == best + 6 < 40
     kept = [checkpoint.step_of(path) for path in list_checkpoints(folder)]
     assert kept == [best + 6, best] and read_best(folder) == checkpoint.step_name(best)
     assert "stopped early: no improvement in 3 evaluations\n" in output
     assert f"the best checkpoint is that of step {best} (val loss {losses[best]:.3f})" in output
     assert '--run runs/early --prompt "..." --checkpoint best\n' in output
     worse = ["schedule.warmup=0", "train.patience=1", "eval.every=2", "name=never_better"]
-    output = start(*WORSE, *worse)[1]
+    output = start(*WORSE, *worse).out
     assert "stopped early: no improvement in 1 eval" in output and "best checkpoint" not in output
 
 
@@ -129,14 +125,12 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     times = iter(range(0, 10_000, 10))
     monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     linear = ["schedule=linear", "schedule.warmup=0", "log.every=1"]
-    code, output, _ = start("train.minutes=1", *linear, "name=timed")
-    folder = Path("runs/timed")
-    assert code == 0 and "training    1 minutes" in output
+    assert "training    1 minutes" in start("train.minutes=1", *linear, "name=timed").out
+    folder = "runs/timed"
     shares = [lr / 0.02 for [lr] in rows(folder, "lr")]
     assert shares == pytest.approx([1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
-    code, output, _ = start("name=timed", "resume=true")
-    assert code == 0 and "runs/timed is finished; raise train.steps, or its" in output
-    assert start("name=timed", "resume=true", "train.minutes=2")[0] == 0
+    assert "runs/timed is finished; raise" in start("name=timed", "resume=true").out
+    start("name=timed", "resume=true", "train.minutes=2")
     assert [seconds for seconds, _ in rows(folder, "seconds", "loss")] == list(range(10, 130, 10))
 
 
