@@ -1,5 +1,5 @@
-"""Norms, blocks and the cache against their formulas. (Embeddings, heads and feed-forward networks
-are compared with transformers in hub/.)"""
+"""Norms, blocks and the cache against their formulas. (Embeddings, heads, feed-forward networks and
+blocks without cross-attention are compared with transformers in hub/.)"""
 
 import pytest
 import torch
@@ -51,20 +51,19 @@ class Map(torch.nn.Module):
         return x @ self.weight
 
 
-def make_block(kind, cross=True):
+def make_block(kind):
     """Three linear maps in a block, so that only sums and norms matter; no two norms are alike."""
-    parts = {"attention": Map(1), "cross": Map(2) if cross else None, "ffn": Map(3)}
+    parts = {"attention": Map(1), "cross": Map(2), "ffn": Map(3)}
     return randomize(BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)))
 
 
-@pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_norm_placement(kind, cross):
-    block = make_block(kind, cross)  # of the first layer
+def test_norm_placement(kind):
+    block = make_block(kind)  # of the first layer
     is_missing = isinstance(block.attention_norm, torch.nn.Identity)
     assert is_missing == (kind == "modernbert")
     x = expected = randn(2, 3, 8)
-    for name in ("attention", "cross", "ffn") if cross else ("attention", "ffn"):
+    for name in ("attention", "cross", "ffn"):
         layer = getattr(block, name)
         norm = getattr(block, f"{name}_norm")
         if kind == "post":
