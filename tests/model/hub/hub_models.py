@@ -90,16 +90,15 @@ SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rop
 # {model_type, or model_type and what is special: keys of config.json}
 MODELS = {
     "gpt2": GPT2,
-    "gpt2, untied": GPT2
-    | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
     "gpt2, scores scaled by layer": GPT2
+    | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"}
     | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
     "llama, one key for two queries": GROUPED,
     "llama, one key for all, tied": SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
-    "llama, biases, wide heads": GROUPED
-    | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"},
     "llama, llama3": GROUPED | LLAMA3,
-    "llama, linear": GROUPED | rope("linear", None, factor=4.0),
+    "llama, linear": GROUPED
+    | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"}
+    | rope("linear", None, factor=4.0),
     "llama, yarn": GROUPED | YARN,
     "mistral": GROUPED | {"sliding_window": 5},
     "mistral, no window": GROUPED | {"sliding_window": None},
@@ -124,8 +123,8 @@ MODELS = {
     | {"head_dim": 12, "query_pre_attn_scalar": 7, "rope_parameters": SCALED}
     | {"final_logit_softcapping": 3.0},
     "bert": SIZES,
-    "bert, relu, one type": SIZES | {"hidden_act": "relu", "type_vocab_size": 1},
-    "bert, untied": SIZES | {"tie_word_embeddings": False},
+    "bert, untied": SIZES
+    | {"hidden_act": "relu", "type_vocab_size": 1, "tie_word_embeddings": False},
     "roberta": SIZES | AFTER_PAD | {"type_vocab_size": 1},
     "roberta, two types, untied": SIZES
     | AFTER_PAD
