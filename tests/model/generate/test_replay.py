@@ -127,16 +127,17 @@ def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
     assert len(runs) == 3
 
 
-def weight(is_cuda=True, requires_grad=False, index=0):
-    own = {"is_cuda": is_cuda, "requires_grad": requires_grad, "ndim": 2}
-    return SimpleNamespace(get_device=lambda: index, **own)
+OTHERS = [
+    ({}, True),
+    ({"requires_grad": True}, False),
+    ({"is_cuda": False}, False),
+    ({"get_device": lambda: 1}, False),
+]
 
 
-OTHERS = [({}, True), ({"requires_grad": True}, False), ({"is_cuda": False}, False)]
-
-
-@pytest.mark.parametrize(("other", "expected"), [*OTHERS, ({"index": 1}, False)])
+@pytest.mark.parametrize(("other", "expected"), OTHERS)
 def test_only_frozen_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    weights = [weight(), weight(**other)]
+    usual = {"is_cuda": True, "requires_grad": False, "ndim": 2, "get_device": lambda: 0}
+    weights = [SimpleNamespace(**usual), SimpleNamespace(**usual | other)]
     assert can_replay(SimpleNamespace(parameters=lambda: weights)) == expected

@@ -43,25 +43,14 @@ WINDOWS = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
-LATENT = SIZES | {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 10,
-}
-LATENT |= {"v_head_dim": 6, "first_k_dense_replace": 2}
+LATENT = SIZES | {"num_key_value_heads": 4, "kv_lora_rank": 16, "first_k_dense_replace": 2}
+LATENT |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 10, "v_head_dim": 6}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 AFTER_PAD = {"max_position_embeddings": CONTEXT + PAD + 1}
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "relu"}
 DISTILBERT |= {"max_position_embeddings": CONTEXT}
-T5 = {
-    "d_model": 32,
-    "d_kv": 6,
-    "d_ff": 48,
-    "num_layers": 3,
-    "num_decoder_layers": 2,
-    "num_heads": 4,
-}
+T5 = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_heads": 4}
+T5 |= {"num_layers": 3, "num_decoder_layers": 2}
 BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": CONTEXT}
 BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
 BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
@@ -101,18 +90,14 @@ MODELS = {
     | rope("linear", None, factor=4.0),
     "llama, yarn": GROUPED | YARN,
     "mistral": GROUPED | {"sliding_window": 5},
-    "mistral, no window": GROUPED | {"sliding_window": None},
     "qwen3": GROUPED | {"head_dim": 8},
-    "qwen3, a window": GROUPED
-    | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
-    "qwen3, a window in some layers": GROUPED
+    "qwen3, windows": GROUPED
     | WINDOWS
     | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
     "smollm3": GROUPED
     | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
     "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
     "nanochat": GROUPED,
-    "nanochat, no cap": SIZES | {"final_logit_softcapping": None},
     "deepseek_v3": LATENT | {"q_lora_rank": None, "hidden_size": 30},
     "deepseek_v3, yarn": LATENT | {"q_lora_rank": 20} | SHARPER,
     "gemma2": GROUPED

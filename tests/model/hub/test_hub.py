@@ -318,11 +318,11 @@ BAD_FOLDERS = [
     ),
     ("bloom", dict(n_embed=64), "hidden_size is 48, but n_embed is 64; remove one"),
     (
-        "qwen3, a window",
+        "qwen3, windows",
         dict(layer_types=["sliding_attention"]),
-        "layer_types is ..sliding_attention..; expected 2 of: full_attention, sliding_attention",
+        "layer_types is ..sliding_attention..; expected 3 of: full_attention, sliding_attention",
     ),
-    ("qwen3, a window", dict(sliding_window=None), "sliding_window is None; expected an integer"),
+    ("qwen3, windows", dict(sliding_window=None), "sliding_window is None; expected an integer"),
     ("gpt_neox", dict(rotary_pct=0, rope_parameters=...), "rotary_fraction is 0"),
     ("gpt_neox", dict(rotary_emb_base=25000), "rope_theta contradicts rope_parameters"),
     ("smollm3", dict(no_rope_layers=[1]), r"no_rope_layers is .1.; expected 3 of 0 and 1"),
@@ -405,11 +405,8 @@ def test_sharded_weights(saved, tmp_path):
     assert_equal_logits(load(folder), hf_model)
 
 
-HEADLESS = ["bert", "roberta", "xlm-roberta", "distilbert", "electra"]
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("name", HEADLESS)
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "distilbert", "electra"])
 def test_an_encoder_without_head_gives_vectors(name, saved, tmp_path, monkeypatch, capsys):
     """As sentence-transformers publishes it; and exported, it has none again."""
     monkeypatch.chdir(tmp_path)
