@@ -24,7 +24,7 @@ from model.hub.spec import spec_from_config
 from model.inference import prepare
 from model.precision import DTYPES
 from model.transformer import build_model
-from tests.benchmarks._turns import in_process, ratios, take_turns
+from tests.benchmarks._turns import in_process, ratios, spread, take_turns
 from tests.benchmarks.step import model_sizes
 
 SIZES = {  # layers, heads, width, context length, vocabulary
@@ -94,16 +94,14 @@ def compare(size, dtype, batch, new, rounds):
     ours, theirs = ([seconds for _, seconds in results] for results in found.values())
     rows = zip(*(results[0][0] for results in found.values()), strict=True)
     n_equal = sum(own == other for own, other in rows)
-    pairs = ratios(theirs, ours)
     return {
         "size": size,
         "dtype": dtype,
         "batch": batch,
         "ours/s": f"{batch * new / median(ours):.1f}",
         "hf/s": f"{batch * new / median(theirs):.1f}",
-        "ours/hf": f"{median(pairs):.2f}",
-        "range": f"{min(pairs):.2f}-{max(pairs):.2f}",
         "same_ids": f"{n_equal}/{batch}",
+        "ours/hf": spread(ratios(theirs, ours)),
     }
 
 

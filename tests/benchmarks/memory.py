@@ -4,7 +4,6 @@ python -m tests.benchmarks.memory
 """
 
 import resource
-import subprocess
 import sys
 
 import torch
@@ -12,6 +11,7 @@ import torch
 from configs.compose import compose
 from model.loss import CHUNK
 from model.precision import Precision
+from tests.benchmarks._turns import in_process
 from tests.benchmarks.step import Ours, random_batch
 from training import cost
 
@@ -45,14 +45,10 @@ def measure(overrides):
 
 
 def main(overrides):
-    if not overrides:
-        for case in CASES:
-            command = [sys.executable, "-m", "tests.benchmarks.memory", *case.split()]
-            subprocess.run(command, check=True)
-        return
-    expected, measured = (size / 2**20 for size in measure(overrides))
-    sizes = f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured"
-    print(f"{sizes}, {expected / measured:.2f}  {' '.join(overrides)}", flush=True)
+    for case in [overrides] if overrides else map(str.split, CASES):
+        expected, measured = (size / 2**20 for size in in_process(measure, case))
+        sizes = f"{expected:8,.0f} MiB estimated, {measured:8,.0f} MiB measured"
+        print(f"{sizes}, {expected / measured:.2f}  {' '.join(case)}", flush=True)
 
 
 if __name__ == "__main__":

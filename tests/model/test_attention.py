@@ -1,5 +1,5 @@
-"""Multi-head attention: against torch.nn.MultiheadAttention, and each option. (A worked example is
-in model/README.md.)"""
+"""Multi-head attention, written out head by head, and each option. (Its biases are compared with
+transformers in hub/; a worked example is in model/README.md.)"""
 
 import pytest
 import torch
@@ -11,8 +11,7 @@ from model.attention import (
     MultiHeadAttention,
     MultiHeadLatentAttention,
 )
-from model.linear import join
-from tests.model.helpers import assert_same, randn, randomize
+from tests.model.helpers import assert_same, randn
 from tests.parts import alive, part, tiny, tokens
 
 B, T, S = 2, 5, 7
@@ -20,22 +19,7 @@ POS = torch.arange(T)[None]
 CAUSAL = Mask(causal=True)
 
 
-def test_self_attention_equals_torch():
-    """Which keeps queries, keys and values in one matrix."""
-    attention = randomize(MultiHeadAttention(24, 4, bias=True, o_bias=True))
-    reference = torch.nn.MultiheadAttention(24, 4, batch_first=True).double()
-    weight, bias = join([attention.query, attention.key, attention.value])
-    reference.in_proj_weight.data = weight
-    reference.in_proj_bias.data = bias
-    reference.out_proj = attention.out
-    x = randn(B, T, 24)
-    assert_same(attention(x, mask=Mask()), reference(x, x, x)[0])
-    lookahead = torch.ones(T, T, dtype=torch.bool).triu(1)
-    assert_same(attention(x, mask=CAUSAL), reference(x, x, x, attn_mask=lookahead)[0])
-
-
 def test_all_widths_are_independent():
-    """Written out head by head."""
     widths = {"head_dim": 5, "v_head_dim": 3}
     attention = MultiHeadAttention(24, 4, (10, 14), queries_per_kv=2, **widths).double()
     x = randn(B, T, 24)

@@ -19,8 +19,7 @@ ENCODER = {"kind": "encoder_decoder", "encoder": EncoderSizes(40, 3, 5)}
 CROSS = {"kind": "encoder_decoder", "cross_attention": None}
 MHA = part("attention", "mha")
 
-# the model as a whole
-WHOLE = [
+ERRORS = [
     ({"kind": "decodr"}, "model.kind is 'decodr'; choose one of: decoder, encoder, encoder_"),
     ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
     ({"cross_attention": MHA}, "cross_attention is for an encoder_decoder; model.kind is decoder"),
@@ -29,10 +28,7 @@ WHOLE = [
     (CROSS, "an encoder_decoder needs attention@model.cross_attention, such as mha"),
     (CROSS | {"cross_attention": {"kind": "mla"}}, "cross_attention.*'mla'.*mha, gqa, mqa"),
     (CROSS | {"cross_attention": MHA | {"sliding_window": 4}}, "sliding_window does not apply"),
-]
-
-# one part
-PARTS = [
+    # one part
     ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, m"),
     (swap("attention", "mla", sinks=4), r"unknown setting model.attention \(mla\): sinks; the"),
     (swap("attention", "gqa", queries_per_kv=3), r"attention \(gqa\): n_heads \(4\) must be a m"),
@@ -62,7 +58,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), WHOLE + PARTS)
+@pytest.mark.parametrize(("changes", "message"), ERRORS)
 def test_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         build_model(tiny(**changes), 23)

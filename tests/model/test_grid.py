@@ -36,10 +36,7 @@ def config_of(architecture, **kinds):
 @pytest.mark.parametrize("position", kinds("position"))
 @every_attention
 def test_attention_and_position(attention, position, architecture):
-    config = config_of(architecture, attention=attention, position=position)
-    check(config)
-    if position == "rope":
-        check_dtype(config)
+    check(config_of(architecture, attention=attention, position=position))
 
 
 @every_architecture
@@ -52,17 +49,13 @@ def test_attention_and_block(attention, block, architecture):
 @every_architecture
 @pytest.mark.parametrize("kind", kinds("ffn"))
 def test_feedforward(kind, architecture):
-    config = config_of(architecture, ffn=kind)
-    check(config)
-    check_dtype(config)
+    check(config_of(architecture, ffn=kind))
 
 
 @every_architecture
 @pytest.mark.parametrize("kind", kinds("norm"))
 def test_norm(kind, architecture):
-    config = config_of(architecture, norm=kind)
-    check(config)
-    check_dtype(config)
+    check(config_of(architecture, norm=kind))
 
 
 @every_architecture
@@ -86,6 +79,7 @@ def test_rope_sees_only_distances(attention, architecture):
 
 
 def check(config):
+    stays_in_bfloat16(alive(config).bfloat16())
     net = alive(config)
     window = config.attention.get("sliding_window")
     if config.kind == "encoder":
@@ -111,10 +105,9 @@ def check(config):
 
 
 @torch.no_grad()
-def check_dtype(config):
-    """A model in bf16, as sample.py casts it, stays in it."""
-    net = alive(config).bfloat16()
-    sources = [tokens(1, SOURCE)] * (config.kind == "encoder_decoder")
+def stays_in_bfloat16(net):
+    """As sample.py casts it."""
+    sources = [tokens(1, SOURCE)] * (net.kind == "encoder_decoder")
     assert net(*sources, tokens(1, LENGTH)).dtype is torch.bfloat16
 
 

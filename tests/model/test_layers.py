@@ -9,7 +9,7 @@ from model import transformer
 from model.attention import ATTENTIONS, MultiHeadAttention
 from model.transformer import build_model
 from tests.model.generate.test_decode import HOT, PROMPTS, collect, generate, lively, uncached
-from tests.model.generate.test_replay import assert_same, graphs  # noqa: F401
+from tests.model.generate.test_replay import graphs, replayed  # noqa: F401
 from tests.model.test_grid import cached_is_full, rows_are_independent
 from tests.parts import alive, part, tiny, tokens
 
@@ -49,12 +49,13 @@ def test_the_cache_changes_nothing(pattern):
 
 
 @patterns
-def test_decoding(pattern, graphs, monkeypatch):  # noqa: F811
+def test_decoding(pattern, replayed):  # noqa: F811
     """Rows of unequal length past the context of 16, also as a graph."""
     net = lively(**settings(pattern))
     expected = [uncached(net, prompt, 24, None, HOT, i) for i, prompt in enumerate(PROMPTS)]
-    assert collect(generate(net, PROMPTS, max_new_tokens=24, sampling=HOT)) == expected
-    assert_same(net, monkeypatch, graphs, PROMPTS, max_new_tokens=24, sampling=HOT)
+    options = {"max_new_tokens": 24, "sampling": HOT}
+    assert collect(generate(net, PROMPTS, **options)) == expected
+    replayed(net, PROMPTS, **options)
 
 
 def test_a_window_bounds_the_cache():

@@ -18,8 +18,6 @@ SOURCE = tokens(2, 9, seed=1)
 TEXT = tokens(2, 7)
 PLAIN = LossConfig(label_smoothing=0.0, z_loss=0.0)
 
-every_preset = pytest.mark.parametrize("preset", names("model"))
-
 
 def built(preset):
     """A model after two steps of training, so that none of its weights are zero, and its inputs."""
@@ -55,7 +53,7 @@ def test_autocast(preset, dtype):
     assert torch.cosine_similarity(*gradients, dim=0) > 0.99
 
 
-@every_preset
+@pytest.mark.parametrize("preset", names("model"))
 def test_bfloat16_model(preset):
     net, inputs = built(preset)
     exact = net(*inputs)

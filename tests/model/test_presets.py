@@ -1,7 +1,7 @@
 """Every preset: with any other part, at every size, and as large as published.
 
 That a swap changes only its part is a property of the YAML files, so their text is checked; Hydra
-composes each preset once, and a few swaps.
+composes each preset twice.
 """
 
 import math
@@ -14,12 +14,9 @@ import torch.nn.functional as F
 
 from configs.compose import compose
 from model.transformer import build_model
-from tests.parts import CONFIGS, PARTS, TYPICAL, loaded, names, part, thin, tokens
+from tests.parts import PARTS, TYPICAL, loaded, names, part, thin, tokens
 
 every_preset = pytest.mark.parametrize("preset", names("model"))
-every_part = pytest.mark.parametrize(
-    ("group", "name"), [(group, name) for group in PARTS for name in names(group)]
-)
 
 
 @cache
@@ -31,53 +28,30 @@ def sized(preset, size, **changes):
     return replace(composed(preset), **part("size", size) | changes)
 
 
-def package(group, name):
-    return (CONFIGS / group / f"{name}.yaml").read_text().partition("\n")[0]
+@pytest.mark.parametrize("group", ["model", "size", "experiment"])
+def test_only_parts_set_their_options(group):
+    for name in names(group):
+        file = loaded(group, name)
+        assert not {*PARTS, "cross_attention"} & {*file, *file.get("model", {})}, name
 
 
-@every_part
-def test_a_part_sets_only_its_own_node(group, name):
-    assert package(group, name) == f"# @package model.{group}"
-    for base in loaded(group, name).get("defaults", []):
-        assert base == "_self_" or base.endswith("@_here_"), "an inherited file sets another node"
-
-
-@every_preset
-def test_a_preset_chooses_parts_and_sets_none_of_their_options(preset):
-    file = loaded("model", preset)
-    assert package("model", preset) == "# @package _global_"
-    assert set(file) <= {"defaults", "model"}
-    assert not {*PARTS, "cross_attention"} & set(file["model"])
-    inherited = loaded("model", "modern")["defaults"] if "modern" in file["defaults"] else []
-    choices = [choice for choice in inherited + file["defaults"] if isinstance(choice, dict)]
-    chosen = {group.removeprefix("override /") for choice in choices for group in choice}
-    assert chosen - {"attention@model.cross_attention", "optimizer"} == set(PARTS)
-
-
-def test_defaults_sizes_and_experiments_set_no_options_of_parts():
-    files = [(".", "train"), *(("experiment", name) for name in names("experiment"))]
-    for group, name in files:
-        assert not {*PARTS} & {*loaded(group, name).get("model", {})}, name
-    for size in names("size"):
-        assert package("size", size) == "# @package model"
-        assert set(part("size", size)) == {"d_model", "n_layers", "n_heads", "context_length"}
+@pytest.mark.parametrize(("i", "preset"), [*enumerate(names("model"))])
+def test_a_swap_changes_only_its_part(i, preset):
+    """A part of each group at once; all presets together try them all."""
+    net = composed(preset)
+    parts = {group: names(group)[i % len(names(group))] for group in PARTS}
+    swaps = [f"{group}={name}" for group, name in parts.items()]
+    expected = {group: part(group, name) for group, name in parts.items()}
+    if net.cross_attention:
+        swaps.append("attention@model.cross_attention=gqa")
+        expected["cross_attention"] = part("attention", "gqa")
+    swapped = compose([f"model={preset}", *swaps, "size=tiny"]).model
+    assert swapped == replace(net, **expected)
 
 
 @pytest.mark.parametrize(
-    ("preset", "choice", "name"),
-    [
-        ("bert", "attention", "mla"),
-        ("gpt2", "position", "alibi"),
-        ("bart", "attention@model.cross_attention", "gqa"),
-    ],
+    ("group", "name"), [(group, name) for group in PARTS for name in names(group)]
 )
-def test_a_swap_on_the_command_line(preset, choice, name):
-    swapped = compose([f"model={preset}", f"{choice}={name}", "size=tiny"]).model
-    group, _, node = choice.partition("@model.")
-    assert swapped == replace(composed(preset), **{node or group: part(group, name)})
-
-
-@every_part
 @pytest.mark.parametrize("preset", thin(names("model"), TYPICAL[::2]))
 def test_any_part_in_any_preset(preset, group, name):
     """And every parameter is used."""

@@ -1,7 +1,5 @@
 """Beam search: with enough beams it is exhaustive, with one it is greedy."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 
@@ -14,16 +12,11 @@ SMALL = 6  # size of a vocabulary that can be enumerated
 END = 5
 
 
-class Found(NamedTuple):
-    ids: list
-    logprobs: list
-
-
 def search(net, source, **options):
     """The ids and log-probabilities of the best sequence."""
     usual = {"beams": 4, "length_penalty": 1.0, "max_new_tokens": 12}
-    steps = beam_search(net, [[1]], [source], **usual | options)
-    return Found([step.ids[0] for step in steps], [step.logprobs[0] for step in steps])
+    steps = list(beam_search(net, [[1]], [source], **usual | options))
+    return [step.ids[0] for step in steps], [step.logprobs[0] for step in steps]
 
 
 @torch.no_grad()
@@ -31,8 +24,8 @@ def all_sequences(net, source, max_length, ends, ids=(), logprobs=()):
     """With their log-probabilities, by a full forward pass for each beginning."""
     logits = net(torch.tensor([source]), torch.tensor([[1, *ids]]))[0, -1]
     for i, logprob in enumerate(logits.log_softmax(-1).tolist()):
-        longer = Found([*ids, i], [*logprobs, logprob])
-        if i in ends or len(longer.ids) == max_length:
+        longer = [*ids, i], [*logprobs, logprob]
+        if i in ends or len(ids) + 1 == max_length:
             yield longer
         else:
             yield from all_sequences(net, source, max_length, ends, *longer)
@@ -48,12 +41,12 @@ def test_wide_beams_find_the_best(position, ends):
     for source in ([1, 4, 2], [3], [2, 2]):
         sequences = list(all_sequences(net, source, 3, ends))
         for penalty in (-1.0, 0.0, 0.6, 1.0, 3.0):
-            scores = [sum(each.logprobs) / len(each.ids) ** penalty for each in sequences]
-            expected = sequences[scores.index(max(scores))]
+            scores = [sum(logprobs) / len(ids) ** penalty for ids, logprobs in sequences]
+            expected_ids, expected_logprobs = sequences[scores.index(max(scores))]
             limits = {"length_penalty": penalty, "max_new_tokens": 3, "stop": ends}
-            best = search(net, source, beams=SMALL**3, **limits)  # enough for every prefix
-            assert best.ids == expected.ids
-            assert best.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
+            ids, logprobs = search(net, source, beams=SMALL**3, **limits)  # enough for every prefix
+            assert ids == expected_ids
+            assert logprobs == pytest.approx(expected_logprobs, abs=1e-10)
 
 
 @pytest.mark.parametrize("position", names("position"))
@@ -63,7 +56,7 @@ def test_one_beam_is_greedy(position):
     for source in SOURCES:
         limits = {"max_new_tokens": 20, "stop": [3]}
         [greedy] = collect(generate(net, [[1]], sources=[source], **limits))
-        assert search(net, source, beams=1, length_penalty=0.0, **limits).ids == greedy
+        assert search(net, source, beams=1, length_penalty=0.0, **limits)[0] == greedy
 
 
 @torch.no_grad()
@@ -75,7 +68,7 @@ def test_logprobs_are_those_of_a_forward_pass(attention):
     net = lively("encoder_decoder", **parts)
     for source in SOURCES:
         best = search(net, source, max_new_tokens=24)
-        assert len(best.ids) == 24
+        assert len(best[0]) == 24
         row = [1]
         for i, logprob in zip(*best, strict=True):
             row = row[-8:] if len(row) > 16 else row
@@ -99,7 +92,7 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
 
     net.head.register_forward_hook(script)
     limits = {"length_penalty": length_penalty, "max_new_tokens": 10, "stop": [END]}
-    assert search(net, [1], beams=2, **limits).ids == expected
+    assert search(net, [1], beams=2, **limits)[0] == expected
 
 
 ERRORS = [

@@ -43,25 +43,14 @@ WINDOWS = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
-LATENT = SIZES | {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 10,
-}
-LATENT |= {"v_head_dim": 6, "first_k_dense_replace": 2}
+LATENT = SIZES | {"num_key_value_heads": 4, "kv_lora_rank": 16, "first_k_dense_replace": 2}
+LATENT |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 10, "v_head_dim": 6}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 AFTER_PAD = {"max_position_embeddings": CONTEXT + PAD + 1}
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "relu"}
 DISTILBERT |= {"max_position_embeddings": CONTEXT}
-T5 = {
-    "d_model": 32,
-    "d_kv": 6,
-    "d_ff": 48,
-    "num_layers": 3,
-    "num_decoder_layers": 2,
-    "num_heads": 4,
-}
+T5 = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_heads": 4}
+T5 |= {"num_layers": 3, "num_decoder_layers": 2}
 BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": CONTEXT}
 BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
 BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
@@ -90,30 +79,25 @@ SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rop
 # {model_type, or model_type and what is special: keys of config.json}
 MODELS = {
     "gpt2": GPT2,
-    "gpt2, untied": GPT2
-    | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"},
     "gpt2, scores scaled by layer": GPT2
+    | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"}
     | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
     "llama, one key for two queries": GROUPED,
     "llama, one key for all, tied": SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
-    "llama, biases, wide heads": GROUPED
-    | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"},
     "llama, llama3": GROUPED | LLAMA3,
-    "llama, linear": GROUPED | rope("linear", None, factor=4.0),
+    "llama, linear": GROUPED
+    | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"}
+    | rope("linear", None, factor=4.0),
     "llama, yarn": GROUPED | YARN,
     "mistral": GROUPED | {"sliding_window": 5},
-    "mistral, no window": GROUPED | {"sliding_window": None},
     "qwen3": GROUPED | {"head_dim": 8},
-    "qwen3, a window": GROUPED
-    | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
-    "qwen3, a window in some layers": GROUPED
+    "qwen3, windows": GROUPED
     | WINDOWS
     | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
     "smollm3": GROUPED
     | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
     "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
     "nanochat": GROUPED,
-    "nanochat, no cap": SIZES | {"final_logit_softcapping": None},
     "deepseek_v3": LATENT | {"q_lora_rank": None, "hidden_size": 30},
     "deepseek_v3, yarn": LATENT | {"q_lora_rank": 20} | SHARPER,
     "gemma2": GROUPED
@@ -124,8 +108,8 @@ MODELS = {
     | {"head_dim": 12, "query_pre_attn_scalar": 7, "rope_parameters": SCALED}
     | {"final_logit_softcapping": 3.0},
     "bert": SIZES,
-    "bert, relu, one type": SIZES | {"hidden_act": "relu", "type_vocab_size": 1},
-    "bert, untied": SIZES | {"tie_word_embeddings": False},
+    "bert, untied": SIZES
+    | {"hidden_act": "relu", "type_vocab_size": 1, "tie_word_embeddings": False},
     "roberta": SIZES | AFTER_PAD | {"type_vocab_size": 1},
     "roberta, two types, untied": SIZES
     | AFTER_PAD

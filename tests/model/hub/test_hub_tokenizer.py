@@ -89,29 +89,22 @@ def wordpiece():
     return tokenizer, {"tokenizer_config.json": settings}
 
 
-TYPES = {  # {type: (model, tokenizer and files, roles in config.json)}
-    "llama3": ("llama, llama3", llama3, {"eos": ENDS, "bos": BEGIN, "pad": None}),
-    "roberta": ("roberta", roberta, {"eos": "</s>", "bos": "<s>", "pad": "<pad>"}),
-    "qwen": ("qwen3", qwen, {"eos": "<|im_end|>", "bos": None, "pad": None}),
-    "wordpiece": ("bert", wordpiece, {"eos": None, "bos": None, "pad": "[PAD]"}),
+TYPES = {  # {type: (model, tokenizer and files, ids in config.json)}
+    "llama3": ("llama, llama3", llama3, dict(eos_token_id=[292, 291], bos_token_id=290)),
+    "roberta": ("roberta", roberta, dict(eos_token_id=2, bos_token_id=0, pad_token_id=1)),
+    "qwen": ("qwen3", qwen, dict(eos_token_id=292, bos_token_id=None)),
+    "wordpiece": ("bert", wordpiece, dict(eos_token_id=None, bos_token_id=None, pad_token_id=0)),
 }
 
 
 def hf_folder(kind, folder, settings=None, **changes):
     """A folder of that type. `settings` change tokenizer_config.json, `changes` config.json."""
-    name, tokenizer_and_files, roles = TYPES[kind]
+    name, tokenizer_and_files, ids = TYPES[kind]
     save(build_hf(name), folder)
     tokenizer, files = tokenizer_and_files()
     tokenizer.save(str(folder / "tokenizer.json"))
     files["tokenizer_config.json"] |= settings or {}
-
-    def id_of(name):
-        if isinstance(name, list):
-            return [*map(id_of, name)]
-        return name and tokenizer.token_to_id(name)
-
-    ids = {f"{role}_token_id": id_of(name) for role, name in roles.items()}
-    edit_config(folder, **ids | changes)
+    edit_config(folder, **{"pad_token_id": None} | ids | changes)
     files["generation_config.json"] = {"eos_token_id": ids["eos_token_id"]}
     for file, content in files.items():
         text = content if isinstance(content, str) else json.dumps(content)
