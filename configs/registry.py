@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 Schema = TypeVar("Schema")
 Kind = TypeVar("Kind")
+LARGEST = 2**63 - 1  # integer of torch; a bound that no message names
 UNIONS = (Union, UnionType)  # of `Count | None`, `int | None`
 
 
@@ -33,11 +34,11 @@ class Bounds:
             ("at most", self.most),
             ("below", self.below),
         ]
-        return " and ".join(f"{word} {end:,}" for word, end in ends if math.isfinite(end))
+        return " and ".join(f"{word} {end:,}" for word, end in ends if abs(end) < LARGEST)
 
 
-Natural = Annotated[int, Bounds(least=0)]
-Count = Annotated[int, Bounds(least=1)]
+Natural = Annotated[int, Bounds(least=0, most=LARGEST)]
+Count = Annotated[int, Bounds(least=1, most=LARGEST)]
 Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
@@ -88,10 +89,10 @@ def describe_type(annotation: Any) -> str:
         plain, bounds = inner
         return f"{describe_type(plain)} {bounds}"
     if base is Literal:
-        return " or ".join(inner)
+        return " or ".join(map(str, inner))
     if base in UNIONS:
         return " or ".join(map(describe_type, inner))
-    return NAMES[base or annotation]
+    return NAMES.get(base or annotation, str(annotation))
 
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:

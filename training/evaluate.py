@@ -7,9 +7,9 @@ A run evaluates itself and samples by the same functions.
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -296,7 +296,7 @@ def main(args: list[str] | None = None) -> None:
         raise ValueError("--beams and --answers are for answers, of pairs and conversations")
     if options.beams and run.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
-    with open(options.answers or os.devnull, "w", encoding="utf-8") as file:
+    with options.answers.open("x") if options.answers else nullcontext() as file:
         exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
         metrics = evaluate(run, options.limit, watch, exact)
 

@@ -12,6 +12,7 @@ from configs.registry import BelowOne, NonNegative, Positive, Registry, build
 from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
 from model.cpu import Eager
+from model.embedding import Embedding
 from model.weights import trained_parameters
 from training.muon import Muon
 
@@ -68,17 +69,20 @@ def make_muon(
     # the share of lr that each matrix has. All updates are of one size, too large for queries that
     # are initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
     shares: dict[Tensor, float] = {}
+    tables: set[Tensor] = set()
     for module in model.modules():
         if isinstance(module, nn.Linear):
             shares.setdefault(module.weight, 1.0)
         if isinstance(module, MultiHeadAttention):
             shares[module.query.weight] = module.query_gain
+        if isinstance(module, Embedding):
+            tables |= set(module.parameters())
 
     matrices: dict[float, list[Tensor]] = {1.0: []}  # by their share; set_lr returns the first
     embeddings = []
     rest = []
     for name, parameter in trained_parameters(model).items():
-        if "embedding." in name:
+        if parameter in tables:
             embeddings.append(parameter)
         elif parameter in shares and not name.startswith("head."):
             matrices.setdefault(shares[parameter], []).append(parameter)

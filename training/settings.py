@@ -115,8 +115,10 @@ def resumed(
     config = to_config(changed)
 
     # the options of groups, such as optimizer, and all settings, such as optimizer.lr
-    before |= choices
     after = chosen | flatten(asdict(config))
+    dropped = before.keys() - after.keys()  # such as the weight of a source
+    after |= {key: None for key in sorted(dropped) if key.startswith(FIXED)}
+    before |= choices
     for key, new in after.items():
         old = before.get(key)
         if new == old or key in UNTOLD:

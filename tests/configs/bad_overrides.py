@@ -40,6 +40,7 @@ CONFIG = [
     ("~train.steps", "train.steps is missing"),
     ("~optimizer.lr", "optimizer .muon.: lr is missing"),
     # values
+    (f"seed={10**20}", f"seed is {10**20}; expected an integer at least 0"),
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
     ("model.kind=[1]", "model.kind is .1.; expected a string"),
     ("metrics.names=loss", "metrics.names is 'loss'; expected a list"),

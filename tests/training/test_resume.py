@@ -119,6 +119,15 @@ def test_changes(resume):
             assert resume(*overrides.split()).out.startswith(sentence), overrides
 
 
+def test_a_source_keeps_its_weight(run, start):
+    sources = "data.sources={a:{kind:text,path:book.txt,weight:2},b:{kind:text,path:book.txt}}"
+    run("name=mix", "data=mix", sources)
+    errors = start(
+        "name=mix", "data=mix", sources.replace(",weight:2", ""), "resume=true", code=2
+    ).err
+    assert "data.sources.a.weight was 2 in this run and is now null; it cannot" in errors
+
+
 def test_settings_that_an_older_run_lacks_take_the_default(resume):
     path = Path("runs/mine/config.yaml")
     config = yaml.safe_load(path.read_text())
