@@ -2,7 +2,6 @@
 options."""
 
 import ast
-import re
 import sys
 from graphlib import TopologicalSorter
 
@@ -14,7 +13,7 @@ from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import ADAPTS
 from model.position import SCALINGS
-from tests.parts import CONFIGS, PARTS, ROOT, names, part
+from tests.parts import PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
 
@@ -113,10 +112,3 @@ def test_every_yaml_file_has_every_option_of_its_kind(group, name):
     if "scaling" in options:
         kind = options["scaling"].pop("kind")
         assert options["scaling"].keys() == signature(SCALINGS[kind]).keys()
-
-
-def test_every_yaml_file_starts_with_a_description():
-    for path in CONFIGS.rglob("*.yaml"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        first = lines[lines[0].startswith("# @package")]
-        assert re.match(r"# \S", first), path

@@ -27,11 +27,6 @@ def test_every_kind_of_check_runs_on_a_cpu():
     assert resumed["stopped_early"] and resumed["repeats"] and resumed["resumes"]
 
 
-def raises(bench):
-    yield {"found": 1}
-    raise ValueError("no such kernel")
-
-
 def hangs(bench):
     yield {"found": 2}
     Event().wait()
@@ -42,16 +37,9 @@ def dies(bench):
     os._exit(1)
 
 
-def is_wrong(bench):
-    yield {"failed": ["logits"]}
-
-
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_check_that_fails_costs_only_itself(monkeypatch):
-    outcomes = {raises: "no such kernel", hangs: "more than", dies: "died", is_wrong: None}
-    for check, reason in outcomes.items():
+    for check, reason in {hangs: "more than", dies: "died"}.items():
         monkeypatch.setitem(CHECKS, "environment", (check, 0.25))
         row = run_check("environment", tiny=True)
-        assert row["ok"] is False
-        assert reason is None or (reason in row["error"] and row["found"])
-        assert bool(row["failed"]) == (check is is_wrong)
+        assert reason in row["error"] and row["found"] and not row["ok"]
