@@ -177,6 +177,10 @@ class Stack(nn.Module):
         return q_slots - first_B1, k_slots - first_B1, visible
 
 
+def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
+    return construct("model.embedding: ", Embedding, config.embedding, sizes)
+
+
 class Transformer(nn.Module):
     """Base of the architectures: hidden() gives the last hidden states, forward() their logits.
     `visible` is false at padding."""
@@ -189,9 +193,7 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding: Embedding = construct(
-            "model.embedding: ", Embedding, config.embedding, sizes
-        )
+        self.embedding = make_embedding(config, sizes)
         self.make_stacks(config, sizes)
         self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
@@ -268,9 +270,7 @@ class EncoderDecoder(Transformer):
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
             sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = construct(
-                "model.embedding: ", Embedding, config.embedding, sizes
-            )
+            self.source_embedding = make_embedding(config, sizes)
 
     def new_caches(self, size: int) -> Caches:
         return self.decoder.new_caches(size)

@@ -208,7 +208,8 @@ def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
 
 def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     """What generation stops at; a chat template may mark white space behind it."""
-    ends = [number for number, i in enumerate(ids, 1) if i in tokenizer.end_ids]
+    stop = set(tokenizer.end_ids)
+    ends = [number for number, i in enumerate(ids, 1) if i in stop]
     return ids[: min(ends, default=None)]
 
 

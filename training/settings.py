@@ -108,9 +108,9 @@ def resumed(
 
     options = origin["choices"]
     chosen = {key: options[key] for key in keys if key in options}
-    # of groups, only the schedule may change; the others are compared below
+    fixed = chosen.keys() - {"schedule"}  # groups, which are only compared, below
     for key in keys:
-        if key == "schedule" or key not in chosen:
+        if key not in fixed:
             OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
     config = to_config(changed)
 
@@ -123,7 +123,7 @@ def resumed(
         old = before.get(key)
         if new == old or key in UNTOLD:
             continue
-        is_fixed = key.startswith(FIXED) or (key in chosen and key != "schedule")
+        is_fixed = key.startswith(FIXED) or key in fixed
         # the base of adapt= may be moved: its weights are compared
         is_moved = key == "init_from" and "base" in config.adapt
         if is_fixed and not is_moved:
