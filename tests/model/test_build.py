@@ -30,7 +30,7 @@ ERRORS = [
     (CROSS | {"cross_attention": MHA | {"sliding_window": 4}}, "sliding_window does not apply"),
     # one part
     ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, m"),
-    (swap("attention", "mla", sinks=4), r"unknown setting model.attention \(mla\): sinks; the"),
+    (swap("attention", "gqa", sinks=4), r"unknown setting model.attention \(gqa\): sinks; the"),
     (swap("attention", "gqa", queries_per_kv=3), r"attention \(gqa\): n_heads \(4\) must be a m"),
     (swap("attention", "gqa", qk_norm="heads"), "qk_norm is 'heads'; expected none or head"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
