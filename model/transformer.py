@@ -157,9 +157,10 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transfor
 
 def check_config(config: ModelConfig) -> None:
     """Checks that involve more than one part of the model."""
-    kind = config.kind
-    if kind not in ARCHITECTURES:
-        raise ValueError(f"model.kind is {kind!r}; choose one of: {', '.join(ARCHITECTURES)}")
+    if config.kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"model.kind is {config.kind!r}; choose one of: {known}")
+    kind = ARCHITECTURES[config.kind].kind
     if config.init not in SCHEMES:
         raise ValueError(f"model.init is {config.init!r}; choose one of: {', '.join(SCHEMES)}")
     if kind == "encoder_decoder" and config.cross_attention is None:

@@ -101,3 +101,10 @@ def test_errors_of_inputs():
         alive(tiny())(tokens(7))
     with pytest.raises(ValueError, match="types need model.embedding.type_vocab_size above 0"):
         alive(tiny("encoder"))(tokens(1, 7), types=tokens(1, 7))
+
+
+def test_a_setting_of_an_older_run_that_is_null_and_gone():
+    attention = part("attention", "gqa", sinks=None)
+    kinds = {"window": {"attention": {"sliding_window": 3, "sinks": None}}}
+    net = build_model(tiny(attention=attention, layers=["window"], layer_kinds=kinds), 23)
+    assert net.stack.blocks[0].attention.sliding_window == 3
