@@ -52,8 +52,9 @@ def read_hf_config(folder: Path) -> Match:
                 "quantization_config is set; only weights in floating point are supported"
             )
         family = FAMILIES[name]
-        [architecture, *_] = config.architectures or [family.architecture]
-        if family.spec["kind"] == "encoder" and not architecture.endswith(WITH_HEAD):
+        architecture = (config.architectures or [family.architecture])[0]
+        is_encoder = family.spec["kind"] == "encoder"
+        if is_encoder and not architecture.endswith(WITH_HEAD):
             family = family.body()
         spec = read_config(family, config)
         check_windows(config, spec)
@@ -80,15 +81,16 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
             model = build_model(config, hf_config.vocab_size)
         with naming("transformers cannot load it"):
             hf_model = load_hf_model(family, folder)
-        inputs = random_inputs(model, hf_config)
-        expected = hf_logits(hf_model, inputs)
+        inputs, expected = example(hf_model, model.context_length)
         tensors = named_tensors(family, hf_model)
         del hf_model
 
         table = family.table(spec, hf_config)
-        assign_weights(model, from_hf(table, family.unused, tensors, model_tensors(model)))
+        weights = from_hf(table, family.unused, tensors, model_tensors(model))
+        assign_weights(model, weights)
         if not agree(model, inputs, expected):
-            raise HubError(f"the logits differ from those of transformers: {explain_change(found)}")
+            change = explain_change(found)
+            raise HubError(f"the logits differ from those of transformers: {change}")
     if family.note:
         warn(f"{family.architecture}: {family.note}")
     return model, tokenizer, config
@@ -100,12 +102,18 @@ def explain_change(found: Match) -> str:
     theirs = config.to_dict()
     written = write_config(family, spec, special_keys(config)).config
     ours = written.to_dict() | {name: theirs.get(name) for name in NO_MATTER}
-    changed = [name for name in theirs if theirs[name] != ours.get(name)]
-    values = [f"{name} is {json.dumps(theirs[name], default=str):.70}" for name in changed]
+    values = []
+    for name, value in theirs.items():
+        if value != ours.get(name):
+            values.append(f"{name} is {json.dumps(value, default=str):.70}")
     return ", ".join(values) or "by no key of config.json"
 
 
-def load_hf_model(family: Family, folder: Path | None, **options: Any) -> Any:
+def load_hf_model(
+    family: Family,
+    folder: Path | None,
+    **options: Any,
+) -> Any:
     """The model of transformers, in float32. What a file lacks would be random, both here and
     there."""
     model_class = getattr(load_transformers(), family.architecture)
@@ -139,35 +147,46 @@ def named_tensors(family: Family, hf_model: Any) -> Tensors:
     return {prefix + name: tensor for name, tensor in hf_model.state_dict().items()}
 
 
-def random_inputs(model: Any, hf_config: Any) -> Tensor:
-    """Padding has no position in RoBERTa."""
-    usable = torch.tensor([i for i in range(hf_config.vocab_size) if i != hf_config.pad_token_id])
-    n_inputs = 2 if model.kind == "encoder_decoder" else 1
-    shape = (n_inputs, 1, min(model.context_length, CHECKED))
-    return usable[torch.randint(len(usable), shape, generator=torch.Generator().manual_seed(0))]
-
-
 @torch.inference_mode()
-def hf_logits(hf_model: Any, inputs: Tensor) -> Tensor:
-    """Of a model without head, the last hidden states."""
+def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
+    """(random ids, their logits in transformers); of a model without head, the last hidden states.
+    Padding has no position in RoBERTa."""
+    config = hf_model.config
+    usable = [i for i in range(config.vocab_size) if i != config.pad_token_id]
+    n_inputs = 2 if config.is_encoder_decoder else 1
+    shape = (n_inputs, 1, min(context_length, CHECKED))
+
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(usable), shape, generator=generator)
+    inputs = torch.tensor(usable)[places]
     named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
     outputs = hf_model(**named)
-    return outputs.logits if "logits" in outputs else outputs.last_hidden_state
+    logits = outputs.logits if "logits" in outputs else outputs.last_hidden_state
+    return inputs, logits
 
 
 @torch.inference_mode()
-def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
+def agree(
+    model: Any,
+    inputs: Tensor,
+    expected: Tensor,
+) -> bool:
     """expected: logits, or the last hidden states."""
     logits = model.eval()(*inputs)
     if expected.shape != logits.shape:
         expected = model.head(expected)
     if not logits.isfinite().all():
         raise NonFiniteError("the logits are NaN or infinite, which no folder can be compared with")
-    difference = (logits - expected).abs().max() / expected.abs().max()
-    return bool(difference <= LOGIT_TOLERANCE)
+    difference = (logits - expected).abs().max()
+    largest = expected.abs().max()
+    return bool(difference <= LOGIT_TOLERANCE * largest)
 
 
-def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
+def first_match(
+    spec: Spec,
+    special: Keys,
+    name: str | None = None,
+) -> Match:
     """Of the class with this name, or of the first which takes such a model: the one that it was
     imported from, if it still does."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
@@ -198,8 +217,7 @@ def export(
     special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
     found = first_match(spec_from_config(config, model), special, name)
     hf_model = to_transformers(model.float(), found)
-    inputs = random_inputs(model, found.config)
-    if not agree(model, inputs, hf_logits(hf_model, inputs)):
+    if not agree(model, *example(hf_model, model.context_length)):
         reason = f"the logits of {found.family.architecture} differ from those of the run"
         raise HubError(f"{reason}; choose another --family")
 
@@ -229,13 +247,13 @@ def filled(model: Any, found: Match) -> tuple[Tensors, list[str]]:
     needed = model_tensors(upgraded)
     tensors = model.state_dict()  # also of a tied head
     for name in needed.keys() - tensors.keys():
-        shape = needed[name].shape
-        tensors[name] = torch.zeros(shape)
+        new = torch.zeros(needed[name].shape)
+        is_gain = new.ndim == 1 and name.endswith("weight")
+        if is_gain:
+            new += 1
         if name.endswith(TABLE):
             sines = model.get_submodule(name.removesuffix(TABLE))
-            [tensors[name]] = sines.embed(
-                tensors[name][None], torch.arange(len(tensors[name]))[None]
-            )
-        elif len(shape) == 1 and name.endswith("weight"):
-            tensors[name] += 1
+            positions = torch.arange(len(new))
+            [new] = sines.embed(new[None], positions[None])
+        tensors[name] = new
     return tensors, list(needed)

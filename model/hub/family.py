@@ -98,8 +98,9 @@ def read_config(family: Family, config: Any) -> Spec:
                 raise HubError(f"{name} is {json.dumps(value)}; supported: {supported}")
             value = known[value]
         for option in options.split():
-            if found.setdefault(option, value) != value:
-                both = f"{name} is {value!r}, and another key sets {option} to {found[option]!r}"
+            other = found.setdefault(option, value)
+            if other != value:
+                both = f"{name} is {value!r}, and another key sets {option} to {other!r}"
                 raise HubError(f"{both}; only equal values are supported")
     spec = family.spec | found
     for option, value in spec.items():
@@ -113,7 +114,11 @@ def read_config(family: Family, config: Any) -> Spec:
     return spec | family.read(config, spec)
 
 
-def write_config(family: Family, spec: Spec, special: Keys) -> Match:
+def write_config(
+    family: Family,
+    spec: Spec,
+    special: Keys,
+) -> Match:
     """Written and read back: an option that comes back changed is refused. `special` are the special
     tokens, and what else the config of an imported model had."""
     # the other functions assume the kinds of the family
@@ -130,7 +135,9 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
             keys[name] = spec.get("dropout", 0.0)
     keys |= special
 
-    counted = spec | {GROUPS: divided_heads(spec)} if spec.get(GROUPS) else spec
+    counted = dict(spec)
+    if spec.get(GROUPS):
+        counted[GROUPS] = divided_heads(spec)
     for name, options in family.keys.items():
         values = [counted.get(option) for option in options.split()]
         if not values:
@@ -138,9 +145,9 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
         # one flag there may be several here; refuse_changes() finds what that changes
         value = any(values) if isinstance(values[0], bool) else values[0]
         known = family.values.get(name, {value: value})
-        names = [there for there, here in known.items() if here == value]
-        if names:
-            keys[name] = names[0]
+        for there, here in reversed([*known.items()]):
+            if here == value:
+                keys[name] = there  # the first that means it
     keys |= family.write_position(spec) | family.write(spec, special)
     for name, value in keys.items():  # the classes take no integer for a float
         if type(value) is int and isinstance(defaults.get(name), float):
@@ -156,8 +163,10 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
 def refuse_changes(spec: Spec, other: Spec) -> None:
     """Of what changes logits."""
     for name in spec | other:
-        change = spec.get(name), other.get(name)
-        is_allowed = name in FREE or LOSSLESS_UPGRADES.get(name) == change
-        if change[0] != change[1] and not is_allowed:
-            ours, theirs = map(json.dumps, change)
+        before = spec.get(name)
+        after = other.get(name)
+        is_lossless = LOSSLESS_UPGRADES.get(name) == (before, after)
+        if before != after and name not in FREE and not is_lossless:
+            ours = json.dumps(before)
+            theirs = json.dumps(after)
             raise HubError(f"model.{name} is {ours:.70}; only {theirs:.70} is supported")

@@ -30,7 +30,11 @@ def same(weight: Tensor) -> Tensor:
     return weight
 
 
-def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
+def columns(
+    text: str,
+    to_ours: Change = same,
+    to_hf: Change = same,
+) -> Table:
     """A table from two columns: names in transformers, and those of the tensors here."""
     words = text.split()
     table = {}
@@ -52,7 +56,11 @@ def skip_rows(n: int, text: str) -> Table:
     return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
-def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
+def packed(
+    names: Sequence[str],
+    sizes: list[int] | None = None,
+    n_groups: int = 1,
+) -> TensorRule:
     """Matrices of a block that are one there, where their rows alternate if there are several
     groups, as in Falcon: queries, key and value of a group, then the next. Sizes are those of a
     group; without, all are alike."""
@@ -74,9 +82,11 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     a layer for *, and .weight or .bias behind it."""
     resolved = {}
     for hf_name, rule in table.items():
-        pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias|)"
+        pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)")
+        pattern += r"(\.weight|\.bias|)"
         for tensor in tensors:
-            if match := re.fullmatch(pattern, tensor):
+            match = re.fullmatch(pattern, tensor)
+            if match:
                 *layers, suffix = match.groups()
                 layer = "".join(layers)
                 names = [name.replace("*", layer) + suffix for name in rule.names]
@@ -84,18 +94,28 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     return resolved
 
 
-def from_hf(table: Table, unused: str, theirs: Tensors, ours: Tensors) -> Tensors:
+def from_hf(
+    table: Table,
+    unused: str,
+    theirs: Tensors,
+    ours: Tensors,
+) -> Tensors:
     """One for each of the model's. What has no counterpart there or here is refused by name."""
     resolved = resolve(table, ours)
     # a tensor may have several names, as a tied head does
     taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
-    spare = [n for n in theirs if theirs[n].data_ptr() not in taken and not re.search(unused, n)]
-    if other := {*spare, *(resolved.keys() - theirs.keys())}:
+    other = resolved.keys() - theirs.keys()
+    for name, weight in theirs.items():
+        is_taken = weight.data_ptr() in taken
+        if not is_taken and not re.search(unused, name):
+            other.add(name)
+    if other:
         raise HubError(f"{min(other)} has no counterpart, {len(other)} tensors in all")
 
     tensors: Tensors = {}
     for name, (rule, parts) in resolved.items():
-        for part, weight in zip(parts, rule.to_ours(theirs.pop(name)), strict=True):
+        weights = rule.to_ours(theirs.pop(name))
+        for part, weight in zip(parts, weights, strict=True):
             if part not in tensors:
                 # its own memory: the head of a T5 may be its embedding, but not here
                 tensors[part] = weight.clone(memory_format=torch.contiguous_format)
@@ -104,7 +124,11 @@ def from_hf(table: Table, unused: str, theirs: Tensors, ours: Tensors) -> Tensor
     return tensors
 
 
-def to_hf(table: Table, ours: Tensors, names: Iterable[str]) -> Tensors:
+def to_hf(
+    table: Table,
+    ours: Tensors,
+    names: Iterable[str],
+) -> Tensors:
     """Those of the model with these names."""
     tensors: Tensors = {}
     for hf_name, (rule, parts) in resolve(table, names).items():

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,11 @@ NO_CLASS = {  # adds nothing to a text
 def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
     files = {}
     for name in HF_FILES:
-        if (folder / name).exists():
-            files[name] = (folder / name).read_text(encoding="utf-8")
+        path = folder / name
+        if path.exists():
+            files[name] = path.read_text(encoding="utf-8")
     files.pop("tokenizer.json", None)
+
     files[CONFIG] = json.dumps(special_keys(hf_config), sort_keys=True)
     rules = read_rules(folder, files)
     if GENERATION not in files and rules.keys() - hf_config.to_dict().keys():
@@ -85,10 +88,14 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         whole = read_json(folder / CONFIG)
         known = load_transformers().GenerationConfig().to_dict()
         rules = {name: whole[name] for name in known if whole.get(name) is not None}
-    others = [name for name in rules if not name.endswith("_token_id")]
-    others = [name for name in others if name[0] != "_" and name not in OBEYED.split()]
-    if ignored := [name for name in others if rules[name] is not None]:
-        asked = ", ".join(f"{name} {json.dumps(rules[name]):.40}" for name in ignored)
+
+    ignored = []
+    for name, value in rules.items():
+        is_setting = name.endswith("_token_id") or name.startswith("_") or name in OBEYED.split()
+        if value is not None and not is_setting:
+            ignored.append(f"{name} {json.dumps(value):.40}")
+    if ignored:
+        asked = ", ".join(ignored)
         warn(f"the folder asks to generate with {asked}; sample.py goes by its own flags")
     return rules
 
@@ -108,16 +115,21 @@ def read_file(files: dict[str, str], name: str) -> Keys:
         return {**json.loads(files.get(name, "{}"))}
 
 
-def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
+def special_ids(
+    theirs: Any,
+    hf_config: Any,
+    rules: Keys,
+) -> Ids:
     """{special token: id}, of those that the model has."""
     size = hf_config.vocab_size
     # an ordinary token may be spelled so, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
     roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
+    sources = (rules, hf_config.to_dict(), roles, spelled)
 
-    def find(key: str) -> list[int]:
-        """All that the first source with this key has; -1 stands for none."""
-        for source in (rules, hf_config.to_dict(), roles, spelled):
+    def find(*keys: str) -> list[int]:
+        """All ids of the first key that a source has; -1 stands for none."""
+        for key, source in product(keys, sources):
             value = source.get(key)
             listed = value if isinstance(value, list) else [value]
             known = [i for i in listed if type(i) is int and 0 <= i < size]
@@ -127,19 +139,24 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
 
     specials: Ids = {}
     for special, keys in ROLES.items():
-        for i in [i for key in keys for i in find(key)[:1]]:
-            specials.setdefault(special, i)
+        if found := find(*keys):
+            specials[special] = found[0]
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
+
     for special, key in FORCED.items():
-        if rules.get(key) is not None:
-            if not find(key):
-                raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
-            specials[special] = find(key)[0]
+        found = find(key)
+        if rules.get(key) is None:
+            continue
+        if not found:
+            raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
+        specials[special] = found[0]
+
     for name, i in spelled.items():
-        if (match := SENTINEL.fullmatch(name)) and i < size:
+        match = SENTINEL.fullmatch(name)
+        if match and i < size:
             specials[f"sentinel_{match[1]}"] = i
     more_ends = {*find("eos_token_id")} - {specials["end"]}
     for n, i in enumerate(sorted(more_ends), 1):
@@ -157,8 +174,12 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
         tokenizer.files[GENERATION] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
-    text, settings = without_class(tokenizer, read_file(tokenizer.files, SETTINGS))
-    tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
+
+    own = read_file(tokenizer.files, SETTINGS)
+    text, settings = without_class(tokenizer, own)
+    whole = json.loads(text)
+    whole["post_processor"] = None
+    tokenizer.text = json.dumps(whole)
     tokenizer.files[SETTINGS] = settings
     tokenizer.template = NO_TEMPLATE
     return tokenizer
@@ -185,8 +206,9 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
         files[SETTINGS] = json.dumps(own, indent=2)
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
+        is_one = len(ends) == 1
         ids = {
-            "eos_token_id": ends if len(ends) > 1 else ends[0],
+            "eos_token_id": ends[0] if is_one else ends,
             "bos_token_id": tokenizer.start,
             "pad_token_id": tokenizer.specials.get("pad"),
         }
@@ -198,7 +220,8 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
 
 def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     """Of a text with all tokens, AutoTokenizer has the same ids."""
-    theirs = load_hf_tokenizer(auto_tokenizer(folder).backend_tokenizer.to_str())
+    backend = auto_tokenizer(folder).backend_tokenizer
+    theirs = load_hf_tokenizer(backend.to_str())
     text = tokenizer.decode(range(tokenizer.vocab_size))
     encoding = theirs.encode(text, add_special_tokens=False)
     if encoding.ids != tokenizer.encode(text).tolist():
