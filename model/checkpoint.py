@@ -286,6 +286,8 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     assign_weights(model, tensors)
     if merge:
         merge_adapters(model)
+    # how an imported model asks to generate, by the names of transformers
+    config["generation"] = json.loads(tokenizer.files.get("generation_config.json", "{}"))
     return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
 
 
@@ -308,11 +310,12 @@ def init_settings(place: str) -> dict[str, Any]:
 
 def init_tokenizer(place: str) -> Tokenizer:
     from model.hub import tokenizer as hub
+    from model.hub.convert import read_hf_config
 
     if not is_hf_folder(place):
         return hub.drop_template(read_tokenizer(expand_user(place)))
     folder = resolve_folder(place)
-    return hub.drop_template(hub.read_tokenizer(folder, read_json(folder / "config.json")))
+    return hub.drop_template(hub.read_tokenizer(folder, read_hf_config(folder).config))
 
 
 def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
