@@ -178,6 +178,11 @@ class ChatTemplate:
 
         if not mask[1:].any():
             raise ValueError("the assistant says nothing in this conversation")
+        for i in range(1, len(messages)):
+            if messages[i]["role"] == "assistant":
+                prompt, _ = self.render(messages[:i], prompt=True)
+                if text.startswith(prompt):
+                    self.check_prompt(prompt, ids[places < len(prompt)].tolist())
         return ids, mask
 
     def encode_prompt(self, messages: Messages) -> list[int]:
@@ -185,6 +190,18 @@ class ChatTemplate:
         text, _ = self.render(messages, prompt=True)
         ids, _ = self.tokenizer.encode_specials(text)
         return ids
+
+    def check_prompt(self, prompt: str, trained: list[int]) -> None:
+        """In generation, nothing follows a prompt: it must have the ids that are trained on."""
+        alone, _ = self.tokenizer.encode_specials(prompt)
+        if alone == trained:
+            return
+        show = self.tokenizer.decode_with_specials
+        found, seen = [[show([i]) for i in ids[-3:]] for ids in (alone, trained)]
+        raise ValueError(
+            f"the prompt of the chat template ends in the tokens {found}, but in {seen} where an "
+            "answer follows, which generation never sees; change the white space between them"
+        )
 
 
 def add_turn_end(tokenizer: Tokenizer) -> None:

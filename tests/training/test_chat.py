@@ -78,13 +78,15 @@ def folder(tmp_path):
 START, TURN_END = 257, 258
 
 
-def letters(template):
-    """A tokenizer with this template, whose tokens are bytes and special tokens."""
-    vocabulary = {letter: i for i, letter in enumerate(bytes_to_unicode())}
-    backend = Tokenizer(models.BPE(vocabulary, []))
+def letters(template, merges=()):
+    """A tokenizer with this template, whose tokens are bytes, special tokens and pairs."""
+    specials = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+    vocabulary = {letter: i for i, letter in enumerate([*bytes_to_unicode(), *specials])}
+    pairs = {"".join(pair): 259 + i for i, pair in enumerate(merges)}
+    backend = Tokenizer(models.BPE(vocabulary | pairs, [*merges]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<|end|>", "<|im_start|>", "<|im_end|>"])
+    backend.add_special_tokens(specials)
     return HubTokenizer(backend.to_str(), {"end": 256}, 300, {"chat_template.jinja": template})
 
 
@@ -141,11 +143,33 @@ def test_the_plain_template_by_hand():
     ]
     tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", "\u00e9".encode()]
     tokenizer = BytePairTokenizer(r"\s+|\S+", to_base64(tokens), {"end": 258})
-    assert parts(tokenizer, "user", "\u00e9", "assistant", "\n\u00e9") == [
-        [*b"user:", 10, 257, 10, *b"assistant:", 256],  # of the whole text
+    assert parts(tokenizer, "user", "\n\u00e9", "assistant", "\u00e9") == [
+        [*b"user:", 256, 257, 10, *b"assistant:", 10],  # of the whole text
         [257, 258],
         [10],
     ]
+    with pytest.raises(
+        ValueError, match=re.escape("'\\n'], but in ['t', ':', '\\n\\n'] where an answer")
+    ):
+        parts(tokenizer, "user", "a", "assistant", "\nb")
+
+
+def test_a_prompt_has_the_ids_that_are_trained_on():
+    """Llama 3's two line ends are one token at the end of a text, and two before an answer."""
+    turn = "<|im_start|>{{ m.role }}\n\n{{ m.content }}<|im_end|>"
+    ask = "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
+    template = f"{{% for m in messages %}}{turn}{{% endfor %}}{ask}"
+    texts = ["user", "a", "assistant", "b"]
+    assert len(parts(letters(template), *texts)) == 2
+    tokenizer = letters(template, [("\u010a", "\u010a")])
+    sentence = r"'t', '\n\n'], but in ['t', '\n', '\n'] where an answer follows"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parts(tokenizer, *texts)
+    marked = template.replace(
+        "{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parts(letters(marked, [("\u010a", "\u010a")]), *texts)
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
