@@ -44,6 +44,7 @@ class Tokenizer:
     # of an imported tokenizer
     template = NO_TEMPLATE  # ids before and after a prompt
     text: str | None = None  # tokenizer.json; None if it was made here
+    date: str | None = None  # of the conversations that it was fine-tuned on
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
@@ -217,13 +218,19 @@ class HubTokenizer(Tokenizer):
     text: str
 
     def __init__(
-        self, text: str, specials: Ids, vocab_size: Count, files: dict[str, str] | None = None
+        self,
+        text: str,
+        specials: Ids,
+        vocab_size: Count,
+        files: dict[str, str] | None = None,
+        date: str | None = None,
     ) -> None:
         """`vocab_size` is that of the model, which may have more rows than there are ids; `files`
         are others of its folder, which export writes back."""
         super().__init__(vocab_size, specials, vocab_size)
         self.text = text
         self.files = files or {}
+        self.date = date
         self.backend = load_hf_tokenizer(text)
         with errors_as(TokenizerError, "tokenizer.json cannot encode 'a'"):
             self.template = template_of(self.backend)

@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +19,17 @@ from configs.compose import compose
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.__main__ import main as preview
-from data.chat import ChatTemplate, add_turn_end, read_turns, to_messages
+from data.chat import ChatTemplate, fit_to_chat, read_turns, to_messages
 from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
-from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, HubTokenizer, to_base64
+from data.tokenizers.tokenizer import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    HubTokenizer,
+    to_base64,
+    tokenizer_from_state,
+)
 from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
@@ -129,7 +137,7 @@ def test_templates_that_write_the_last_turn_in_another_way(template):
         [*thought, *b"c", TURN_END],
         last,
     ]
-    add_turn_end(tokenizer)
+    fit_to_chat(tokenizer)
     assert tokenizer.end_ids == [256, TURN_END]
 
 
@@ -253,6 +261,27 @@ def test_a_template_that_fails(folder, room, template, reason):
     _, tokenizer = folder(template)
     with pytest.raises(ValueError, match=re.escape(reason)):
         load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+
+
+def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
+    """Another day, with a touched text and the tokenizer of the run; sampling has the new date."""
+    strftime = time.strftime
+    day = time.strptime("2026-11-24", "%Y-%m-%d")
+    monkeypatch.setattr(time, "localtime", lambda: day)
+    monkeypatch.setattr(time, "strftime", lambda form, t=None: strftime(form, t or day))
+    write(ROWS)
+    _, tokenizer = folder("{{ strftime_now('%d %b') }}" + CHATML)
+    other = tokenizer_from_state(tokenizer.state())
+    started = load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+    assert started.tokenizer.decode(started.train.part.tokens[:6]).startswith("24 Nov")
+
+    day = time.strptime("2026-11-25", "%Y-%m-%d")
+    os.utime("c.jsonl", (1, 1))
+    resumed = load_data(compose([*CHAT, "objective=chat"]), started.tokenizer)
+    assert resumed.content_hash == started.content_hash
+    new = load_data(compose([*CHAT, "objective=chat"]), other)
+    assert new.tokenizer.decode(new.train.part.tokens[:6]).startswith("25 Nov")
+    assert ChatTemplate(resumed.tokenizer).render(QUESTION)[0].startswith("25 Nov")
 
 
 def test_conversations_that_begin_alike_are_in_both_splits(room):
