@@ -17,7 +17,7 @@ from numpy import ndarray
 from configs.cli import warn
 from configs.errors import DataError, TokenizerError, errors_as
 from data.readers import text_of
-from data.tokenizers.tokenizer import Tokenizer
+from data.tokenizers.tokenizer import SPLIT, Tokenizer
 
 Messages = list[dict[str, str]]
 Spans = list[tuple[int, int]]  # of characters
@@ -123,6 +123,8 @@ class ChatTemplate:
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
         self.is_own = own is not None
+        if self.is_own and tokenizer.splits_specials:
+            raise TokenizerError(f"the chat template needs special tokens, and {SPLIT}")
         with errors_as(TokenizerError, "the chat template has a mistake"):
             self.template = compiled(own or PLAIN, date)
         self.has_date = "strftime_now" in (own or PLAIN)

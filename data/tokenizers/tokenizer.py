@@ -20,6 +20,7 @@ from numpy import ndarray
 from configs.errors import TokenizerError, errors_as
 from configs.registry import Count, Registry, build, signature
 
+SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 Ids = dict[str, int]
 State = dict[str, Any]
@@ -44,6 +45,7 @@ class Tokenizer:
     # of an imported tokenizer
     template = NO_TEMPLATE  # ids before and after a prompt
     text: str | None = None  # tokenizer.json; None if it was made here
+    splits_specials = False  # whether special tokens in a text are never parsed
     date: str | None = None  # of the conversations that it was fine-tuned on
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
@@ -236,6 +238,7 @@ class HubTokenizer(Tokenizer):
             self.template = template_of(self.backend)
 
         settings = json.loads(self.files.get("tokenizer_config.json", "{}"))
+        self.splits_specials = settings.get("split_special_tokens", False)
         is_bpe = type(self.backend.model).__name__ == "BPE"
         self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
 

@@ -24,6 +24,7 @@ from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
 from data.tokenizers.tokenizer import (
+    NO_TEMPLATE,
     BytePairTokenizer,
     ByteTokenizer,
     HubTokenizer,
@@ -32,6 +33,7 @@ from data.tokenizers.tokenizer import (
 )
 from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
+from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import source
 from tests.model.hub.hub_models import edit_config
@@ -242,6 +244,20 @@ def test_the_preview_marks_what_is_trained_on(room, capsys):
     assert run_command(lambda: preview(["data=c.jsonl"])) == 2
     errors = capsys.readouterr().err
     assert errors.count("conversations by data=chat") == 1
+
+
+def test_a_tokenizer_that_never_parses_special_tokens():
+    """As transformers has it, <|im_start|> would be eleven characters in every prompt."""
+    settings = {"tokenizer_config.json": '{"split_special_tokens": true}'}
+    tokenizer = letters(CHATML)
+    tokenizer = HubTokenizer(tokenizer.text, {"end": 256}, 300, tokenizer.files | settings)
+    sentence = "tokenizer_config.json has split_special_tokens: true; set it to false and import"
+    with pytest.raises(ValueError, match=f"the chat template needs special tokens, and {sentence}"):
+        ChatTemplate(tokenizer)
+    with pytest.raises(ValueError, match=f"--special has no effect: {sentence}"):
+        encode_prompt("<|im_end|>", tokenizer, 9, False, NO_TEMPLATE, special=True)
+    del tokenizer.files["chat_template.jinja"]
+    assert parts(tokenizer, "user", "a", "assistant", "b")[1] == [*b"b", 256], "the plain one"
 
 
 REFUSES = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
