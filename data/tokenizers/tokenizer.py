@@ -242,16 +242,22 @@ class HubTokenizer(Tokenizer):
         is_bpe = type(self.backend.model).__name__ == "BPE"
         self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
 
-        highest = max(self.backend.get_vocab().values(), default=0)
-        if highest >= vocab_size:
-            reason = f"the tokenizer has ids up to {highest}"
-            raise ValueError(f"{reason}; the model's vocab_size is {vocab_size}")
-
     def encode(self, text: str) -> ndarray:
         with errors_as(TokenizerError, f"tokenizer.json cannot encode {text[:60]!r}"):
             # unlike encode(), it lets other threads work meanwhile
             [encoding] = self.backend.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, np.int32)
+        return np.array(self.checked(encoding.ids), np.int32)
+
+    def checked(self, ids: list[int]) -> list[int]:
+        """A tokenizer may have more tokens than its model has rows."""
+        highest = max(ids, default=0)
+        if highest >= self.vocab_size:
+            token = self.backend.id_to_token(highest)
+            limit = f"the model's vocab_size is {self.vocab_size}"
+            raise TokenizerError(
+                f"the text has the token {token!r}, whose id is {highest}; {limit}"
+            )
+        return ids
 
     @cached_property
     def parser(self) -> Any:
@@ -266,7 +272,7 @@ class HubTokenizer(Tokenizer):
 
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         [encoding] = self.parser.encode_batch([text], add_special_tokens=False)  # as in encode()
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        return self.checked(encoding.ids), [start for start, _ in encoding.offsets]
 
     def decode_with_specials(self, ids: Iterable[int]) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=False)
