@@ -18,10 +18,11 @@ from configs.parts import load_parts
 from data.chat import ChatTemplate, Messages
 from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
-from model.checkpoint import load_run, newest_run
+from model.checkpoint import LoadedRun, load_run, newest_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
 from model.generate.encoder import embed, fill_masks
+from model.generate.logits_processor import LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt
 from model.generate.stream import TextStream
@@ -29,6 +30,8 @@ from model.inference import prepare
 from model.precision import choose_device, choose_precision
 
 MAX_BATCH = 64
+# special tokens that an imported model begins or ends a target with
+FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 
 
 @dataclass
@@ -93,8 +96,7 @@ class Sampler:
             self.empty = before + after
         elif continues:
             self.empty = before or [specials["end"]]
-        starts = ("start", "forced_start")
-        self.target_start = [specials[name] for name in starts if name in specials]
+        self.rules = generation_rules(run, options)
 
         self.chat = ChatTemplate(run.tokenizer) if options.chat else None
         self.system = [{"role": "system", "content": text} for text in options.system]
@@ -172,15 +174,14 @@ class Sampler:
         """Complete each row. Yields its text as it grows."""
         options = self.options
         prompts = [row.ids for row in rows]
-        # transformers counts forced tokens (BART's first and last), which are not generated here
-        n_forced = sum(name.startswith("forced") for name in self.tokenizer.specials)
-        inputs: dict[str, Any] = {
-            "max_new_tokens": max(1, options.max_new_tokens - n_forced),
-            "stop": self.tokenizer.end_ids,
-        }
+        n_new = options.max_new_tokens
+        stop = self.tokenizer.end_ids
+        inputs: dict[str, Any] = {"max_new_tokens": n_new, "stop": stop}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
-            prompts = [self.target_start] * len(rows)
+            prompts = [[self.tokenizer.start]] * len(rows)
+        if self.rules:
+            inputs["processor"] = LogitsProcessor(self.rules, prompts, n_new, stop)
 
         search: Any = decode
         if options.beams is None:
@@ -236,10 +237,21 @@ class Sampler:
     def save_attention_maps(self, row: Row) -> None:
         inputs = {"tokens": row.ids}
         if self.model.kind == "encoder_decoder":
-            target = [*self.target_start, *row.stream.ids[:-1]]
+            target = [self.tokenizer.start, *row.stream.ids[:-1]]
             inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
         maps = attention_maps(self.model, inputs)
         draw_maps(maps, self.tokenizer.decode_with_specials, self.options.attention_map)
+
+
+def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
+    """The rules of an imported model, but for what the command line says otherwise."""
+    rules = dict(run.config.get("generation") or {})
+    if options.repetition_penalty is not None:
+        rules.pop("repetition_penalty", None)
+    for special, name in FORCED.items():
+        if special in run.tokenizer.specials:
+            rules[name] = run.tokenizer.specials[special]
+    return rules
 
 
 def show(text: str) -> None:

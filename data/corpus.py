@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
-from data.chat import add_turn_end
+from data.chat import fit_to_chat
 from data.loader import PairLoader, TokenLoader
 from data.objectives import OBJECTIVES, Objective
 from data.prepare import prepare
@@ -81,7 +81,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
             reason = f"the tokenizer has no special token {missing[0]!r}"
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
         if objective.input_kind == "chat" and tokenizer.text:
-            add_turn_end(tokenizer)
+            fit_to_chat(tokenizer)
         trainer = Pretrained(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})

@@ -212,7 +212,7 @@ def tokenize(
 
     tokenizer = trainer.train(texts, specials)
 
-    template = ChatTemplate(tokenizer) if is_chat else None
+    template = ChatTemplate(tokenizer, tokenizer.date) if is_chat else None
     to_ids = partial(encode, tokenizer, template)
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 

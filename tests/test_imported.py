@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import transformers as hf
+import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
@@ -15,7 +16,7 @@ from configs.errors import HubError
 from model.checkpoint import init_run, load_run
 from model.hub.__main__ import export_run, import_run
 from model.weights import read_json
-from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
+from tests.model.hub.hub_models import AUTO, END, PAD, build_hf, byte_pairs, edit_config, save
 
 TEMPLATES = {
     "bert": "<pad> $A <eos>",
@@ -122,9 +123,10 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
 
     model = hf.BartForConditionalGeneration.from_pretrained(HF).eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(HF)
-    _, [start, forced, *expected] = hf_generate(model, tokenizer)
+    _, [start, *expected] = hf_generate(model, tokenizer)
     row = generated(run, "--source", PROMPT)
-    assert (start, forced, expected) == (7, 8, [*row["ids"], END])
+    assert (start, row["ids"]) == (7, expected)
+    assert (expected[0], expected[-1]) == (8, END)
 
     export_run(RUN, "latest", BACK, None)
     assert read_json(BACK / "generation_config.json") == config
@@ -134,6 +136,33 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
     dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped
+
+
+@pytest.mark.parametrize("name", ["mistral", "bart"])
+def test_generation_rules_are_obeyed(name, imported, run):
+    """A flag takes the place of its rule."""
+    imported(name)
+    rules = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [7, 8]}
+    model = AUTO[load_run(RUN).model.kind].from_pretrained(HF)
+    tokenizer = hf.AutoTokenizer.from_pretrained(HF)
+    plain = hf_generate(model, tokenizer)
+    stored = read_json(RUN / "tokenizer.json")
+    kept = json.loads(stored["files"].get("generation_config.json", "{}"))
+    stored["files"]["generation_config.json"] = json.dumps(kept | rules)
+    (RUN / "tokenizer.json").write_text(json.dumps(stored))
+    model.generation_config.update(**rules)
+    prompt, output = hf_generate(model, tokenizer)
+    assert output != plain[1]
+    n_prompt = len(prompt) if name == "mistral" else 1
+    args = ["--prompt", PROMPT, "--temperature", "0"]
+    assert generated(run, *args)["ids"] == output[n_prompt:]
+    model.generation_config.repetition_penalty = 2.0
+    _, output = hf_generate(model, tokenizer)
+    assert generated(run, *args, "--repetition-penalty", "2")["ids"] == output[n_prompt:]
+    if name == "bart":
+        model.generation_config.update(repetition_penalty=1.3, num_beams=3, early_stopping="never")
+        _, output = hf_generate(model, tokenizer)
+        assert generated(run, "--source", PROMPT, "--beams", "3")["ids"] == output[n_prompt:]
 
 
 RULES = {"repetition_penalty": 1.3, "bad_words_ids": [[PAD]], "min_length": 3}

@@ -20,6 +20,7 @@ from numpy import ndarray
 from configs.errors import TokenizerError, errors_as
 from configs.registry import Count, Registry, build, signature
 
+SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 Ids = dict[str, int]
 State = dict[str, Any]
@@ -44,6 +45,8 @@ class Tokenizer:
     # of an imported tokenizer
     template = NO_TEMPLATE  # ids before and after a prompt
     text: str | None = None  # tokenizer.json; None if it was made here
+    splits_specials = False  # whether special tokens in a text are never parsed
+    date: str | None = None  # of the conversations that it was fine-tuned on
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
@@ -217,18 +220,25 @@ class HubTokenizer(Tokenizer):
     text: str
 
     def __init__(
-        self, text: str, specials: Ids, vocab_size: Count, files: dict[str, str] | None = None
+        self,
+        text: str,
+        specials: Ids,
+        vocab_size: Count,
+        files: dict[str, str] | None = None,
+        date: str | None = None,
     ) -> None:
         """`vocab_size` is that of the model, which may have more rows than there are ids, or fewer;
         `files` are others of its folder, which export writes back."""
         super().__init__(vocab_size, specials, vocab_size)
         self.text = text
         self.files = files or {}
+        self.date = date
         self.backend = load_hf_tokenizer(text)
         with errors_as(TokenizerError, "tokenizer.json cannot encode 'a'"):
             self.template = template_of(self.backend)
 
         settings = json.loads(self.files.get("tokenizer_config.json", "{}"))
+        self.splits_specials = settings.get("split_special_tokens", False)
         is_bpe = type(self.backend.model).__name__ == "BPE"
         self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
 
@@ -236,16 +246,18 @@ class HubTokenizer(Tokenizer):
         with errors_as(TokenizerError, f"tokenizer.json cannot encode {text[:60]!r}"):
             # unlike encode(), it lets other threads work meanwhile
             [encoding] = self.backend.encode_batch_fast([text], add_special_tokens=False)
-        self.check_rows(encoding.ids)
-        return np.array(encoding.ids, np.int32)
+        return np.array(self.checked(encoding.ids), np.int32)
 
-    def check_rows(self, ids: Sequence[int]) -> None:
-        """A token may have been added to the tokenizer, and not to the model."""
+    def checked(self, ids: list[int]) -> list[int]:
+        """A tokenizer may have more tokens than its model has rows."""
         highest = max(ids, default=0)
         if highest >= self.vocab_size:
             token = self.backend.id_to_token(highest)
-            reason = f"the token {token!r} has the id {highest}"
-            raise TokenizerError(f"{reason}, and the model has {self.vocab_size} rows; remove it")
+            limit = f"the model's vocab_size is {self.vocab_size}"
+            raise TokenizerError(
+                f"the text has the token {token!r}, whose id is {highest}; {limit}"
+            )
+        return ids
 
     @cached_property
     def parser(self) -> Any:
@@ -260,8 +272,7 @@ class HubTokenizer(Tokenizer):
 
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         [encoding] = self.parser.encode_batch([text], add_special_tokens=False)  # as in encode()
-        self.check_rows(encoding.ids)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        return self.checked(encoding.ids), [start for start, _ in encoding.offsets]
 
     def decode_with_specials(self, ids: Iterable[int]) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from data.tokenizers.tokenizer import Template, Tokenizer
+from data.tokenizers.tokenizer import SPLIT, Template, Tokenizer
 
 MASK = "[MASK]"
 
@@ -25,6 +25,8 @@ def encode_prompt(
     specials = tokenizer.specials
     marks = [specials[name] for name in specials if name.startswith("sentinel")]
     if special:
+        if tokenizer.splits_specials:
+            raise ValueError(f"--special has no effect: {SPLIT}")
         before, after, marks = [], [], []
     elif around and count:
         first, *marks, last = [specials[name] for name in around]
