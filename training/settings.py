@@ -3,6 +3,7 @@ read."""
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from configs.compose import key_of, to_config
+from configs.compose import compose_node, key_of, to_config
 from configs.parts import load_parts
 from configs.registry import build
 from configs.schema import Config
@@ -59,7 +60,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
 
 
 def new_config(
-    node: DictConfig, choices: dict[str, Any], overrides: list[str]
+    node: DictConfig, choices: dict[str, Any], overrides: Sequence[str]
 ) -> tuple[Config, dict[str, Any]]:
     """(the config of a new run, the option of each config group)"""
     if node.init_from is not None:
@@ -67,6 +68,13 @@ def new_config(
     elif node.adapt.kind != "none":
         raise ValueError("adapt= trains a part of a trained model: add init_from=")
     return to_config(node), choices
+
+
+def compose_run(overrides: Sequence[str]) -> Config:
+    """The config of a new run, for Python: train.train(compose_run(["model=gpt2"]))."""
+    config, _ = new_config(compose_node(overrides), {}, overrides)
+    check_parts(config)
+    return config
 
 
 def is_resumable(name: str | None, resume: bool | str) -> bool:
