@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, expand_user, print, report, run_command
+from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import key_of
 from configs.registry import flatten
 from data.disk import atomic_write
@@ -44,26 +40,6 @@ class RunEnd(NamedTuple):
 
 
 Group = list[RunEnd]  # that differ only in their seed
-
-
-class Compare(Callback):
-    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
-    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
-    prints a line of its own before it raises one."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
-        failed = job_return.status == JobStatus.FAILED
-        if config.hydra.mode != RunMode.MULTIRUN:
-            if failed:
-                raise SystemExit(report(job_return._return_value))
-            return
-        if failed:
-            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
-            # Hydra raises it when somebody asks for the result of this run
-            job_return.return_value = SystemExit(report(job_return._return_value))
-        home = Path(config.hydra.sweep.dir)
-        if runs := runs_of(home):
-            print(compare(runs, home))
 
 
 def runs_of(sweep: Path) -> list[Path]:

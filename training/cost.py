@@ -16,10 +16,10 @@ from configs.cli import warn
 from configs.schema import Config
 from data.disk import filesize
 from model.adapt import adapt
-from model.checkpoint import init_tokenizer
 from model.loss import GPU_CHUNK
 from model.moe import count_parameters
 from model.precision import PEAKS, Precision, choose_device, choose_precision
+from model.pretrained import init_tokenizer
 from model.transformer import build_model
 from model.weights import trained_parameters
 from training.distributed import World

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -24,6 +23,7 @@ from model.precision import (
     choose_precision,
     use_deterministic_algorithms,
 )
+from training.alive import Meeting
 
 Item = TypeVar("Item")
 
@@ -37,6 +37,7 @@ class World(NamedTuple):
     parallel: str  # none, ddp or fsdp
     precision: Precision
     scaler: torch.amp.GradScaler  # for float16, in which small gradients would underflow
+    meeting: Meeting | None = None  # of several processes
 
     @property
     def device(self) -> torch.device:
@@ -68,19 +69,15 @@ class World(NamedTuple):
 
     def wait(self) -> None:
         """For the slowest process, however long it takes to read its data or to write to the disk."""
-        if self.size > 1:
-            dist.barrier(patient_group())
-
-
-@cache  # all processes make it, when they first wait
-def patient_group() -> Any:
-    return dist.new_group(backend="gloo", timeout=timedelta(days=7))
+        if self.meeting:
+            self.meeting.wait()
 
 
 def start(config: Config) -> World:
     """Meet the other processes, if there are any. Wrong settings are refused before."""
     device = choose_device(config.device)
     rank, size = 0, int(os.environ.get("WORLD_SIZE", 1))
+    meeting = None
     parallel = choose_parallel(config, size)
     if "RANK" in os.environ:  # set by torchrun
         if ":" in config.device:
@@ -95,14 +92,15 @@ def start(config: Config) -> World:
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=config.ddp_timeout)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timeout)
-        rank = dist.get_rank()
+        store, rank, _ = next(dist.rendezvous("env://", timeout=timeout))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        meeting = Meeting(store.clone(), rank, size, config.ddp_timeout)
     tune_malloc()
     use_deterministic_algorithms(config.deterministic)
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
-    return World(rank, size, parallel, precision, precision.scaler())
+    return World(rank, size, parallel, precision, precision.scaler(), meeting)
 
 
 def choose_parallel(config: Config, size: int) -> str:

@@ -28,10 +28,11 @@ from configs.schema import IGNORE_INDEX
 from data.corpus import load_data
 from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import init_run, init_settings, newest_run, read_state, step_name
+from model.checkpoint import newest_run, read_state, step_name
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from model.generate.options import add_options
+from model.pretrained import init_run, init_settings
 from training.distributed import start
 from training.ema import EMA
 from training.finetune import with_model

@@ -85,8 +85,8 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
 
 
 class RunLength:
-    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached. Of the
-    loader it takes tokens_per_example and, for epochs, n."""
+    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached, or when
+    train.patience is over. Of the loader it takes tokens_per_example and, for epochs, n."""
 
     def __init__(self, train: TrainConfig, loader: Any) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
@@ -97,9 +97,11 @@ class RunLength:
             steps.append(math.ceil(train.epochs * loader.n / train.batch_size))
         self.steps = min(steps)
         self.seconds = math.inf if train.minutes is None else 60 * train.minutes
+        self.patience = train.patience
 
     def is_over(self, state: TrainState) -> bool:
-        return state.step >= self.steps or state.seconds >= self.seconds
+        is_reached = state.step >= self.steps or state.seconds >= self.seconds
+        return is_reached or state.is_out_of(self.patience)
 
     def progress(self, state: TrainState) -> float:
         """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first

@@ -17,8 +17,8 @@ from data.__main__ import main as preview
 from data.corpus import load_data
 from data.objectives import make_batch
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import init_tokenizer
 from model.hub.__main__ import export_run
+from model.pretrained import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
 from tests.parts import alive, thin, tiny, tokens
 from tests.training.runs import TEXT, read_lines
