@@ -37,11 +37,11 @@ States = dict[str, State] | None  # of a layer, by the names of its parts
 SubLayer = Callable[[Tensor], Tensor]
 
 
-def asked_by(part: nn.Module) -> list[str]:
+def asked_by(part: nn.Module) -> set[str]:
     """What its forward has a parameter for: fields of AttentionContext, and its cache."""
-    known = {*AttentionContext._fields, "cache"}
     parameters = signature(part.forward).parameters.values()
-    return [p.name for p in parameters if p.name in known and p.kind is not p.VAR_POSITIONAL]
+    names = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
+    return names & {*AttentionContext._fields, "cache"}
 
 
 class Block(nn.Module):
@@ -65,8 +65,8 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
-        basic = ["mask", "rotate", "cache"]
-        self.asked = {"attention": {*basic, *asked_by(attention)}, "ffn": {*asked_by(ffn)}}
+        basic = {"mask", "rotate", "cache"}
+        self.asked = {"attention": basic | asked_by(attention), "ffn": asked_by(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
 
@@ -78,12 +78,11 @@ class Block(nn.Module):
     def new_states(self, slots: Slots) -> dict[str, State]:
         """For decoding: one for each part with a method new_cache, and one for cross-attention."""
         parts: dict[str, Any] = dict(self.named_children())
-        states: dict[str, State] = {}
+        states = {}
         for name, part in parts.items():
             if hasattr(part, "new_cache"):
                 states[name] = part.new_cache(slots)
-        states["cross"] = MemoryCache()
-        return states
+        return states | {"cross": MemoryCache()}
 
     def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
         attend = partial(self.self_attend, context=context, states=states)

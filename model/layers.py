@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from configs.registry import build
 from configs.schema import ModelConfig
 from model.block import AttentionContext
-from model.position import POSITIONS, Position, Rotate
+from model.position import POSITIONS, Position
 from model.stack import ContextOf, Stack
 
 PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
@@ -73,12 +73,8 @@ class LayeredStack(Stack):
 
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
         encodings: list[Any] = [self.position, *self.layer_positions]
-        rotations: dict[int, Rotate | None] = {}
-        contexts: dict[Any, AttentionContext] = {}
-        for index, window in self.context_keys:
-            position = encodings[index]
-            if index not in rotations:
-                rotations[index] = position.rotary(x, q_pos)
-            if (index, window) not in contexts:
-                contexts[index, window] = context_of(position, rotations[index], window)
+        rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
+        contexts = {}
+        for index, window in dict.fromkeys(self.context_keys):
+            contexts[index, window] = context_of(encodings[index], rotations[index], window)
         return [contexts[key] for key in self.context_keys]
