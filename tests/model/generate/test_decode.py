@@ -1,4 +1,5 @@
-"""Decoding through the KV cache equals full forward passes, for every row on its own."""
+"""Decoding around the context length, ends and errors. (That it equals full forward passes with every
+part is in test_grid_in_use.py.)"""
 
 from itertools import takewhile
 

@@ -310,7 +310,6 @@ BAD_FOLDERS = [
         dict(layer_types=["sliding_attention"]),
         "config.json: .*num_hidden_layers. .3. must be equal to the number of .layer_types. .1.",
     ),
-    ("gpt_neox", dict(rotary_pct=0, rope_parameters=...), "rotary_fraction is 0"),
     (
         "modernbert",
         dict(local_rope_theta=None, rope_parameters=...),
