@@ -10,8 +10,7 @@ def test_every_benchmark(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 8
     for line in lines:
-        name, sentence = line.split(maxsplit=1)
-        assert sentence.endswith("."), line
+        name, _ = line.split(maxsplit=1)
         assert import_module(
             "tests.benchmarks.gpu.__main__" if name.endswith(".gpu") else name
         ).main

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from configs.errors import TokenizerError
 from data.tokenizers.huggingface import to_hf
@@ -16,7 +16,6 @@ from data.tokenizers.tokenizer import (
 )
 from data.tokenizers.train import byte_level, train_bpe
 from tests.data.test_tokenizer import library as python_text
-from tests.data.test_tokenizer import make
 
 SAMPLE = (
     "It's  a naïve Straße, 東京 — don't 1234567890 3.14e-10!\n\n"
@@ -59,21 +58,6 @@ def train_hf_bpe(
     return tokenizer
 
 
-def restored(tokenizer):
-    return tokenizer_from_state(json.loads(json.dumps(tokenizer.state())))
-
-
-@pytest.mark.parametrize("name", ["byte", "char", "bpe"])
-def test_exported_tokenizers_give_the_same_ids(name):
-    ours = make(name, python_text(60_000) + TEXT)
-    text, names = to_hf(ours)
-    theirs = load_hf_tokenizer(text)
-    ids = ours.encode(TEXT).tolist()
-    assert theirs.encode(TEXT).ids == ids
-    assert theirs.decode(ids) == TEXT
-    assert {name: theirs.token_to_id(there) for name, there in names.items()} == ours.specials
-
-
 def test_patterns_are_translated():
     ranks = to_base64(train_bpe(iter([python_text(60_000)]), 500))
     ours = BytePairTokenizer(CL100K, ranks, {"end": 600})
@@ -93,7 +77,7 @@ def test_imported_tokenizers_are_kept():
 
     specials = {"end": 400, "start": 400}  # as in GPT-2, names may share an id
     ours = HubTokenizer(text, specials, 512)
-    again = restored(ours)
+    again = tokenizer_from_state(json.loads(json.dumps(ours.state())))
     assert ours.state() == again.state()
     for tokenizer in (ours, again):
         assert tokenizer.specials == specials
@@ -110,51 +94,12 @@ def test_what_the_library_cannot_read(text):
     assert "\n" not in str(raised.value)
 
 
-def test_a_model_with_too_few_rows():
-    """A text is refused that has one of the tokens beyond them."""
-    tokenizer = HubTokenizer(train_hf_bpe(vocab_size=300).to_str(), {"end": 1}, 301)
-    known = tokenizer.encode("the<eos>")
-    assert known.max() < 301
-    assert tokenizer.encode_specials("a<eos>")[0][-1] == 300
-    sentence = "the text has the token '<pad>', whose id is 301; the model's vocab_size is 301"
-    with pytest.raises(TokenizerError, match=sentence):
-        tokenizer.encode_specials("a<pad>")
-    tokenizer = HubTokenizer(train_hf_bpe(vocab_size=300).to_str(), {"end": 1}, 270)
-    with pytest.raises(TokenizerError, match="the model's vocab_size is 270"):
-        tokenizer.encode(STORY[:200])
-
-
 def test_a_text_that_cannot_be_encoded():
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()
     ours = HubTokenizer(words, {"end": 1}, 2)
     assert ours.encode("a").tolist() == [0]
     with pytest.raises(TokenizerError, match="tokenizer.json cannot encode 'b': .*UNK"):
         ours.encode("b")
-
-
-CLS = ("<eos>", 400)
-SEP = ("<pad>", 401)
-BYTES = processors.ByteLevel()
-SEVERAL = processors.TemplateProcessing("<eos> <pad> $A <pad> <eos>", special_tokens=[CLS, SEP])
-TEMPLATES = {
-    "roberta": (processors.RobertaProcessing(SEP, CLS), [400], [401]),
-    "several": (SEVERAL, [400, 401], [401, 400]),
-    "behind another": (processors.Sequence([BYTES, SEVERAL]), [400, 401], [401, 400]),
-    "bytes": (BYTES, [], []),
-}
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_are_kept(name):
-    theirs = train_hf_bpe()
-    theirs.post_processor, before, after = TEMPLATES[name]
-    ours = HubTokenizer(theirs.to_str(), {"end": 400}, 512)
-    assert ours.template == restored(ours).template == [before, after]
-    plain = ours.encode("the cat").tolist()
-    assert plain == theirs.encode("the cat", add_special_tokens=False).ids
-    back = Tokenizer.from_str(to_hf(ours)[0])
-    whole = [*before, *plain, *after]
-    assert back.encode("the cat").ids == theirs.encode("the cat").ids == whole
 
 
 def test_incremental_decoding_continues_a_prompt():

@@ -60,15 +60,6 @@ def test_every_objective(run, overrides, seen):
     assert all(part in out for part in seen), out
 
 
-def test_errors_are_one_line(run):
-    sentence = (
-        "objective=next_token needs text and a model whose kind is decoder; data=text gives text, "
-        "and this model is of the kind encoder; for text, objective=auto suits every model"
-    )
-    errors = run(*TEXTS, "model=bert", "objective=next_token", code=2).err
-    assert errors == f"error: {sentence}\n"
-
-
 def test_a_large_text_is_announced(run, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
     monkeypatch.setattr(prepare, "LARGE", len(TEXT))

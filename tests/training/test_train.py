@@ -1,7 +1,6 @@
 """What users do with train.py, from the command line to the files of the run."""
 
 import errno
-import json
 import math
 import re
 from pathlib import Path
@@ -70,15 +69,6 @@ def test_only_the_first_run_on_a_text_compresses_it(start, monkeypatch):
     first = lines()
     monkeypatch.delattr(summary, "baselines")
     assert len(first) == 3 and lines() == first
-
-
-@pytest.mark.quick
-def test_the_checkpoints_of_a_run(run):
-    folder = run("checkpoint.every=1", "checkpoint.keep=2", "eval.every=null")
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000004", "step-00000003"]
-    files = ["model.safetensors", "optimizer.safetensors", "state.json"]
-    newest = list_checkpoints(folder)[0]
-    assert sorted(json.loads((newest / "manifest.json").read_text())) == files
 
 
 OBSERVERS = [

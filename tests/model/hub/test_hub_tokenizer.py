@@ -309,12 +309,12 @@ def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     assert run.embedding.table.num_embeddings == imported.vocab_size == 300
     auto = hf.AutoTokenizer.from_pretrained(back)
     assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
-    with pytest.raises(
-        TokenizerError, match="the token 'zebra' has the id 314, and the model has 3"
-    ):
+    assert imported.encode_specials("a <x25>")[0][-1] == 299
+    sentence = "the text has the token {!r}, whose id is {}; the model's vocab_size is 300"
+    with pytest.raises(TokenizerError, match=sentence.format("zebra", 314)):
         imported.encode("a zebra")
-    with pytest.raises(TokenizerError, match="the token '<x39>' has the id 313"):
-        imported.encode_specials("a <x39>")
+    with pytest.raises(TokenizerError, match=sentence.format("<x26>", 300)):
+        imported.encode_specials("a <x26>")
 
 
 WORDS = "the cat do n't . ? , ' s 've 's n' v re i 'm !"
