@@ -3,9 +3,11 @@ annotations."""
 
 import inspect
 import math
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -46,13 +48,26 @@ Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
 BelowOne = Annotated[float, Bounds(least=0, below=1)]
 
 
-class Registry(dict[str, Kind]):
-    """The kinds of a part; none replaces another."""
+class Registry(UserDict[str, Kind]):
+    """The kinds of a part; none replaces another. A kind is an object, or "module:name" of one, which
+    is imported when it is asked for: Registry(mha=MultiHead, mla="model.mla:MultiHeadLatent")."""
 
-    def __setitem__(self, name: str, kind: Kind) -> None:
+    def __init__(self, **kinds: Kind | str) -> None:
+        super().__init__()
+        for name, kind in kinds.items():
+            self[name] = kind
+
+    def __setitem__(self, name: str, kind: Kind | str) -> None:
         if name in self:
             raise ValueError(f"{name!r} is the name of another kind; choose a new one")
-        super().__setitem__(name, kind)
+        self.data[name] = kind  # type: ignore[assignment]
+
+    def __getitem__(self, name: str) -> Kind:
+        kind = self.data[name]
+        if isinstance(kind, str):
+            module, _, attribute = kind.partition(":")
+            kind = getattr(import_module(module), attribute)
+        return kind
 
 
 NAMES = {
@@ -182,7 +197,8 @@ def build(
     `memory` of attentions that can be cross-attention."""
     options = dict(node)
     kind = options.pop("kind", None)
-    names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
-    if kind not in names:
+    fits = kind in list(kinds) and (needs is None or needs in signature(kinds[kind]))
+    if not fits:
+        names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
         raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}")
     return construct(f"{name} ({kind}): ", kinds[kind], options, shared)

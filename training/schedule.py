@@ -75,7 +75,7 @@ def noam(steps: float, warmup: NonNegative) -> Schedule:
     return warmed_up(share, decay)
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
+SCHEDULES: Registry[Callable[..., Schedule]] = Registry(
     wsd=wsd,
     cosine=cosine,
     noam=noam,

@@ -318,7 +318,7 @@ def template_of(backend: Any) -> Template:
 
 
 KINDS = Registry(
-    {c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}
+    **{c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}
 )
 
 
