@@ -4,6 +4,11 @@ python train.py model=llama data=text data.path=book.txt name=book
 torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
 """
 
+from configs import startup  # isort: split
+
+if __name__ == "__main__":
+    startup.begin()
+
 import itertools
 import math
 import time

@@ -11,17 +11,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-# of errors without an exit_code, which those of configs/errors.py have
-EXIT_CODES: dict[type[Exception], int] = {
-    FloatingPointError: 5,
-    MemoryError: 6,
-    OSError: 6,
-    ValueError: 2,
-    argparse.ArgumentError: 2,
-}
+from configs import startup
+
 # characters that a terminal acts on, but for tabs and line breaks, and marks of text direction
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
 
 
 def escape(text: object) -> str:
@@ -42,6 +35,7 @@ def warn(text: str) -> None:
 
 def run_command(main: Callable[[], Any]) -> int:
     """main(), and the exit code of the command."""
+    startup.open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     try:
@@ -64,18 +58,21 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
     def command() -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
-        if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
-            hint = "with torchrun, start each run by itself"
-            raise ValueError(f"-m trains one model after another; {hint}")
         # Hydra raises errors, which run_command prints, instead of printing them itself
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()
 
-    return run_command(command)
+    startup.begin()
+    try:
+        return run_command(command)
+    finally:
+        startup.settings_known()
 
 
 def report(error: Exception) -> int:
     """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
+    from configs.explain import explain
+
     code, sentence = explain(error)
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
@@ -83,27 +80,6 @@ def report(error: Exception) -> int:
         line = sentence.replace("\n", "\\n")
         print(f"error: {line:.1000}", file=sys.stderr)
     return code or 1
-
-
-def explain(error: Exception) -> tuple[int | None, str]:
-    """(exit code, sentence); the code of a bug is None."""
-    message = str(error) or "out of memory"  # Python's MemoryError says nothing
-    reason = message.partition("\n")[0]
-    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    code = getattr(error, "exit_code", next(codes, None))
-    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        from configs.compose import explain_hydra
-
-        return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/compare.py
-        return code, "the output is no longer read"
-    if isinstance(error, OSError) and error.strerror:
-        return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
-        return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
-    if isinstance(error, RuntimeError) and LOST_PEER.search(message):
-        return 7, f"another process of this run has ended or does not respond ({reason})"
-    return code, message
 
 
 class ArgumentParser(argparse.ArgumentParser):

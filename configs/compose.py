@@ -1,58 +1,26 @@
-"""Compose: what Hydra composed becomes one typed Config, and Hydra's errors become one sentence."""
+"""Compose: a command line becomes, through Hydra, one typed Config."""
 
 import os
-import re
-from collections import defaultdict
+import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
 
+from configs import startup
 from configs.parts import CONFIGS, load_parts, parts_configs
-from configs.registry import flatten, from_dict
+from configs.registry import SettingError, from_dict
 from configs.schema import Config
 
 # taken as typed: names and paths may have characters that mean something to Hydra
 VERBATIM = ["name", "init_from", "parts", "adapt.layers", "data.path", "data.val_path", "data.id"]
 VERBATIM += ["data.source", "data.target", "data.cache"]
-# what other projects call a setting
-SYNONYMS = {
-    "lr": "learning_rate max_lr",
-    "min_lr_ratio": "min_lr",
-    "train.steps": "max_iters max_steps iterations num_train_steps",
-    "train.epochs": "num_train_epochs max_epochs",
-    "train.tokens": "max_tokens",
-    "micro_batch_size": "gradient_accumulation_steps",
-    "context_length": "block_size seq_len seq_length n_positions context",
-    "d_model": "n_embd dim hidden_size",
-    "n_layers": "n_layer depth num_layers",
-    "n_heads": "n_head heads num_heads",
-    "precision": "dtype mixed_precision fp16 bf16",
-    "name": "out_dir output_dir",
-    "adapt": "peft lora freeze adapter",
-    "rank": "r lora_r",
-    "alpha": "lora_alpha",
-    "adapt.layers": "target_modules",
-    "data.val_path": "val_file validation_file test_file eval_file",
-    "eval.every": "eval_interval",
-    "log.every": "log_interval",
-    "wandb.mode": "wandb_log",
-    "sliding_window": "window",
-    "logit_softcap": "softcap",
-    "rope_theta": "base",
-}
-MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
-HINTS = {  # beside the options of a group
-    "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
-    "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
-}
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -76,17 +44,51 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     added."""
     parser = get_args_parser()
     parser.exit_on_error = False
+    parser.allow_abbrev = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
+    overrides: list[str] = parsed.overrides
     if unknown:
-        hint = "settings are written key=value (see --cfg job)"
-        raise ValueError(f"unknown option {unknown[0]}; {hint}")
-    flags = [argument for argument in arguments if argument not in parsed.overrides]
-    return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
+        refuse_option(unknown[0], arguments)
+    for override in overrides:
+        check_text(override)
+    if parsed.multirun:
+        check_sweep(overrides)
+    flags = [argument for argument in arguments if argument not in overrides]
+    return [*flags, *map(quote, overrides), *implied(overrides)]
+
+
+def refuse_option(option: str, arguments: Sequence[str]) -> NoReturn:
+    """As other programs take it: --lr=1, --lr 1, or --resume."""
+    given = option
+    if "=" not in option:
+        following = dict(pairwise(arguments)).get(option, "-")
+        value = "true" if following.startswith("-") or "=" in following else following
+        given = f"{option}={value}"
+    raise SettingError(f"unknown option {option}; settings are written key=value", given)
+
+
+def check_text(override: str) -> None:
+    """Python keeps bytes that it cannot decode as halves of characters, which no library takes."""
+    try:
+        override.encode()
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        hint = "set PYTHONUTF8=1 or LC_ALL=C.UTF-8, or rename the file"
+        raise ValueError(f"{override} cannot be read as {encoding}; {hint}") from None
+
+
+def check_sweep(overrides: Sequence[str]) -> None:
+    if "RANK" in os.environ:
+        hint = "with torchrun, start each run by itself"
+        raise ValueError(f"-m trains one model after another; {hint}")
+    if {"name", "resume"} & set(map(key_of, overrides)):
+        reason = "each run of a sweep is new, with a name of its own"
+        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
 
 
 def quote(override: str) -> str:
-    """Values of the VERBATIM keys are taken as typed, but for what only Hydra can mean: null, quotes,
-    ${...}, lists."""
+    """The value of a VERBATIM key as it is typed, but for what only Hydra can mean: null, quotes,
+    ${...}, [lists], and a,b of a sweep, unless a file has that name."""
     key, _, value = override.partition("=")
     is_list = value.startswith("[") and value.endswith("]")
     is_sweep = "," in value and not os.path.exists(os.path.expanduser(value))
@@ -121,6 +123,7 @@ def to_config(node: DictConfig) -> Config:
             line = "'# @package ...', as the others in its folder"
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
     config = from_dict(Config, values)
+    startup.settings_known()
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train
@@ -145,55 +148,3 @@ def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path))
-
-
-def explain_hydra(error: Exception) -> str:
-    """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
-    text = str(error)
-    if override := getattr(error, "override", None):
-        example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
-        return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
-    # Could not find 'optimizer/sgd' / Available options in 'optimizer': / <tab> adamw ...
-    if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
-        group, option = match.groups()
-        options = re.findall(r"(?m)^\t([\w-]+)$", text)
-        hint = did_you_mean(option, options)
-        known = f"choose one of: {', '.join(options)}{HINTS.get(group, '')}"
-        return f"unknown option {group}={option}{hint}; {known}"
-    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
-        return f"{match[1]} lists several values; -m runs one training for each"
-    # Could not override 'train.stepz'. / Could not delete from config. 'train.stepz' does not exist.
-    if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
-        return unknown_setting(match[1])
-    if isinstance(error, MissingMandatoryValue):
-        return f"{error.full_key} is required"
-    return text.partition("\n")[0]
-
-
-def unknown_setting(key: str) -> str:
-    """Name the options that have this setting, or the nearest name."""
-    options: dict[str, list[str]] = defaultdict(list)  # that have a setting
-    for path in sorted(CONFIGS.rglob("*.yaml")):
-        node = read_yaml(path)
-        node.pop("hydra", None)  # settings of Hydra itself
-        package = re.search(r"# @package ([a-z].*)", path.read_text(encoding="utf-8"))
-        prefix = f"{package[1]}." if package else ""
-        for name in flatten(node, prefix):
-            options[name].append(f"{path.parent.name}={path.stem}")
-    if key in options:
-        return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
-    groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
-    return f"unknown setting {key}{did_you_mean(key, [*options, *groups])}; --cfg job prints all"
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The known name whose last part, or what others call it, looks most like that of this one.
-    model.attention.windw looks like `window`, which means sliding_window; of all names that end so,
-    model.attention.sliding_window is the nearest."""
-    node, dot, last = name.rpartition(".")
-    words = [key.rpartition(".")[2] for key in known]
-    [word] = get_close_matches(last, [*words, *MEANING], 1) or [""]
-    meant = MEANING.get(word, word)
-    alike = [key for key in known if f".{key}".endswith(f".{meant}")]
-    near = get_close_matches(f"{node}{dot}{meant}", alike, 1, 0)
-    return f" (did you mean {near[0]}?)" if near else ""

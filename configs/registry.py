@@ -4,7 +4,7 @@ annotations."""
 import inspect
 import math
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -46,6 +46,16 @@ NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
 Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
 BelowOne = Annotated[float, Bounds(least=0, below=1)]
+
+
+class SettingError(ValueError):
+    """A name or a value is not known. It may mean one of `known`, or any setting without them;
+    configs/explain.py adds the nearest."""
+
+    def __init__(self, message: str, given: str = "", known: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.given = given
+        self.known = known
 
 
 class Registry(UserDict[str, Kind]):
@@ -123,7 +133,10 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
         expected = f"its settings one by one: {settings}"
     else:
         expected = describe_type(annotation)
-    raise ValueError(f"{name} is {value!r:.60}; expected {expected}")
+    message = f"{name} is {value!r:.60}; expected {expected}"
+    if is_dataclass(annotation) or expected == NAMES[dict]:
+        raise SettingError(message, f"{name}={value}")  # attention=mla, perhaps
+    raise SettingError(message, str(value), expected.split(" or "))
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:
@@ -174,7 +187,8 @@ def construct(
     known = {name: p for name, p in parameters.items() if name not in shared}
     if unknown := [name for name in options if name not in known]:
         names = ", ".join(known) or "none"
-        raise ValueError(f"unknown setting {path}{unknown[0]}; the known ones are: {names}")
+        message = f"unknown setting {path}{unknown[0]}; the known ones are: {names}"
+        raise SettingError(message, unknown[0], list(known) if path else ())
     for name, parameter in known.items():
         if name in options:
             arguments[name] = check_value(f"{path}{name}", options[name], parameter.annotation)
@@ -183,7 +197,8 @@ def construct(
     try:
         return constructor(**arguments)
     except ValueError as error:
-        raise ValueError(f"{path}{error}") from None
+        error.args = (f"{path}{error}",)
+        raise
 
 
 def build(
@@ -200,5 +215,6 @@ def build(
     fits = kind in list(kinds) and (needs is None or needs in signature(kinds[kind]))
     if not fits:
         names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
-        raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}")
+        message = f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}"
+        raise SettingError(message, str(kind), names)
     return construct(f"{name} ({kind}): ", kinds[kind], options, shared)

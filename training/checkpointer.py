@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from configs.cli import explain, warn
+from configs.cli import warn
 from configs.errors import CheckpointError, DataError
 from data.disk import filesize, sync_file
 from model import checkpoint
@@ -97,6 +97,8 @@ class Checkpointer:
             self.saved = -1
             if self.failures >= max_failures:
                 raise
+            from configs.explain import explain
+
             warn(f"a checkpoint could not be saved ({explain(error)[1]}); the run continues")
 
     def finish(self) -> None:

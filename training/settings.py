@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
@@ -51,9 +50,6 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     overrides of the command line, and the hashes of the code)"""
     load_parts(node.parts)
     hydra = HydraConfig.get()
-    if hydra.mode == RunMode.MULTIRUN and (node.resume or node.name):
-        reason = "each run of a sweep is new, with a name of its own"
-        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
     overrides = list(hydra.overrides.task)
     keys = list(map(key_of, overrides))
     choices = {}

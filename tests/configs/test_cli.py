@@ -4,8 +4,10 @@ import errno
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
+import torch
 
 import training.compare
 from configs.cli import print, run_command
@@ -14,10 +16,6 @@ from tests.parts import ROOT
 
 ESCAPES = "\x1b]0;title\x07 \x9b2J \r \x7f \u202eabc\u2066"
 SPELLED = "\\x1b]0;title\\x07 \\x9b2J \\r \\x7f \\u202eabc\\u2066"
-
-
-class OutOfMemoryError(RuntimeError):
-    """As that of torch."""
 
 
 @pytest.mark.quick
@@ -30,7 +28,11 @@ class OutOfMemoryError(RuntimeError):
         (NonFiniteError("the loss is nan"), 5, "the loss is nan"),
         (MemoryError(), 6, "out of memory"),
         (OSError(errno.ENOSPC, "No space left", "runs/a"), 6, "runs/a: no space left"),
-        (OutOfMemoryError("CUDA is full\nand more"), 6, "out of memory .CUDA is full.; lower trai"),
+        (
+            torch.OutOfMemoryError("CUDA is full\nand more"),
+            6,
+            "out of memory .CUDA is full.; lower trai",
+        ),
         (RuntimeError("[gloo] Connection closed by peer"), 7, "another process of this run has en"),
         (RunLockedError("in use"), 8, "in use"),
         # ends that are no errors print nothing
@@ -48,6 +50,17 @@ def test_an_error_is_one_line_and_an_exit_code(capsys, error, code, sentence):
     stderr = capsys.readouterr().err
     expected = f"error: {sentence}.*\n" if sentence else ""
     assert re.fullmatch(expected, stderr), stderr
+
+
+@pytest.mark.quick
+def test_a_thread_that_cannot_start(capsys):
+    usual = threading.stack_size(1 << 46)  # more than any machine has
+    try:
+        code = run_command(threading.Thread(target=print).start)
+    finally:
+        threading.stack_size(usual)
+    assert code == 6
+    assert capsys.readouterr().err.startswith("error: no more threads can be started; ")
 
 
 @pytest.mark.quick
