@@ -44,13 +44,14 @@ def split_documents(
     shares = held_out.shares | training_shares(source, first, held_out.shares)
     for number, document in chain(first, documents):
         if number in shares:
-            yield from cut(document, shares[number])
+            pieces = cut(document, shares[number])
+            yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
         elif number <= fraction:
             yield VALIDATION, document
         elif number > held_out.reserved:
             yield TRAIN, document
 
-    for part in parts:
+    for part in parts:  # and nothing else is for validation
         for _, document in hashed_documents(part, skipped):
             yield VALIDATION, document
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from configs.errors import DataError
+from data.mix import Mix
 from tests.data.corpora import corpus, loader, mix, source, tensors, write_rows
 
 LENGTHS = {"a": 900, "b": 2500, "c": 400}
@@ -178,8 +179,8 @@ OVERLAPS = {
     "a folder and one of its books": (
         lambda: [
             write_documents("many.jsonl", documents(20)),
-            write_documents("one.jsonl", ["|".join(documents(40, "book"))]),
-            write_documents("all.jsonl", [*documents(20), "|".join(documents(40, "book"))]),
+            write_documents("one.jsonl", ["".join(documents(40, "book"))]),
+            write_documents("all.jsonl", [*documents(20), "".join(documents(40, "book"))]),
         ]
     ),
     "many documents, of which some are few": (
@@ -193,6 +194,13 @@ OVERLAPS = {
         lambda: [
             write_documents("many.jsonl", documents(900)) | {"val_fraction": 0.2},
             write_documents("same.jsonl", documents(700)) | {"val_fraction": 0.01},
+        ]
+    ),
+    "a book and files for validation": (
+        lambda: [
+            write_documents("one.jsonl", ["".join(documents(40, "book"))]),
+            write_documents("a.jsonl", [*documents(9), "".join(documents(40, "book"))])
+            | {"val_path": write_documents("b.jsonl", documents(5))["path"]},
         ]
     ),
     "files for validation": (
@@ -212,3 +220,30 @@ def test_no_source_trains_on_what_another_validates_on(make):
         loaders = mix(source("mix", sources=nodes), tokenizer=tokenizer)
         train, validation = seen_in(loaders, "train"), seen_in(loaders, "validation")
         assert train and validation and not train & validation
+
+
+def test_files_for_validation_stay_alone_there():
+    nodes = {
+        "book": write_documents("one.jsonl", ["".join(documents(40, "book"))]),
+        "all": write_documents("a.jsonl", [*documents(9), "".join(documents(40, "book"))])
+        | {"val_path": write_documents("b.jsonl", documents(5, "other"))["path"]},
+    }
+    validation = mix(source("mix", sources=nodes)).validation
+    text = validation.tokenizer.decode(validation.sources["all"].part.tokens.tolist())
+    assert text.split("|")[:-1] == [each.strip("|") for each in documents(5, "other")]
+
+
+class Later(Mix):
+    """One source after the other: the second begins with example 40, the third never."""
+
+    def drawn(self, positions):
+        yield np.minimum(positions, 40)
+        yield np.maximum(positions - 40, 0)
+        yield np.zeros_like(positions)
+
+
+def test_shares_that_change_are_a_subclass(mixed):
+    train = mix(Later("cache", 0.05, mixed().sources), batch_size=16).train
+    names = [chr(i) for i in rows_of(train, range(5))[:, 0]]
+    assert names == ["a"] * 40 + ["b"] * 40
+    assert train.tokens_seen(3) == {"a": 40 * 16, "b": 8 * 16, "c": 0}
