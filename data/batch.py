@@ -43,8 +43,7 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of its rows: a micro-batch."""
-        part = self.map_tensors(lambda x: x[start:stop])
-        return replace(part, count=count_targets(part.targets))
+        return self.map_tensors(lambda x: x[start:stop]).recount()
 
     def share(self, rank: int, size: int) -> "Batch":
         """The rows of one of `size` processes. All have equally many, for they must run equally
@@ -55,11 +54,10 @@ class Batch:
 
         part = self.map_tensors(lambda x: x[rows % n])
         part.targets[rows >= n] = IGNORE_INDEX
-        return replace(part, count=count_targets(part.targets))
+        return part.recount()
 
-
-def count_targets(targets: Tensor) -> int:
-    return int((targets != IGNORE_INDEX).sum())
+    def recount(self) -> "Batch":
+        return replace(self, count=int((self.targets != IGNORE_INDEX).sum()))
 
 
 def make_batch(
@@ -68,10 +66,10 @@ def make_batch(
     n_tokens: int | None = None,
     **inputs: ndarray | Tensor,
 ) -> Batch:
-    """n_tokens: of the text that is in it, if these are not as many as there are targets with those
-    that are ignored."""
+    """n_tokens: of the text that is in it, if its rows of targets are padded or not as long."""
     tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
-    asked = torch.as_tensor(targets)
-    size = asked.numel() if n_tokens is None else n_tokens
-    weighted = None if weights is None else torch.as_tensor(weights, dtype=torch.float32)
-    return Batch(tensors, asked, count_targets(asked), weighted, size)
+    wanted = torch.as_tensor(targets)
+    batch = Batch(tensors, wanted, 0, n_tokens=wanted.numel() if n_tokens is None else n_tokens)
+    if weights is not None:
+        batch.weights = torch.as_tensor(weights, dtype=torch.float32)
+    return batch.recount()

@@ -5,9 +5,9 @@ from inspect import signature
 from typing import Any
 
 from configs.compose import CONFIGS, read_yaml
-from configs.registry import Registry, build
+from configs.registry import build
 from configs.schema import Config
-from data.loader import Loaders, TokenLoader
+from data.loader import LOADERS, Loaders
 from data.objectives import OBJECTIVES, Objective
 from data.prepare import prepare
 from data.sources import SOURCES, Source
@@ -15,11 +15,6 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
 
 REPLACEABLE = ("start", "pad")  # by `end`, in a tokenizer that lacks them
-LOADERS: Registry[Any] = Registry(
-    text=TokenLoader,
-    pairs="data.pairs:PairLoader",
-    chat="data.pairs:PairLoader",
-)
 
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
@@ -102,24 +97,25 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    batch_size, seed = config.train.batch_size, config.seed
     verify = bool(config.resume)  # then all tokens must be those that the run has seen
+    shared = {
+        "objective": objective,
+        "batch_size": config.train.batch_size,
+        "seed": config.seed,
+    }
     if source.members():
         from data.mix import load_mix
 
-        return load_mix(source, objective, trainer, batch_size, seed, verify)
+        return load_mix(source, trainer, verify, **shared)
 
     corpus = prepare(source, trainer, objective.specials, verify=verify)
-    train, validation = [
-        LOADERS[objective.input_kind](
-            objective=objective,
-            tokenizer=corpus.tokenizer,
-            batch_size=batch_size,
-            seed=seed,
-            part=part,
-        )
-        for part in (corpus.train, corpus.validation)
-    ]
+    shared["tokenizer"] = corpus.tokenizer
+    kind = LOADERS[objective.input_kind]
     return Loaders(
-        objective, corpus.content_hash, corpus.folder, corpus.tokenizer, train, validation
+        objective,
+        corpus.content_hash,
+        corpus.folder,
+        corpus.tokenizer,
+        kind(part=corpus.train, **shared),
+        kind(part=corpus.validation, **shared),
     )

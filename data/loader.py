@@ -14,6 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from configs.errors import DataError
+from configs.registry import Registry
 from data.batch import Batch
 from data.objectives import Draw
 from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
@@ -23,12 +24,14 @@ from data.tokenizers.tokenizer import Tokenizer
 
 @dataclass(kw_only=True)
 class Loader:
-    """Batches of one split. A subclass sets n, the number of examples, and tokens_per_example."""
+    """Batches of one split. A subclass sets n, the number of examples, and the
+    other numbers."""
 
     order = ""  # a version of the order of examples: a run keeps to its own
     n = 0
-    tokens_per_example = 0.0
+    n_tokens = 0
     n_too_long = 0  # examples that do not fit in the context
+    tokens_per_example = 0.0
     objective: Any
     tokenizer: Tokenizer
     batch_size: int
@@ -38,10 +41,6 @@ class Loader:
     def sources(self) -> dict[str, Any]:
         """By name, if there are several."""
         return {"": self}
-
-    @property
-    def n_tokens(self) -> int:
-        raise NotImplementedError
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """Of each source of a mix, before a step."""
@@ -92,16 +91,13 @@ class TokenLoader(Loader):
 
     def __post_init__(self) -> None:
         size = self.objective.seq_len
-        self.n = (self.part.n_tokens - self.objective.lookahead) // size
+        self.n_tokens = self.part.n_tokens
+        self.n = (self.n_tokens - self.objective.lookahead) // size
         self.tokens_per_example = size
         if self.n < 1:
-            found = f"{self.part.split} has {self.part.n_tokens} tokens, too few for an example"
+            found = f"{self.part.split} has {self.n_tokens} tokens, too few for an example"
             hint = "give more text, or change model.context_length or data.val_fraction"
             raise DataError(f"{found}; {hint}")
-
-    @property
-    def n_tokens(self) -> int:
-        return self.part.n_tokens
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
@@ -121,7 +117,7 @@ class TokenLoader(Loader):
     def rest(self) -> Iterator[Batch]:
         """The last tokens, as a shorter sequence."""
         start = self.n * self.objective.seq_len
-        length = self.part.n_tokens - start
+        length = self.n_tokens - start
         if length > 1:
             row = self.part.windows(np.array([start]), length)
             yield self.make(row, draw_for(np.array([self.n]), "evaluation"))
@@ -134,6 +130,13 @@ def draw_for(numbers: ndarray, seed: object) -> Draw:
         return random_words(hash_seed("draw", seed, purpose), numbers, width)
 
     return draw
+
+
+LOADERS: Registry[Any] = Registry(
+    text=TokenLoader,
+    pairs="data.pairs:PairLoader",
+    chat="data.pairs:PairLoader",
+)
 
 
 class Loaders(NamedTuple):

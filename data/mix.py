@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -17,12 +16,12 @@ from configs.errors import DataError
 from configs.registry import Positive, build, check_value
 from data.batch import Batch
 from data.disk import write_synced
-from data.loader import Loader, Loaders, TokenLoader, draw_for
-from data.pairs import BatchSampler, PairLoader
+from data.loader import LOADERS, Loader, Loaders, draw_for
+from data.pairs import BatchSampler
 from data.prepare import build_once, make_recipe, prepare, train_tokenizer
 from data.sources import SOURCES, Source
 from data.splits import LOOKAHEAD, HeldOut, hashed_documents, training_shares
-from data.store import Corpus
+from data.store import damaged
 from data.tokenizers.tokenizer import tokenizer_from_state
 from data.tokenizers.train import Pretrained, Trainer
 
@@ -65,73 +64,23 @@ class Mix(Source):
             positions = positions - before
 
 
-def shared_held_out(sources: list[Source]) -> list[HeldOut]:
+def shared_held_out(sources: list[Source]) -> HeldOut:
     """One held-out set for all sources, by content: none trains on what another one validates on. Files
     of val_path come first, then the documents of the smallest source."""
     decided: dict[float, float] = {}
+    reserved = 0.0
+    firsts = []
     for source in sources:
-        for part in source.held_out():
+        parts = source.held_out()
+        for part in parts:
             decided |= {number: 0.0 for number, _ in hashed_documents(part, [])}
+        if not parts:
+            reserved = max(reserved, source.val_fraction)
+        firsts.append(list(islice(hashed_documents(source, []), LOOKAHEAD)))
 
-    firsts = [list(islice(hashed_documents(source, []), LOOKAHEAD)) for source in sources]
     for number in sorted(range(len(sources)), key=lambda number: len(firsts[number])):
         decided |= training_shares(sources[number], firsts[number], decided)
-
-    by_hash = []  # sources of many documents, which are assigned by their hash alone
-    for source, first in zip(sources, firsts, strict=True):
-        if len(first) == LOOKAHEAD and not source.held_out():
-            by_hash.append(source.val_fraction)
-    highest = max(by_hash, default=0.0)
-    held_out = []
-    for source in sources:
-        own = 0.0 if source.held_out() else source.val_fraction
-        held_out.append(HeldOut(decided, highest if highest > own else 0.0))
-    return held_out
-
-
-class PreparedMix(NamedTuple):
-    folder: Path
-    content_hash: str
-    corpora: dict[str, Corpus]
-
-
-def prepare_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], verify: bool) -> PreparedMix:
-    """Each source is a corpus of its own, under one tokenizer that was trained on all of them."""
-    sources = [*mix.members().values()]
-    recipe = make_recipe(sources, trainer, [specials], "mix")
-
-    def build_folder(draft: Path) -> None:
-        held_out = shared_held_out(sources)
-        tokenizer = train_tokenizer(sources, held_out, trainer, specials)
-        rules = [(sorted(each.shares.items()), each.reserved) for each in held_out]
-        index = {"tokenizer": tokenizer.state(), "held_out": rules}
-        write_synced(draft / "index.json", json.dumps(index))
-
-    build_once(recipe.folder, build_folder)
-    try:
-        index = json.loads((recipe.folder / "index.json").read_text())
-        trained = Pretrained(tokenizer_from_state(index["tokenizer"]).state())
-        rules = [HeldOut(dict(shares), reserved) for shares, reserved in index["held_out"]]
-    except (OSError, ValueError, KeyError) as error:
-        hint = "remove it and run again to rebuild it"
-        raise DataError(f"{recipe.folder} is damaged ({error}); {hint}") from None
-
-    corpora = {}
-    for (name, source), held_out in zip(mix.members().items(), rules, strict=True):
-        with named(name):
-            corpora[name] = prepare(source, trained, specials, held_out, verify)
-    hashes = {name: corpus.content_hash for name, corpus in corpora.items()}
-    content = hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
-    return PreparedMix(recipe.folder, content, corpora)
-
-
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """An error says of which source it is."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"data.sources.{name}: {error}") from None
+    return HeldOut(decided, reserved)
 
 
 @dataclass(kw_only=True)
@@ -140,74 +89,73 @@ class MixLoader(Loader):
 
     order = "mix-2"
     mix: Mix
-    loaders: dict[str, Any]
+    loaders: list[Any]
 
     def __post_init__(self) -> None:
-        members = self.loaders.values()
-        self.n = sum(loader.n for loader in members)
-        self.n_too_long = sum(loader.n_too_long for loader in members)
-        lengths = [loader.tokens_per_example for loader in members]
-        self.tokens_per_example = np.average(lengths, weights=[*self.mix.weights.values()])
+        weights = [*self.mix.weights.values()]
+        lengths = [loader.tokens_per_example for loader in self.loaders]
+        self.n = sum(loader.n for loader in self.loaders)
+        self.n_tokens = sum(loader.n_tokens for loader in self.loaders)
+        self.n_too_long = sum(loader.n_too_long for loader in self.loaders)
+        self.tokens_per_example = np.average(lengths, weights=weights)
 
     @property
     def sources(self) -> dict[str, Any]:
-        return self.loaders
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(loader.n_tokens for loader in self.loaders.values())
+        return dict(zip(self.mix.weights, self.loaders, strict=True))
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         drawn = self.mix.drawn(np.array([step * self.batch_size]))
         seen = {}
-        for (name, loader), count in zip(self.loaders.items(), drawn, strict=True):
-            seen[name] = round(count.item() * loader.tokens_per_example)
+        for (name, loader), [count] in zip(self.sources.items(), drawn, strict=True):
+            seen[name] = round(count * loader.tokens_per_example)
         return seen
 
     def turns(self, start: int, stop: int) -> Iterator[tuple[Any, ndarray, ndarray]]:
-        """Of each source: its loader, which of these positions are its own, and the positions in its own
-        stream that these are."""
+        """Of each source: its loader, at which of these positions it has its turn, and the positions in
+        its own stream that these are."""
         drawn = self.mix.drawn(np.arange(start, stop + 1))
-        for loader, before in zip(self.loaders.values(), drawn, strict=True):
-            yield loader, np.diff(before) > 0, np.arange(before[0], before[-1])
+        for loader, before in zip(self.loaders, drawn, strict=True):
+            places = np.flatnonzero(np.diff(before))
+            yield loader, places, before[places]
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Of one source after the other, each with this limit."""
-        return chain.from_iterable(loader.evaluation(limit) for loader in self.loaders.values())
+        return chain.from_iterable(loader.evaluation(limit) for loader in self.loaders)
 
 
 class TokenMix(MixLoader):
     def batch(self, step: int) -> Batch:
         start = step * self.batch_size
         turns = list(self.turns(start, start + self.batch_size))
-        order = np.argsort(np.concatenate([np.flatnonzero(is_mine) for _, is_mine, _ in turns]))
+        order = np.argsort(np.concatenate([places for _, places, _ in turns]))
         rows = np.concatenate([loader.rows(positions) for loader, _, positions in turns])
-        draws = [draw_for(positions, loader.seed) for loader, _, positions in turns]
 
         def draw(purpose: str, width: int) -> ndarray:
-            return np.concatenate([each(purpose, width) for each in draws])[order]
+            words = []
+            for loader, _, positions in turns:
+                words.append(draw_for(positions, loader.seed)(purpose, width))
+            return np.concatenate(words)[order]
 
         return self.make(rows[order], draw, step=step)
 
     def widest(self) -> Batch:
-        return next(iter(self.loaders.values())).widest()
+        return self.loaders[0].widest()
 
 
 class PairMix(MixLoader):
-    """Pairs of all sources are sorted together."""
+    """Pairs of all sources are sorted together. The ids of one follow those of the one before."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        members = self.loaders.values()
-        self.ends = np.cumsum([loader.n for loader in members])  # of the ids of each source
-        widths = np.concatenate([loader.widths for loader in members])
+        widths = np.concatenate([loader.widths for loader in self.loaders])
         self.sampler = BatchSampler(self.ids, widths, self.batch_size, self.seed)
 
-    def ids(self, start: int, stop: int) -> ndarray:
-        ids = np.empty(stop - start, np.int64)
-        for end, (loader, is_mine, own) in zip(self.ends, self.turns(start, stop), strict=True):
-            if len(own):
-                ids[is_mine] = end - loader.n + loader.ids(own[0], own[-1] + 1)
+    def ids(self, positions: ndarray) -> ndarray:
+        ids = np.empty_like(positions)
+        first = 0
+        for loader, places, own in self.turns(positions[0], positions[-1] + 1):
+            ids[places] = first + loader.ids(own)
+            first += loader.n
         return ids
 
     def batch(self, step: int) -> Batch:
@@ -218,32 +166,47 @@ class PairMix(MixLoader):
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""
-        sources: list[Any] = [None] * len(ids)
-        targets = list(sources)
-        for end, loader in zip(self.ends, self.loaders.values(), strict=True):
-            own = ids - end + loader.n
-            places = np.flatnonzero((own >= 0) & (own < loader.n))
-            for place, *pair in zip(places, *loader.texts(own[places]), strict=True):
-                sources[place], targets[place] = pair
-        return [sources, targets]
+        pairs: list[Any] = [None] * len(ids)
+        for loader in self.loaders:
+            places = np.flatnonzero((ids >= 0) & (ids < loader.n))
+            for place, *pair in zip(places, *loader.texts(ids[places]), strict=True):
+                pairs[place] = pair
+            ids = ids - loader.n
+        return [list(side) for side in zip(*pairs, strict=True)]
 
 
-def load_mix(
-    mix: Mix, objective: Any, trainer: Trainer, batch_size: int, seed: int, verify: bool
-) -> Loaders:
-    prepared = prepare_mix(mix, trainer, objective.specials, verify)
-    is_text = objective.input_kind == "text"
-    tokenizer = next(iter(prepared.corpora.values())).tokenizer
-    shared = {"objective": objective, "tokenizer": tokenizer, "batch_size": batch_size}
+def load_mix(mix: Mix, trainer: Trainer, verify: bool, **shared: Any) -> Loaders:
+    """Each source is a corpus of its own, under one tokenizer that was trained on all of them. shared:
+    objective, batch_size and seed."""
+    objective, seed = shared["objective"], shared["seed"]
+    sources = [*mix.members().values()]
+    recipe = make_recipe(sources, trainer, [objective.specials], "mix")
 
-    def joined(split: str) -> Loader:
-        kind = TokenLoader if is_text else PairLoader
-        loaders = {}
-        for name, corpus in prepared.corpora.items():
-            with named(name):
-                loaders[name] = kind(part=getattr(corpus, split), seed=(seed, name), **shared)
-        mixed = TokenMix if is_text else PairMix
-        return mixed(mix=mix, loaders=loaders, seed=seed, **shared)
+    def build_folder(draft: Path) -> None:
+        held_out = shared_held_out(sources)
+        tokenizer = train_tokenizer(sources, held_out, trainer, objective.specials)
+        index = [tokenizer.state(), [*held_out.shares.items()], held_out.reserved]
+        write_synced(draft / "index.json", json.dumps(index))
 
-    train, validation = joined("train"), joined("validation")
-    return Loaders(objective, prepared.content_hash, prepared.folder, tokenizer, train, validation)
+    build_once(recipe.folder, build_folder)
+    with damaged(recipe.folder):
+        state, shares, reserved = json.loads((recipe.folder / "index.json").read_text())
+        shared["tokenizer"] = tokenizer_from_state(state)
+
+    hashes = []
+    splits: list[list[Any]] = [[], []]
+    for name, source in mix.members().items():
+        try:
+            held_out = HeldOut(dict(shares), reserved)
+            corpus = prepare(source, Pretrained(state), objective.specials, held_out, verify)
+            hashes.append(corpus.content_hash)
+            for loaders, part in zip(splits, (corpus.train, corpus.validation), strict=True):
+                kind = LOADERS[objective.input_kind]
+                loaders.append(kind(**shared | {"part": part, "seed": (seed, name)}))
+        except DataError as error:
+            raise DataError(f"data.sources.{name}: {error}") from None
+
+    mixed = TokenMix if objective.input_kind == "text" else PairMix
+    train, validation = [mixed(mix=mix, loaders=loaders, **shared) for loaders in splits]
+    content = hashlib.sha256(json.dumps([[*mix.weights], hashes]).encode()).hexdigest()
+    return Loaders(objective, content, recipe.folder, shared["tokenizer"], train, validation)

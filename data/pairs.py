@@ -18,24 +18,18 @@ SORT_GROUP = 128  # batches that are sorted by length together, at most
 SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
 
 
+@dataclass
 class BatchSampler:
     """Which pairs a step takes. Groups of steps are sorted by length together, and their batches are
     taken in random order. No group goes beyond an epoch, so that no pair is seen twice before another
     one; the step in which the next epoch begins is a group of its own."""
 
-    def __init__(
-        self,
-        ids: Callable[[int, int], ndarray],
-        widths: ndarray,
-        batch_size: int,
-        seed: object,
-    ) -> None:
-        """ids(start, stop): the pairs at these positions of the endless stream of epochs.
-        widths: (pair, row), the tokens of the one or two rows that each becomes."""
-        self.ids = ids
-        self.widths = widths
-        self.batch_size = batch_size
-        self.seed = seed
+    ids: Callable[[ndarray], ndarray]  # at positions of the endless stream of epochs
+    widths: ndarray  # (pair, row): the tokens of the one or two rows that each becomes
+    batch_size: int
+    seed: object
+
+    def __post_init__(self) -> None:
         self.sorted_group = lru_cache(1)(self.sort_group)  # which consecutive steps share
 
     def batch(self, step: int) -> ndarray:
@@ -51,8 +45,8 @@ class BatchSampler:
 
     def sort_group(self, step: int, n_steps: int) -> ndarray:
         """(batch, pair)"""
-        ids = self.ids(step * self.batch_size, (step + n_steps) * self.batch_size)
-        ordered = sort_by_length(ids, self.widths)
+        positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
+        ordered = sort_by_length(self.ids(positions), self.widths)
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ordered.reshape(n_steps, self.batch_size)[turns]
 
@@ -82,7 +76,9 @@ class PairLoader(Loader):
         too_long = self.objective.too_long
         used = ~is_too_long | (too_long != "drop")
 
+        self.n_tokens = self.part.n_tokens
         if self.objective.input_kind == "chat":  # its second text is a mask of the answers
+            self.n_tokens //= 2
             for i in np.flatnonzero(is_too_long):
                 [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
                 used[i] &= mask[1:].any()
@@ -102,18 +98,11 @@ class PairLoader(Loader):
         self.tokens_per_example = self.widths.sum(1).mean()
         self.sampler = BatchSampler(self.ids, self.widths, self.batch_size, self.seed)
 
-    @property
-    def n_tokens(self) -> int:
-        """Beside each id of a conversation is one of its mask."""
-        is_chat = self.objective.input_kind == "chat"
-        return self.part.n_tokens // 2 if is_chat else self.part.n_tokens
-
     def batch(self, step: int) -> Batch:
         return self.make(*self.texts(self.sampler.batch(step)), step=step)
 
-    def ids(self, start: int, stop: int) -> ndarray:
-        """The pairs at these positions of the endless stream of epochs."""
-        return shuffled_ids(np.arange(start, stop), self.n, self.seed)
+    def ids(self, positions: ndarray) -> ndarray:
+        return shuffled_ids(positions, self.n, self.seed)
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""

@@ -118,11 +118,11 @@ def prepare(
     those that were written, not only a sample."""
     extra: list[Any] = [specials]
     if held_out != ALONE:
-        extra.append([sorted(held_out.shares.items()), held_out.reserved])
+        extra += [[*held_out.shares.items()], held_out.reserved]
     recipe = make_recipe([source], trainer, extra, type(source).__name__.lower())
 
     def build(draft: Path) -> None:
-        tokenizer = train_tokenizer([source], [held_out], trainer, specials)
+        tokenizer = train_tokenizer([source], held_out, trainer, specials)
         with progress_bar(recipe.n_bytes) as report:
             tokenize(draft, source, held_out, tokenizer, recipe.options, report)
 
@@ -151,15 +151,14 @@ def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
 
 
 def train_tokenizer(
-    sources: list[Source], held_out: list[HeldOut], trainer: Trainer, specials: Sequence[str]
+    sources: list[Source], held_out: HeldOut, trainer: Trainer, specials: Sequence[str]
 ) -> Tokenizer:
     """On the texts of all sources in turn."""
 
     def texts(include_val: bool) -> Iterator[str]:
         if sources[0].input_kind == "chat":
             yield ":\n"  # of the plain template, beside the roles
-        pairs = zip(sources, held_out, strict=True)
-        parts = [split_chunks(source, [], rules) for source, rules in pairs]
+        parts = [split_chunks(source, [], held_out) for source in sources]
         for chunk in filter(None, chain.from_iterable(zip_longest(*parts))):
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts

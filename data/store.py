@@ -3,6 +3,8 @@
 import hashlib
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,10 +72,7 @@ def write_index(
 
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:
-        index[part.split] = {
-            "n_bytes": part.n_bytes,
-            "n_items": part.n_items,
-        }
+        index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
     write_synced(folder / "index.json", json.dumps(index))
 
 
@@ -118,7 +117,7 @@ class Corpus:
         """verify: all blocks of its files, not only a sample."""
         self.folder = folder
 
-        try:
+        with damaged(folder):
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
@@ -130,6 +129,13 @@ class Corpus:
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
-        except (OSError, ValueError, KeyError) as error:
-            hint = "remove it and run again to rebuild it"
-            raise DataError(f"{folder} is damaged ({error}); {hint}") from None
+
+
+@contextmanager
+def damaged(folder: Path) -> Iterator[None]:
+    """What cannot be read is an error that names the folder."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        hint = "remove it and run again to rebuild it"
+        raise DataError(f"{folder} is damaged ({error}); {hint}") from None

@@ -104,13 +104,13 @@ def texts_of(place: str, row: Any, fields: list[str], hint: str = "") -> list[st
     if all(isinstance(value, str) for value in values):
         return values
 
-    names = ", ".join(row)
     missing = []
     for field, value in zip(fields, values, strict=True):
         if value is None and field not in row:
             missing.append(repr(field))
         elif not isinstance(value, str):
             raise DataError(f"{place} has {value!r:.40} as {field!r}, not text")
+    names = ", ".join(row)
     if not names.isprintable():
         hint = "it may be in another data.encoding"
     elif not row.keys().isdisjoint(("messages", "prompt", "instruction")):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from configs.registry import build
-from data.corpus import LOADERS
+from data.loader import LOADERS
 from data.mix import load_mix
 from data.objectives import OBJECTIVES
 from data.prepare import prepare
@@ -55,7 +55,8 @@ def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, **opt
 
 def mix(found, name="next_token", tokenizer="byte", batch_size=4, seed=0, **options):
     """The loaders of a mix."""
-    return load_mix(found, objective(name, **options), trainer(tokenizer), batch_size, seed, False)
+    shared = {"objective": objective(name, **options), "batch_size": batch_size, "seed": seed}
+    return load_mix(found, trainer(tokenizer), verify=False, **shared)
 
 
 def tensors(batch):

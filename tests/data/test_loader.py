@@ -123,12 +123,8 @@ def test_evaluation_ends_with_the_last_token(text):
 
 def sampler(n, batch_size, seed=0):
     lengths = np.random.default_rng(n).lognormal(3.5, 0.7, n).astype(int).clip(2, 400)
-    ids = partial(shuffled_range, n, seed)
+    ids = partial(shuffled_ids, n=n, seed=seed)
     return BatchSampler(ids, lengths[:, None], batch_size, seed)
-
-
-def shuffled_range(n, seed, start, stop):
-    return shuffled_ids(np.arange(start, stop), n, seed)
 
 
 SIZES = [(300, 16), (282, 7), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32), (19_011, 64)]
