@@ -24,9 +24,9 @@ from torch.nn.utils import clip_grad_norm_
 from configs.cli import print, run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
+from data.batch import Batch
 from data.corpus import load_data
 from data.loader import prefetch
-from data.objectives import Batch
 from model.adapt import adapt
 from model.checkpoint import RUNS, newest_undamaged, write_metadata
 from model.transformer import build_model
@@ -83,7 +83,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         # optimizers, two with Muon; weights, their state and progress of the checkpoint
         optimizers = build_optimizers(config.optimizer, model)
         ema = EMA(model, config.ema.decay)
-        state = TrainState(dataset=data.content_hash)
+        state = TrainState(dataset=data.dataset)
         run = Run(config, data, world, loss_module, optimizers, ema, state)
         saver = Checkpointer(folder, run)
         if stored:
@@ -161,9 +161,10 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
         lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
         clock = time.perf_counter() - start
-        result = update(run, train_module, next(batches), clock)
+        rows = next(batches)
+        result = update(run, train_module, rows, clock)
         state.step += 1
-        state.tokens += run_length.tokens_per_step
+        state.tokens += rows.n_tokens  # of all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
         log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)

@@ -1,85 +1,9 @@
-"""Preview the training data: how much text there is, and the first batch, decoded.
-
-python -m data data=text data.path=book.txt model=bert
-"""
+"""The command python -m data, which is training/preview.py: it sees what a run would."""
 
 import sys
-from itertools import pairwise
-from typing import Any
 
-import numpy as np
-from numpy import ndarray
-
-from configs.cli import ArgumentParser, print, run_command
-from configs.compose import compose_node, key_of, to_config
-from configs.schema import IGNORE_INDEX
-from data.tokenizers.tokenizer import Tokenizer
-
-MAX_ROWS = 4  # of the first batch
-
-
-def main(args: list[str] | None = None) -> None:
-    parser = ArgumentParser(prog="python -m data", description=str(__doc__).splitlines()[0])
-    help = "a group or setting of configs/"
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
-    overrides = parser.parse_args(args).overrides
-    node = compose_node(overrides)
-    from data.corpus import load_data  # not for --help: it imports torch
-
-    tokenizer = None
-    if node.init_from is not None:  # what fine-tuning will see
-        from model.checkpoint import init_tokenizer
-        from training.finetune import with_model
-
-        node = with_model(node, list(map(key_of, overrides)))
-        tokenizer = init_tokenizer(node.init_from)
-    config = to_config(node)
-    loaders = load_data(config, tokenizer)
-    train: Any = loaders.train
-    part = train.part
-
-    kind, items = loaders.objective.input_kind, loaders.objective.items
-    items, used = ("documents", items) if kind == "text" else (items, "used")
-    print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
-    for loader in (train, loaders.validation):
-        sizes = f"{loader.part.n_items:>13,}{loader.part.n_bytes:>15,}{loader.n_tokens:>15,}"
-        print(f"{loader.part.split:<11}{sizes}{loader.n:>12,}")
-
-    vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
-    print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
-    print(f"            {part.n_bytes / train.n_tokens:.2f} bytes per token (train)")
-    print(f"objective   {config.objective['kind']}")
-    steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
-    print(f"batch size  {train.batch_size}, {steps}")
-    if train.n_too_long:
-        print(f"too long    {train.n_too_long:,} training {items} ({config.objective['too_long']})")
-    print(f"cached in   {part.folder}\n")
-
-    batch = train.batch(0)
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
-    print(f"first batch: {shapes}, {batch.count:,} targets")
-
-    for row in range(min(MAX_ROWS, train.batch_size)):
-        print()
-        if kind == "chat":
-            rows, masks = train.texts(train.batch_ids(0))
-            print(f"{'chat':<12}{marked(rows[row], masks[row], loaders.tokenizer)!r}")
-            continue
-        for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
-            if name in ("source", "tokens", "targets"):
-                ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
-                print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
-
-
-def marked(ids: ndarray, mask: ndarray, tokenizer: Tokenizer) -> str:
-    """The text, with brackets around what is trained on."""
-    text = ""
-    changes = np.flatnonzero(np.diff(mask)) + 1
-    for start, stop in pairwise([0, *changes, len(ids)]):
-        part = tokenizer.decode_with_specials(ids[start:stop].tolist())
-        text += f"[[{part}]]" if mask[start] else part
-    return text
-
+from configs.cli import run_command
+from training.preview import main
 
 if __name__ == "__main__":
     sys.exit(run_command(main))

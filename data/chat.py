@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from configs.cli import warn
 from configs.errors import DataError, TokenizerError, errors_as
-from data.readers import text_of
+from data.tables import texts_of
 from data.tokenizers.tokenizer import Tokenizer
 
 Messages = list[dict[str, str]]
@@ -61,7 +61,7 @@ def read_turns(place: str, row: Any) -> list[str]:
 
     turns: list[str] = []
     for message in messages:
-        role, content = [text_of(place, message, field) for field in FIELDS]
+        role, content = texts_of(place, message, FIELDS)
         given = {name for name, value in message.items() if value is not None}
         if given != {*FIELDS} or role not in ROLES or not content.strip():
             raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")

@@ -1,12 +1,13 @@
 """From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from inspect import signature
+from typing import Any
 
 from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
-from data.chat import add_turn_end
-from data.loader import PairLoader, TokenLoader
+from data.loader import LOADERS, Loaders
 from data.objectives import OBJECTIVES, Objective
 from data.prepare import prepare
 from data.sources import SOURCES, Source
@@ -16,62 +17,70 @@ from data.tokenizers.train import TOKENIZERS, Pretrained
 REPLACEABLE = ("start", "pad")  # by `end`, in a tokenizer that lacks them
 
 
-class Loaders(NamedTuple):
-    objective: Objective
-    content_hash: str  # of the tokens, the tokenizer and all options
-    tokenizer: Tokenizer
-    train: TokenLoader | PairLoader
-    validation: TokenLoader | PairLoader
+def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
+    """The first of ours that fits; if none does, build_data says so of one for such data."""
+    known = []
+    for name in OBJECTIVES:
+        path = CONFIGS / f"objective/{name}.yaml"
+        if path.exists() and OBJECTIVES[name].input_kind == input_kind:
+            known.append(path)
+            if architecture in OBJECTIVES[name].architectures:
+                return read_yaml(path)
+    return read_yaml(known[0])
+
+
+def build_source(config: Config) -> Source:
+    """No text is read."""
+    options = dict(config.data)
+    options.pop("document_mask", None)  # a setting of batches
+    return build("data", SOURCES, options, {})
+
+
+def with_objective(config: Config) -> Config:
+    """The same with the kind of objective that objective=auto means."""
+    if config.objective.get("kind") != "auto":
+        return config
+    input_kind = build_source(config).input_kind
+    return replace(config, objective=choose_objective(input_kind, config.model.kind))
 
 
 def build_data(config: Config) -> tuple[Source, Objective]:
-    """The source and the objective of a config, in which the kind of the objective takes the place of
-    auto; no text is read."""
-    source = build("data", SOURCES, config.data, {})
+    """The source and the objective of a config."""
+    config = with_objective(config)
+    source = build_source(config)
     model = config.model
-    architecture = model.kind
-    if config.objective.get("kind") == "auto":
-        config.objective = choose_objective(source.input_kind, architecture)
+    kind = config.objective.get("kind")
+    masks_documents = config.data.get("document_mask", False)
     if model.prefix_lm and source.input_kind != "pairs":
         raise ValueError("model.prefix_lm is for pairs, whose sources are the prefixes")
 
     shared = {
         "context_length": model.context_length,
-        "architecture": architecture,
+        "architecture": model.kind,
         "prefix_lm": model.prefix_lm,
-        "document_mask": source.document_mask,
+        "document_mask": masks_documents,
     }
-    objective = build("objective", OBJECTIVES, config.objective, shared)
+    objective: Objective = build("objective", OBJECTIVES, config.objective, shared)
 
-    fits_model = architecture in objective.architectures
+    fits_model = model.kind in objective.architectures
     if not fits_model or objective.input_kind != source.input_kind:
         needed = " or ".join(objective.architectures)
         raise ValueError(
-            f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "
-            f"kind is {needed}; data={config.data['kind']} gives {source.input_kind}, and this model "
-            f"is of the kind {architecture}; for text, objective=auto suits every model"
+            f"objective={kind} needs {objective.input_kind} and a model whose kind is {needed}; "
+            f"data={config.data['kind']} gives {source.input_kind}, and this model is of the kind "
+            f"{model.kind}; objective=auto chooses one of ours that suits both, if there is one"
         )
 
-    if source.document_mask and not hasattr(objective, "document_mask"):
-        chosen = f"this is objective={config.objective['kind']}"
-        raise ValueError(f"data.document_mask=true is for objective=next_token; {chosen}")
+    if masks_documents and "document_mask" not in signature(type(objective)).parameters:
+        reason = f"this is objective={kind}"
+        raise ValueError(f"data.document_mask=true is for objective=next_token; {reason}")
     return source, objective
 
 
-def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
-    """The first of ours that fits; if none does, build_data says so of one for such data."""
-    known = []
-    for name, kind in OBJECTIVES.items():
-        path = CONFIGS / f"objective/{name}.yaml"
-        if kind.input_kind == input_kind and path.exists():
-            known.append(path)
-            if architecture in kind.architectures:
-                return read_yaml(path)
-    return read_yaml(known[0])
-
-
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
-    """The loaders of a config; `tokenizer` is that of a pretrained model."""
+    """The loaders of a config; `tokenizer` is that of a pretrained model. Tokens are cached in the
+    folder data.cache."""
+    source: Any
     source, objective = build_data(config)
 
     if tokenizer:
@@ -81,16 +90,32 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
             reason = f"the tokenizer has no special token {missing[0]!r}"
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
         if objective.input_kind == "chat" and tokenizer.text:
+            from data.chat import add_turn_end
+
             add_turn_end(tokenizer)
         trainer = Pretrained(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    corpus = prepare(source, trainer, objective.specials)
-    loader = TokenLoader if objective.input_kind == "text" else PairLoader
+    verify = bool(config.resume)  # then all tokens must be those that the run has seen
+    shared = {
+        "objective": objective,
+        "batch_size": config.train.batch_size,
+        "seed": config.seed,
+    }
+    if source.members():
+        from data.mix import load_mix
 
-    weights = getattr(source, "weights", {})
-    options = (objective, corpus.tokenizer, config.train.batch_size, config.seed, weights)
-    train = loader(corpus.train, *options)
-    validation = loader(corpus.validation, *options)
-    return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)
+        return load_mix(source, trainer, verify, **shared)
+
+    corpus = prepare(source, trainer, objective.specials, verify=verify)
+    shared["tokenizer"] = corpus.tokenizer
+    kind = LOADERS[objective.input_kind]
+    return Loaders(
+        objective,
+        corpus.content_hash,
+        corpus.folder,
+        corpus.tokenizer,
+        kind(part=corpus.train, **shared),
+        kind(part=corpus.validation, **shared),
+    )

@@ -5,213 +5,152 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice, pairwise
-from typing import Any
+from inspect import signature
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from configs.errors import DataError
-from data.objectives import Batch
-from data.shuffle import drawn, hash_seed, mixed_ids, permutation, random_words
+from configs.registry import Registry
+from data.batch import Batch
+from data.objectives import Draw
+from data.shuffle import hash_seed, permutation, random_words, shuffled_ids
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
-SORT_GROUP = 128  # batches of pairs that are sorted by length together
-SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
 
-
-@dataclass
+@dataclass(kw_only=True)
 class Loader:
-    """Batches of one split."""
+    """Batches of one split. A subclass sets n, the number of examples, and the
+    other numbers."""
 
+    order = ""  # a version of the order of examples: a run keeps to its own
+    n = 0
+    n_tokens = 0
     n_too_long = 0  # examples that do not fit in the context
-    part: TokenFile
+    tokens_per_example = 0.0
     objective: Any
     tokenizer: Tokenizer
     batch_size: int
-    seed: int
-    weights: dict[str, float]  # of the sources of a mix; empty for other data, which is one source
+    seed: object
 
-    def divide(self, starts: ndarray, lengths: ndarray) -> None:
-        """Which examples are of which source. They begin at these tokens, and are so long."""
-        self.n = len(lengths)
-        self.shares = [*self.weights.values()] or [1.0]
-        ends = self.part.ends_of_sources
-        bounds = [0, *np.searchsorted(starts, ends).tolist()]
-        self.ranges = [range(*pair) for pair in pairwise(bounds)]  # of ids
-        self.sources = dict(zip(self.weights, self.ranges, strict=False))  # of a mix
-        self.mean_lengths = []
-
-        names = [f" of data.sources.{name}" for name in self.weights] or [""]
-        sizes = np.diff(ends, prepend=0)
-        for name, ids, size in zip(names, self.ranges, sizes, strict=True):
-            if not ids:
-                hint = "give more text, or change model.context_length or data.val_fraction"
-                found = f"{self.part.split} has {size} tokens{name}"
-                raise DataError(f"{found}, too few for an example; {hint}")
-            mine = lengths[ids.start : ids.stop]
-            self.mean_lengths.append(mine.mean())
-
-        self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
-
-    def ids(self, positions: ndarray) -> ndarray:
-        return mixed_ids(positions, self.ranges, self.shares, self.seed)
+    @property
+    def sources(self) -> dict[str, Any]:
+        """By name, if there are several."""
+        return {"": self}
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """Of each source of a mix, before a step."""
-        counts = drawn(step * self.batch_size, self.shares)
-        seen = zip(self.weights, counts, self.mean_lengths, strict=False)
-        return {name: round(count * mean) for name, count, mean in seen}
+        return {}
 
-    def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
-        """Batches of each example once, or of `limit` of them, always the same. ids: only these."""
-        ids = ids or range(self.n)
-        positions = np.arange(len(ids))[:limit]
-        chosen = permutation(positions, len(ids), hash_seed("evaluation"))
-        ordered = self.sort(ids.start + np.sort(chosen))
+    def batch(self, step: int) -> Batch:
+        raise NotImplementedError
+
+    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
+        """Batches of each example once, or of `limit` of them, always the same."""
+        positions = np.arange(self.n)[:limit]
+        chosen = permutation(positions, self.n, hash_seed("evaluation"))
+        ordered = self.sort(np.sort(chosen))
 
         for start in range(0, len(ordered), self.batch_size):
             stop = start + self.batch_size
-            yield self.make(ordered[start:stop])
-        if len(positions) == len(ids):
-            yield from self.rests(ids)
+            yield self.read(ordered[start:stop])
+        if len(positions) == self.n:
+            yield from self.rest()
 
     def sort(self, ids: ndarray) -> ndarray:
         return ids
 
-    def make(self, ids: ndarray) -> Batch:
+    def read(self, ids: ndarray) -> Batch:
         """A batch of an evaluation."""
         raise NotImplementedError
 
-    def rests(self, ids: range) -> Iterator[Batch]:
-        """What comes after the examples, if these are all of a source."""
+    def rest(self) -> Iterator[Batch]:
+        """What is left after the examples."""
         return iter(())
 
-    @property
-    def n_tokens(self) -> int:
-        """Beside each id of a conversation is one of its mask."""
-        is_chat = self.objective.input_kind == "chat"
-        return self.part.n_tokens // 2 if is_chat else self.part.n_tokens
+    def widest(self) -> Batch:
+        """The largest batch, or nearly so: any other fits in memory if this one does."""
+        return self.read(np.arange(self.batch_size) % self.n)
+
+    def make(self, *examples: Any, step: int | None = None) -> Batch:
+        """An objective gets the step if its batch() has a parameter of this name."""
+        build = self.objective.batch
+        options = {"step": step} if "step" in signature(build).parameters else {}
+        return build(*examples, self.tokenizer, **options)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TokenLoader(Loader):
-    """Text as consecutive sequences of equal length, each once per epoch. Each source of a mix
-    begins with a new one."""
+    """Text as consecutive sequences of equal length, each once per epoch."""
+
+    part: TokenFile
 
     def __post_init__(self) -> None:
         size = self.objective.seq_len
-        width = size + self.objective.lookahead
-        parts = []
-        for first, stop in pairwise([0, *self.part.ends_of_sources]):
-            last = stop - width
-            parts.append(np.arange(first, last + 1, size))
-        self.starts = np.concatenate(parts)
-        self.divide(self.starts, np.broadcast_to(size, len(self.starts)))
+        self.n_tokens = self.part.n_tokens
+        self.n = (self.n_tokens - self.objective.lookahead) // size
+        self.tokens_per_example = size
+        if self.n < 1:
+            found = f"{self.part.split} has {self.n_tokens} tokens, too few for an example"
+            hint = "give more text, or change model.context_length or data.val_fraction"
+            raise DataError(f"{found}; {hint}")
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        starts = self.starts[self.ids(positions)]
-        return self.read(starts, self.seed, positions)
+        return self.make(self.rows(positions), draw_for(positions, self.seed), step=step)
 
-    def seq_len(self, step: int) -> int:
-        """Tokens per row of a batch."""
-        return self.objective.seq_len
+    def rows(self, positions: ndarray) -> ndarray:
+        """The sequences at these positions of the endless stream of epochs."""
+        return self.sequences(shuffled_ids(positions, self.n, self.seed))
 
-    def read(
-        self, starts: ndarray, seed: int | str, numbers: ndarray, width: int | None = None
-    ) -> Batch:
-        """Draws for a row depend on its number, not on the rows beside it."""
+    def sequences(self, ids: ndarray) -> ndarray:
+        size = self.objective.seq_len
+        return self.part.windows(ids * size, size + self.objective.lookahead)
 
-        def draw(purpose: str, width: int) -> ndarray:
-            return random_words(hash_seed("draw", seed, purpose), numbers, width)
+    def read(self, ids: ndarray) -> Batch:
+        return self.make(self.sequences(ids), draw_for(ids, "evaluation"))
 
-        width = width or self.objective.seq_len + self.objective.lookahead
-        rows = self.part.windows(starts, width)
-        return self.objective.batch(rows, draw, self.tokenizer)
-
-    def make(self, ids: ndarray) -> Batch:
-        return self.read(self.starts[ids], "evaluation", ids)
-
-    def rests(self, ids: range) -> Iterator[Batch]:
-        """What is left at the end of a source, as a shorter sequence."""
-        for part, stop in zip(self.ranges, self.part.ends_of_sources, strict=True):
-            last = part[-1]
-            start = self.starts[last] + self.objective.seq_len
-            if last in ids and start + 1 < stop:
-                number = np.array([self.n])
-                yield self.read(np.array([start]), "evaluation", number, stop - start)
+    def rest(self) -> Iterator[Batch]:
+        """The last tokens, as a shorter sequence."""
+        start = self.n * self.objective.seq_len
+        length = self.n_tokens - start
+        if length > 1:
+            row = self.part.windows(np.array([start]), length)
+            yield self.make(row, draw_for(np.array([self.n]), "evaluation"))
 
 
-@dataclass
-class PairLoader(Loader):
-    """Pairs, each once per epoch, batched with others of similar length to save padding; or
-    conversations, as pairs of ids and mask."""
+def draw_for(numbers: ndarray, seed: object) -> Draw:
+    """Draws for a row depend on its number, not on the rows beside it."""
 
-    def __post_init__(self) -> None:
-        starts, lengths = self.part.pairs()
-        truncated = self.objective.truncated_lengths(lengths)
-        is_too_long = (truncated < lengths).any(1)
-        too_long = self.objective.too_long
-        used = ~is_too_long | (too_long != "drop")
+    def draw(purpose: str, width: int) -> ndarray:
+        return random_words(hash_seed("draw", seed, purpose), numbers, width)
 
-        if self.objective.input_kind == "chat":  # its second text is a mask of the answers
-            for i in np.flatnonzero(is_too_long):
-                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
-                used[i] &= mask[1:].any()
+    return draw
 
-        self.n_too_long = int(is_too_long.sum())
-        if not used.any() or (self.n_too_long and too_long == "error"):
-            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
-            context = f"a context of {self.objective.context_length}"
-            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
-            hint = f"choose {truncate}, or raise the model.context_length of a new model"
-            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
 
-        self.starts = starts[used]
-        self.lengths = truncated[used]
-        widths = self.objective.widths(self.lengths)
-        self.divide(self.starts[:, 0], widths.sum(1))
-        # consecutive steps share a group
-        self.group_batches = lru_cache(1)(self.sorted_group)
+LOADERS: Registry[Any] = Registry(
+    text=TokenLoader,
+    pairs="data.pairs:PairLoader",
+    chat="data.pairs:PairLoader",
+)
 
-    def batch(self, step: int) -> Batch:
-        return self.make(self.batch_ids(step))
 
-    def batch_ids(self, step: int) -> ndarray:
-        """SORT_GROUP batches are sorted by length together, then taken in random order."""
-        group, turn = divmod(step, SORT_GROUP)
-        return self.group_batches(group)[turn]
+class Loaders(NamedTuple):
+    objective: Any
+    content_hash: str  # of the tokens, the tokenizer and all options
+    folder: Path  # of the cache
+    tokenizer: Tokenizer
+    train: Loader
+    validation: Loader
 
-    def sorted_group(self, group: int) -> ndarray:
-        """(batch, pair)"""
-        n = SORT_GROUP * self.batch_size
-        ids = self.sort(self.ids(group * n + np.arange(n)))
-        seed = hash_seed("turns", self.seed, group)
-        turns = permutation(np.arange(SORT_GROUP), SORT_GROUP, seed)
-        return ids.reshape(SORT_GROUP, self.batch_size)[turns]
-
-    def sort(self, ids: ndarray) -> ndarray:
-        """In an order in which neighbors have similar source and target lengths."""
-        widths = self.objective.widths(self.lengths[ids])
-        first, last = widths[:, 0], widths[:, -1]  # the same, if they are one row
-        return ids[np.lexsort((last, first // SIMILAR))]
-
-    def seq_len(self, step: int) -> int:
-        """Tokens per row of a batch, source and target together."""
-        widths = self.objective.widths(self.lengths[self.batch_ids(step)])
-        return int(widths.max(0).sum())
-
-    def make(self, ids: ndarray) -> Batch:
-        return self.objective.batch(*self.texts(ids), self.tokenizer)
-
-    def texts(self, ids: ndarray) -> list[list[ndarray]]:
-        """[sources, targets], or [ids, masks] of conversations"""
-        starts, lengths = self.starts[ids], self.lengths[ids]
-        sides = zip(starts.T, lengths.T, strict=True)
-        return [self.part.texts(*side) for side in sides]
+    @property
+    def dataset(self) -> str:
+        """What a resumed run must find unchanged: the tokens and their order."""
+        return f"{self.content_hash} {self.train.order}".strip()
 
 
 def prefetch(

@@ -1,8 +1,4 @@
-"""From a source to a tokenized corpus in the cache: split it, tokenize, write.
-
-A document is assigned to a split by a hash of how it begins, so neither other documents nor its
-position matter, and equal documents stay together.
-"""
+"""From a source to a tokenized corpus in the cache: tokenize, and write."""
 
 import hashlib
 import json
@@ -12,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,16 +25,15 @@ from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
 from data.loader import prefetch
-from data.readers import rechunk, slice_chunks
-from data.sources import Document, Source
+from data.readers import rechunk
+from data.sources import Source
+from data.splits import ALONE, MAX_NAMED, HeldOut, split_documents
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
-FORMAT = 5  # of a corpus in the cache
-LOOKAHEAD = 256  # documents; of fewer, at least one goes to validation
+FORMAT = 6  # of a corpus in the cache
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
-MAX_NAMED = 5  # of the documents that are skipped
 LARGE = 10**7  # bytes of text, which may take a while
 
 
@@ -54,10 +49,10 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
+def split_chunks(source: Source, skipped: list[str], held_out: HeldOut = ALONE) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped):
+    for split, document in split_documents(source, skipped, held_out):
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
@@ -70,103 +65,69 @@ def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
         yield Chunk(split, [last], is_last=True)
 
 
-def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, Document]]:
-    """Each document with its split. A single one is cut: its end is for validation."""
-    hashed = hashed_documents(source, skipped)
-    if held_out := source.held_out():
-        yield from ((TRAIN, document) for _, document in hashed)
-        for part in held_out:
-            for _, document in hashed_documents(part, skipped):
-                yield VALIDATION, document
-        return
-
-    first = list(islice(hashed, LOOKAHEAD))
-    if not first:
-        reason = skipped[0] if skipped else "what was found is empty"
-        raise DataError(f"there is no text: {reason}")
-
-    if len(first) == 1 and source.input_kind == "text":
-        [(_, document)] = first
-        length = sum(map(len, document.chunks()))
-        cut = int(length * (1 - source.val_fraction))
-        yield TRAIN, Document(document.name, slice_chunks(document.chunks(), 0, cut))
-        yield VALIDATION, Document(document.name, slice_chunks(document.chunks(), cut, length))
-        return
-
-    highest = source.val_fraction
-    if len(first) < LOOKAHEAD:  # at least one is for validation
-        highest = max(highest, min(number for number, _ in first))
-    for number, document in chain(first, hashed):
-        yield VALIDATION if number <= highest else TRAIN, document
-
-
-def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
-    """(a hash of how it begins, from 0 to 1; document) for each that is not empty."""
-    for document in source.documents():
-        try:
-            begin = read_begin(document, source)
-        except DataError as error:
-            if source.on_error == "error":
-                raise
-            skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
-            continue
-        if begin:
-            digest = hashlib.blake2b(begin, digest_size=8).digest()
-            yield int.from_bytes(digest) / 2**64, document
-
-
-def read_begin(document: Document, source: Source) -> bytes:
-    """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
-    is_pair = source.input_kind == "pairs"
-    n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
-    try:
-        begin = "".join(islice(document.chunks(), n_chunks)).encode()
-        if is_pair or source.on_error == "skip":
-            is_blank = [not text.encode().strip() for text in document.chunks()]
-            if is_pair and any(is_blank):
-                raise DataError(f"{document.name}: the source or the target is empty")
-            if all(is_blank):
-                raise DataError(f"{document.name}: the text is empty")
-    except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
-        hint = "set data.encoding, or data.on_error=skip"
-        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
-    return begin
-
-
 def settings_of(source: Source) -> dict[str, Any]:
     """What its documents depend on besides files: all settings but the default ones."""
     settings: dict[str, Any] = {}
     for field in fields(source):
         value = getattr(source, field.name)
-        if value != field.default and field.name != "document_mask":  # which is of batches
+        if value != field.default:
             settings[field.name] = value
     return settings | {"cache": None}  # which may be moved
 
 
-def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus:
-    """The corpus of a source, from the cache or built now."""
-    root = expand_user(source.cache)
-    root.mkdir(parents=True, exist_ok=True)
-    members = getattr(source, "members", [source])  # of a mix
+class Recipe(NamedTuple):
+    """What follows from it is in a folder of the cache."""
 
-    version = [file for member in members for file in member.version()]
-    kinds = [type(part).__name__ for part in (*members, trainer)]
-    settings = map(settings_of, members)
-    options = json.dumps([kinds, *settings, vars(trainer), specials])
-    code = "".join(map(code_of, (*members, trainer)))
+    folder: Path
+    options: str  # all settings
+    n_bytes: int  # of the files
+
+
+def make_recipe(
+    sources: list[Source], trainer: Trainer, extra: Sequence[Any], prefix: str
+) -> Recipe:
+    root = expand_user(sources[0].cache)
+    root.mkdir(parents=True, exist_ok=True)
+    version = [file for source in sources for file in source.version()]
+    kinds = [type(part).__name__ for part in (*sources, trainer)]
+    options = json.dumps([kinds, *map(settings_of, sources), vars(trainer), *extra])
+    code = "".join(map(code_of, (*sources, trainer)))
     content = json.dumps([FORMAT, version, options + code])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
-    folder = root / f"{type(source).__name__.lower()}-{key}"
+    return Recipe(root / f"{prefix}-{key}", options, sum(size for _, size, _ in version))
 
-    if not folder.exists():
-        # other processes wait; the lock is released even by a kill
-        with FileLock(folder.with_suffix(".lock")):
-            if not folder.exists():
-                n_bytes = sum(size for _, size, _ in version)
-                with atomic_folder(folder) as draft, progress_bar(n_bytes) as report:
-                    tokenize(draft, members, trainer, specials, options, report)
 
-    corpus = Corpus(folder)
+def build_once(folder: Path, build: Callable[[Path], None]) -> None:
+    """Other processes wait; the lock is released even by a kill."""
+    if folder.exists():
+        return
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            with atomic_folder(folder) as draft:
+                build(draft)
+
+
+def prepare(
+    source: Source,
+    trainer: Trainer,
+    specials: Sequence[str],
+    held_out: HeldOut = ALONE,
+    verify: bool = False,
+) -> Corpus:
+    """The corpus of a source, from the cache or built now. verify: all of its bytes are compared with
+    those that were written, not only a sample."""
+    extra: list[Any] = [specials]
+    if held_out != ALONE:
+        extra += [[*held_out.shares.items()], held_out.reserved]
+    recipe = make_recipe([source], trainer, extra, type(source).__name__.lower())
+
+    def build(draft: Path) -> None:
+        tokenizer = train_tokenizer([source], held_out, trainer, specials)
+        with progress_bar(recipe.n_bytes) as report:
+            tokenize(draft, source, held_out, tokenizer, recipe.options, report)
+
+    build_once(recipe.folder, build)
+    corpus = Corpus(recipe.folder, verify)
     if n := len(corpus.skipped):
         first = "\n  ".join(corpus.skipped[:MAX_NAMED])
         warn(f"{n:,} rows or files were skipped, the first of them:\n  {first}")
@@ -189,56 +150,57 @@ def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
         yield lambda done: progress.update(task, completed=done)
 
 
-def tokenize(
-    folder: Path,
-    sources: list[Source],
-    trainer: Trainer,
-    specials: Sequence[str],
-    options: str,
-    report: Callable[[int], object],
-) -> None:
-    """Train the tokenizer, and write the corpus."""
-    skipped: list[str] = []
-    is_chat = sources[0].input_kind == "chat"
+def train_tokenizer(
+    sources: list[Source], held_out: HeldOut, trainer: Trainer, specials: Sequence[str]
+) -> Tokenizer:
+    """On the texts of all sources in turn."""
 
     def texts(include_val: bool) -> Iterator[str]:
-        """Of the sources of a mix in turn."""
-        if is_chat:
+        if sources[0].input_kind == "chat":
             yield ":\n"  # of the plain template, beside the roles
-        turns = zip_longest(*(split_chunks(source, []) for source in sources))
-        for chunk in filter(None, chain.from_iterable(turns)):
+        parts = [split_chunks(source, [], held_out) for source in sources]
+        for chunk in filter(None, chain.from_iterable(zip_longest(*parts))):
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts
 
-    tokenizer = trainer.train(texts, specials)
+    return trainer.train(texts, specials)
 
-    template = ChatTemplate(tokenizer) if is_chat else None
+
+def tokenize(
+    folder: Path,
+    source: Source,
+    held_out: HeldOut,
+    tokenizer: Tokenizer,
+    options: str,
+    report: Callable[[int], object],
+) -> None:
+    """Write the corpus."""
+    skipped: list[str] = []
+    template = ChatTemplate(tokenizer) if source.input_kind == "chat" else None
     to_ids = partial(encode, tokenizer, template)
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+    limit = source.most_tokens()
 
     with (
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
         closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
     ):
-        for source in sources:
-            limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
-            jobs = batch_chunks(split_chunks(source, skipped))
-            for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
-                for chunk, ids in encoded:
-                    if train.n_tokens < limit:
-                        part = train if chunk.split == TRAIN else validation
-                        part.write(ids)
-                        part.n_bytes += chunk.n_bytes()
-                        part.n_items += chunk.is_last
-                report(train.n_bytes + validation.n_bytes)
-                if train.n_tokens >= limit:
-                    break
+        jobs = batch_chunks(split_chunks(source, skipped, held_out))
+        for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
+            for chunk, ids in encoded:
+                if train.n_tokens < limit:
+                    part = train if chunk.split == TRAIN else validation
+                    part.write(ids)
+                    part.n_bytes += chunk.n_bytes()
+                    part.n_items += chunk.is_last
+            report(train.n_bytes + validation.n_bytes)
+            if train.n_tokens >= limit:
+                break
 
-            for part in (train, validation):
-                part.ends_of_sources.append(part.n_tokens)
-                if not part.n_tokens:
-                    hint = "change data.val_fraction or data.val_path, or give more texts"
-                    raise DataError(f"the {part.split} split is empty; {hint}")
+        for part in (train, validation):
+            if not part.n_tokens:
+                hint = "change data.val_fraction or data.val_path, or give more texts"
+                raise DataError(f"the {part.split} split is empty; {hint}")
 
     write_index(folder, options, tokenizer, [train, validation], skipped)
 

@@ -2,8 +2,6 @@
 computed directly, and resuming costs nothing."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -54,7 +52,7 @@ def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
     return x.astype(np.int64)
 
 
-def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
+def shuffled_ids(positions: ndarray, n: int, seed: object) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation of all."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
@@ -63,29 +61,4 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
         mask = epochs == epoch
         key = hash_seed("order", seed, epoch)
         ids[mask] = permutation(offsets[mask], n, key)
-    return ids
-
-
-def drawn(positions: Any, weights: Sequence[float]) -> Iterator[Any]:
-    """How many of the examples before each position of a mixture come from each source: its share,
-    rounded down, of those that the sources before it leave. With weights 3 and 1, of the first 6
-    examples 4 are of the first source, and the other 2 of the second."""
-    for i, weight in enumerate(weights):
-        before = positions * (weight / sum(weights[i:])) // 1
-        yield before
-        positions = positions - before
-
-
-def mixed_ids(
-    positions: ndarray, ranges: Sequence[range], weights: Sequence[float], seed: int
-) -> ndarray:
-    """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
-    ids = np.empty(len(positions), np.int64)
-    befores = drawn(positions, weights)
-    afters = drawn(positions + 1, weights)
-
-    for part, before, after in zip(ranges, befores, afters, strict=True):
-        is_mine = after > before  # this position makes the count grow
-        mine = before[is_mine].astype(int)
-        ids[is_mine] = part.start + shuffled_ids(mine, len(part), seed)
     return ids

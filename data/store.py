@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
 TRAIN = "train"
 VALIDATION = "validation"
+BLOCK = 1 << 18  # bytes that have a checksum
+SAMPLED = 64  # blocks of a file that are verified at each start
 
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
@@ -31,7 +36,6 @@ class TokenWriter:
         self.n_tokens = 0
         self.n_bytes = 0
         self.n_items = 0
-        self.ends_of_sources: list[int] = []  # in tokens
 
     def write(self, texts: list[ndarray]) -> None:
         """The ids of each text."""
@@ -45,22 +49,30 @@ class TokenWriter:
         self.ends.close()
 
 
+def checksums(path: Path, every: int = 1) -> list[int]:
+    """CRC-32 of the blocks of a file, or of every n-th."""
+    sums = []
+    with path.open("rb") as file:
+        for start in range(0, path.stat().st_size, every * BLOCK):
+            file.seek(start)
+            sums.append(zlib.crc32(file.read(BLOCK)))
+    return sums
+
+
 def write_index(
     folder: Path, options: str, tokenizer: Tokenizer, parts: list[TokenWriter], skipped: list[str]
 ) -> None:
     """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
+    sums = {}
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
+        sums[path.name] = checksums(path)
 
-    index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped}
+    index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:
-        index[part.split] = {
-            "n_bytes": part.n_bytes,
-            "n_items": part.n_items,
-            "ends_of_sources": part.ends_of_sources,
-        }
+        index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
     write_synced(folder / "index.json", json.dumps(index))
 
 
@@ -73,7 +85,6 @@ class TokenFile:
     vocab_size: int
     n_bytes: int
     n_items: int
-    ends_of_sources: list[int]  # in tokens
 
     def __post_init__(self) -> None:
         path = self.folder / f"{self.split}.tokens"
@@ -102,17 +113,29 @@ class TokenFile:
 class Corpus:
     """The tokenizer, and the train and validation splits."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, verify: bool = False) -> None:
+        """verify: all blocks of its files, not only a sample."""
         self.folder = folder
 
-        try:
+        with damaged(folder):
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
             self.skipped = index["skipped"]
+            for name, sums in index["sums"].items():
+                every = 1 if verify else max(1, len(sums) // SAMPLED)
+                if checksums(folder / name, every) != sums[::every]:
+                    raise ValueError(f"{name} is not as it was written")
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
-        except (OSError, ValueError, KeyError) as error:
-            hint = "remove it and run again to rebuild it"
-            raise DataError(f"{folder} is damaged ({error}); {hint}") from None
+
+
+@contextmanager
+def damaged(folder: Path) -> Iterator[None]:
+    """What cannot be read is an error that names the folder."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        hint = "remove it and run again to rebuild it"
+        raise DataError(f"{folder} is damaged ({error}); {hint}") from None

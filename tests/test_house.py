@@ -67,7 +67,7 @@ def lazy_imports(module):
 def test_imports_go_down(module):
     folder = module.split(".")[0]
     above = {"sample", "train", *ORDER[ORDER.index(folder) + 1 :]}
-    if module == "data.__main__":  # a command, which also previews what a fine-tuning will see
+    if module == "data.__main__":  # a command, which sees what a run would
         above -= {*FOLDERS}
     if folder == "model" and not module.startswith(USE_DATA):
         above.add("data")
@@ -92,7 +92,7 @@ SHARED = {
     "norm": {"width"},
     "ffn": {"d_model", "layer", "n_layers"},
     "block": {"attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
-    "data": {"cache", "val_fraction", "document_mask"},  # settings of all, in train.yaml
+    "data": {"cache", "val_fraction"},  # settings of all, in train.yaml
     "objective": {"context_length", "architecture", "prefix_lm", "document_mask"},
     "optimizer": {"model"},
     "adapt": {"model", "seed"},

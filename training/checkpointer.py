@@ -129,6 +129,12 @@ class Checkpointer:
             hint = f"init_from={self.folder} trains from it"
             raise CheckpointError(f"{self.folder} was imported and has not been trained; {hint}")
         if stored["dataset"] != state.dataset:
+            before = stored["dataset"].partition(" ")[2]
+            if before != state.dataset.partition(" ")[2]:
+                reason = "pairs and mixes have been in another order since"
+                raise CheckpointError(
+                    f"{reason} {self.folder} began; init_from={self.folder} goes on"
+                )
             changed = "the text has changed, or is that of another data.path"
             raise DataError(f"{changed}, since {self.folder} was trained on it; restore it")
         for name in vars(state):

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -25,8 +26,8 @@ from configs.compose import compose_node, key_of, to_config
 from configs.errors import DataError
 from configs.registry import Count, Registry, check_value
 from configs.schema import IGNORE_INDEX
-from data.corpus import load_data
-from data.objectives import Batch
+from data.batch import Batch
+from data.corpus import load_data, with_objective
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import init_run, init_settings, newest_run, read_state, step_name
 from model.generate.beams import beam_search
@@ -69,12 +70,18 @@ def evaluate(
     def batches() -> Iterable[Batch]:
         return watch(split.evaluation(limit), split.n / split.batch_size)
 
-    loss = mean_loss(run, batches())
+    # a mix has several sources, whose losses are added up
+    sums = {}
+    for source, loader in split.sources.items():
+        watched = watch(loader.evaluation(limit), loader.n / loader.batch_size)
+        sums[source] = loss_sum(run, watched)
+    loss = sum(total for total, _ in sums.values()) / sum(count for _, count in sums.values())
     metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
 
     if data.objective.bits_per_byte:
-        bits = loss / math.log(2)
-        metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
+        parts = [loader.part for loader in split.sources.values()]
+        tokens_per_byte = sum(part.n_tokens for part in parts) / sum(part.n_bytes for part in parts)
+        metrics["val_bpb"] = loss / math.log(2) * tokens_per_byte
 
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:
@@ -89,8 +96,9 @@ def evaluate(
         correct, total = world.sum(*counts).tolist()
         metrics[name] = correct / total
 
-    for source, ids in split.sources.items():
-        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, ids))
+    for source, (total, count) in sums.items():
+        if source:
+            metrics[f"val_loss_{source}"] = total / count
 
     has_other_sources = min(split.n, split.batch_size) > 1
     if run.model.kind == "encoder_decoder" and limit is None and has_other_sources:
@@ -100,7 +108,12 @@ def evaluate(
 
 
 def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
-    """Per target of batches that the processes share: plain cross-entropy."""
+    total, count = loss_sum(run, batches)
+    return total / count
+
+
+def loss_sum(run: Run, batches: Iterable[Batch]) -> tuple[float, int]:
+    """(cross-entropy, number of targets) of batches that the processes share."""
     world = run.world
     losses = []
     count = 0
@@ -112,7 +125,7 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
                 with world.precision.autocast():
                     losses.append(run.loss_module(*micro_batch)["loss"])
     total = torch.stack(losses).cpu().double().sum()
-    return world.sum(total).item() / count
+    return world.sum(total).item(), count
 
 
 def shuffle_sources(batch: Batch) -> Batch:
@@ -121,7 +134,7 @@ def shuffle_sources(batch: Batch) -> Batch:
     for name in inputs:
         if name.startswith("source"):
             inputs[name] = inputs[name].roll(1, 0)
-    return batch._replace(inputs=inputs)
+    return replace(batch, inputs=inputs)
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
@@ -257,14 +270,14 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
         node.train.update(stored["train"])
         if "precision" not in keys:
             node.precision = stored["precision"]
-    config = to_config(node)
+    config = with_objective(to_config(node))
 
     model, tokenizer, step = init_run(place, which)
     # a tokenizer that the run trained itself is in the cache, with the tokens
     is_made = is_own and stored["init_from"] is None
     data = load_data(config, None if is_made else tokenizer)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
-    if is_own and data.content_hash != read_state(checkpoint)["dataset"]:
+    if is_own and not read_state(checkpoint)["dataset"].startswith(data.content_hash):
         hint = "data=, with its settings, evaluates on the text of today"
         raise DataError(f"the text has changed since {place} was trained on it; {hint}")
 

@@ -16,8 +16,8 @@ from rich.progress import Progress
 
 from configs.cli import print, warn
 from configs.schema import Config
+from data.batch import Batch
 from data.disk import atomic_write
-from data.objectives import Batch
 from training.distributed import stoppable
 from training.plot import draw_run
 from training.run import Run, TrainState
@@ -77,6 +77,7 @@ class Log:
         """The speed of training is measured from here: an evaluation is no part of it."""
         self.last_time = time.perf_counter()
         self.last_step = self.run.state.step
+        self.last_tokens = self.run.state.tokens
 
     def step(
         self,
@@ -91,11 +92,10 @@ class Log:
             return
         passed = time.perf_counter() - self.last_time
         per_step = passed / (state.step - self.last_step)
-        tokens_per_step = state.tokens / state.step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
         values = losses | {"lr": lr, "grad_norm": grad_norm}
-        values["tokens_per_second"] = tokens_per_step / per_step
+        values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:
             values["mfu"] = self.ideal_seconds / per_step
         self.record(state, values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")

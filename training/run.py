@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from configs.schema import Config
-from data.corpus import Loaders
+from data.loader import Loaders
 from training.distributed import World
 from training.ema import EMA
 
@@ -26,7 +26,7 @@ class TrainState:
     best_step: int = 0
     evals_since_best: int = 0
     micro_batch_size: int = 0  # a resumed run keeps it: rounding and dropout depend on it
-    dataset: str = ""  # its content_hash, which must not change
+    dataset: str = ""  # of Loaders: must not change
 
     def is_out_of(self, patience: int | None) -> bool:
         """Early stopping."""

@@ -16,7 +16,7 @@ from configs.compose import CONFIGS, key_of, read_yaml, to_config
 from configs.parts import load_parts
 from configs.registry import build, flatten
 from configs.schema import Config
-from data.corpus import build_data
+from data.corpus import build_data, with_objective
 from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import adapt
@@ -65,6 +65,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         config = to_config(node)
         if "base" in config.adapt:  # of kinds that train a part
             raise ValueError("adapt= trains a part of a trained model: add init_from=")
+    config = with_objective(config)
     check_parts(config)
     return config, origin
 
@@ -155,7 +156,7 @@ def check_parts(config: Config) -> None:
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
     adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    build_data(config)  # also decides what objective=auto is
+    build_data(config)
     check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})

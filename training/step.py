@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
 from configs.schema import Config, LossConfig
-from data.loader import SORT_GROUP
-from data.objectives import Batch
+from data.batch import Batch
 from data.shuffle import hash_seed
 from model.block import blocks_of
 from model.loss import loss
@@ -117,10 +116,7 @@ def fit_micro_batch(run: Run) -> int:
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
     if run.state.micro_batch_size:
         return min(run.state.micro_batch_size, rows)
-    # of pairs, the widest batch of the first sorted group; one of a later group may be a bit wider
-    loader = run.data.train
-    widest_step = max(range(SORT_GROUP), key=loader.seq_len)
-    widest = loader.batch(widest_step).share(*world.share)
+    widest = run.data.train.widest().share(*world.share)
     while world.sum(runs_out_of_memory(run.loss_module, widest.rows(0, rows), world)).any():
         if rows == 1:
             hint = "lower size= or model.context_length"

@@ -7,8 +7,10 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
-from data.corpus import Loaders
+import numpy as np
+
 from data.disk import atomic_write
+from data.loader import Loaders
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_best, step_name
@@ -57,7 +59,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
 
 def cached_baselines(data: Loaders) -> dict[str, float]:
     """They take seconds, and follow from the text alone: only its first run waits for them."""
-    path = data.validation.part.folder / "baselines.json"
+    path = data.folder / "baselines.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
     bits = baselines(data)
@@ -68,12 +70,10 @@ def cached_baselines(data: Loaders) -> dict[str, float]:
 
 def baselines(data: Loaders) -> dict[str, float]:
     """{compressor: bits per byte of the validation text}; xz also knowing the training text."""
-    train = data.train.part
-    validation = data.validation.part
-    if train.n_bytes + validation.n_bytes > MAX_XZ_BYTES:
+    splits = [[loader.part for loader in split.sources.values()] for split in data[-2:]]
+    if sum(part.n_bytes for parts in splits for part in parts) > MAX_XZ_BYTES:
         return {}
-    known = text_of(train, data.tokenizer)
-    text = text_of(validation, data.tokenizer)
+    known, text = [text_of(parts, data.tokenizer) for parts in splits]
     sizes = {
         "gzip -9": len(gzip.compress(text)),
         "xz -9": len(xz(text)),
@@ -82,8 +82,9 @@ def baselines(data: Loaders) -> dict[str, float]:
     return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 
-def text_of(part: TokenFile, tokenizer: Tokenizer) -> bytes:
-    ordinary = part.tokens[part.tokens < tokenizer.n_ordinary]
+def text_of(parts: list[TokenFile], tokenizer: Tokenizer) -> bytes:
+    tokens = np.concatenate([part.tokens for part in parts])
+    ordinary = tokens[tokens < tokenizer.n_ordinary]
     return tokenizer.decode_bytes(ordinary.tolist())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, check_value, from_dict
 from data.chat import Messages, read_turns, to_messages
-from data.readers import parse_json
+from data.tables import parse_json
 from model.generate.encoder import Pooling
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling

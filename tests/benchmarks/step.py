@@ -17,7 +17,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from configs.compose import compose
-from data.objectives import Batch
+from data.batch import Batch
 from model.transformer import build_model
 from tests.benchmarks._turns import ratios, spread, take_turns
 from train import update

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 from configs.registry import build
-from data.loader import PairLoader, TokenLoader
+from data.loader import LOADERS
+from data.mix import load_mix
 from data.objectives import OBJECTIVES
 from data.prepare import prepare
 from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
+
+SPECIALS = ("end", "pad", "start", "mask")
 
 
 def source(name, /, **changes):
@@ -26,7 +29,7 @@ def objective(name, context_length=16, architecture="decoder", **changes):
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 
-def corpus(source, tokenizer="byte", specials=("end", "pad", "start", "mask")):
+def corpus(source, tokenizer="byte", specials=SPECIALS):
     return prepare(source, trainer(tokenizer), specials)
 
 
@@ -39,15 +42,21 @@ def write_rows(path, rows):
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, weights=None, **options):
-    return (PairLoader if name == "pairs" else TokenLoader)(
+def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, **options):
+    made = objective(name, **options)
+    return LOADERS[made.input_kind](
         part=getattr(corpus, split),
-        objective=objective(name, **options),
+        objective=made,
         tokenizer=corpus.tokenizer,
         batch_size=batch_size,
         seed=seed,
-        weights=weights or {},
     )
+
+
+def mix(found, name="next_token", tokenizer="byte", batch_size=4, seed=0, **options):
+    """The loaders of a mix."""
+    shared = {"objective": objective(name, **options), "batch_size": batch_size, "seed": seed}
+    return load_mix(found, trainer(tokenizer), verify=False, **shared)
 
 
 def tensors(batch):

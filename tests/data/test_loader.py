@@ -2,14 +2,20 @@
 
 import math
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from configs.errors import DataError
-from data.loader import SORT_GROUP, prefetch
-from data.objectives import IGNORE_INDEX
+from configs.schema import IGNORE_INDEX
+from data.batch import make_batch
+from data.loader import prefetch
+from data.objectives.next_token import NextToken
+from data.pairs import BatchSampler
+from data.shuffle import shuffled_ids
 from tests.data.corpora import corpus, loader, source, tensors, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
@@ -109,20 +115,90 @@ def test_evaluation_ends_with_the_last_token(text):
     part = text.validation
     whole = part.tokens
     for n in range(33, 50):
-        part.ends_of_sources = [n]
         part.tokens = whole[:n]
+        part.n_tokens = n
         found = [batch.targets.flatten() for batch in loader(text, split="validation").evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
+
+
+def sampler(n, batch_size, seed=0):
+    lengths = np.random.default_rng(n).lognormal(3.5, 0.7, n).astype(int).clip(2, 400)
+    ids = partial(shuffled_ids, n=n, seed=seed)
+    return BatchSampler(ids, lengths[:, None], batch_size, seed)
+
+
+SIZES = [(300, 16), (282, 7), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32), (19_011, 64)]
+
+
+@pytest.mark.parametrize(("n", "batch_size"), SIZES)
+def test_a_run_of_any_length_sees_all_pairs_equally_often(n, batch_size):
+    """Each once in an epoch; whenever a run ends, none has been seen twice more than another."""
+    batches = sampler(n, batch_size)
+    seen = np.zeros(n, int)
+    n_steps = math.ceil(3 * n / batch_size)
+    for step in range(n_steps):
+        np.add.at(seen, batches.batch(step), 1)
+        assert seen.max() == math.ceil((step + 1) * batch_size / n)
+        assert seen.min() == (step + 1) * batch_size // n, "whole epochs"
+
+
+def test_batches_of_pairs_have_little_padding_and_a_random_order():
+    batches = sampler(19_011, 16)
+    epoch = [batches.batch(step) for step in range(19_011 // 16)]
+    widths = [batches.widths[ids] for ids in epoch]
+    padded = sum(len(lengths) * lengths.max() for lengths in widths)
+    assert padded < 1.05 * sum(lengths.sum() for lengths in widths)
+    longest = np.array([lengths.max() for lengths in widths[:128]])
+    assert abs(np.corrcoef(longest, np.arange(128))[0, 1]) < 0.3
+    other = sampler(19_011, 16, seed=1).batch(0)
+    assert not np.array_equal(epoch[0], other)
 
 
 def test_every_pair_once_per_epoch(pair_loader):
     train = pair_loader()
     decode = train.tokenizer.decode
     seen = Counter()
-    for step in range(3 * SORT_GROUP):
+    for step in range(math.ceil(train.n / 8)):
         seen.update(map(decode, train.batch(step).inputs["source"].tolist()))
-    whole, rest = divmod(seen.total(), train.n)
-    assert Counter(seen.values()) == {whole: train.n - rest, whole + 1: rest}
+    assert len(seen) == train.n
+
+
+class Shorter(NextToken):
+    """A length curriculum."""
+
+    def batch(self, rows, draw, tokenizer, step):
+        length = self.seq_len if step is None else 1 + step % self.seq_len
+        return super().batch(rows[:, : length + 1], draw, tokenizer)
+
+
+def test_the_step_is_known_to_an_objective_and_tokens_are_those_of_the_batch(text):
+    train = loader(text)
+    train.objective = Shorter(16)
+    for step in (0, 3, 40):
+        batch = train.batch(step)
+        assert batch.inputs["tokens"].shape == (4, 1 + step % 16)
+        assert batch.n_tokens == 4 * (1 + step % 16)
+        assert batch.share(1, 3).n_tokens == batch.n_tokens, "those of all processes"
+    for batch in (train.widest(), next(train.evaluation())):
+        assert batch.inputs["tokens"].shape == (4, 16)
+
+
+def test_padding_is_not_counted_as_tokens(batched):
+    train = batched()
+    tokens = [train.batch(step).n_tokens for step in range(math.ceil(train.n / 4))]
+    assert sum(tokens) / len(tokens) / 4 == pytest.approx(train.tokens_per_example, rel=0.01)
+
+
+def test_weights_of_tokens_go_with_their_targets():
+    targets = torch.arange(12).reshape(4, 3)
+    weights = targets / 10
+    batch = make_batch(targets, weights.numpy(), tokens=targets)
+    assert [len(list(each)) for each in (batch, make_batch(targets, tokens=targets))] == [4, 3]
+    parts = [batch.rows(0, 3), batch.rows(3, 4), *(batch.share(rank, 3) for rank in range(3))]
+    for part in [*parts, batch.to(torch.device("cpu"))]:
+        kept = part.targets != IGNORE_INDEX
+        assert part.weights.dtype == torch.float32
+        assert torch.equal(part.weights[kept], part.targets[kept] / 10)
 
 
 def test_pairs_that_are_too_long(pair_loader):

@@ -11,8 +11,9 @@ import pandas
 import pyarrow
 import pytest
 
+import data.sources
 from configs.errors import DataError
-from data import readers, sources
+from data import readers
 from data.prepare import split_chunks
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
@@ -54,6 +55,22 @@ def test_a_file_a_folder_a_glob():
     assert read(text("**/*.txt")) == ["a/c.txt", "b.txt"]
     hidden = ".hidden/e.txt"
     assert read(text(hidden)) == [hidden], "hidden files only by name"
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "a/b.CSV", "b.tsv.zst", "b.parquet"])
+@pytest.mark.parametrize("path", [".", "**/*", None])
+def test_tables_are_no_text(name, path):
+    """A folder may hold some; they would be trained on with all their braces and commas."""
+    Path("a").mkdir()
+    Path("a/c.json").write_text("{}")
+    Path(name).write_bytes(b"")
+    kind = "".join(Path(name).suffixes)
+    with pytest.raises(
+        DataError, match=rf"has tables \(1 \{kind}\), such as {name}; data=table re"
+    ):
+        read(text(path or name))
+    Path(name).unlink()
+    assert read(text(".")) == ["{}"], "settings of programs are text"
 
 
 def test_lines():
@@ -194,7 +211,7 @@ def test_nested_fields(name):
     assert read(table(path, field="doc.title")) == ["flat"]
     found = source("pairs", path=path, source="doc.body", target="doc.more.x")
     assert pairs(found) == [("deep", "deeper")]
-    with pytest.raises(DataError, match="has None as 'doc.boddy', not text; its fields are: doc"):
+    with pytest.raises(DataError, match="has no 'doc.boddy'; its fields are: doc"):
         read(table(path, field="doc.boddy"))
     assert read(source("hub", id="set", field="doc.body")) == ["deep"]
 
@@ -203,10 +220,18 @@ def test_nested_fields(name):
     ("name", "content", "sentence"),
     [
         ("a.jsonl", '{"text": "a"}\n\n["b"]\n', "a.jsonl:3: expected an object"),
-        ("a.jsonl", '{"text": "a"}\n{"body": 5}\n', "2 has None as 'text', not text; .* are: body"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"body": 5}\n',
+            "2 has no 'text'; its fields are: body; set data.fie",
+        ),
         ("a.jsonl", '{"text": 5}\n', "a.jsonl:1 has 5 as 'text', not text"),
-        ("a.jsonl", '{"messages": []}\n', "conversations are read by data=chat; its fields are"),
-        ("a.json", '[{"text": "a"}, {}]', "a.json, row 2 has None as 'text'"),
+        (
+            "a.jsonl",
+            '{"messages": []}\n',
+            "1 has no 'text'; its fields are: messages; .* data=chat",
+        ),
+        ("a.json", '[{"text": "a"}, {}]', "a.json, row 2 has no 'text'"),
         ("a.csv", "text,b\nright,wrong,x\n", "a.csv:2: there are more values than the header"),
         ("a.tsv", "text\tb\nright\twrong\tx\n", "a.tsv:2: there are more values than the"),
         # it would swallow all rows after it
@@ -219,6 +244,22 @@ def test_what_cannot_be_read_is_located(name, content, sentence):
     Path(name).write_text(content)
     with pytest.raises(DataError, match=sentence):
         read(table("."))
+
+
+def test_missing_fields_are_named_together():
+    write_rows("p.jsonl", [{"en": "one", "de": "eins"}])
+    sentence = (
+        "p.jsonl:1 has no 'source' and no 'target'; its fields are: en, de; "
+        "set data.source and data.target"
+    )
+    with pytest.raises(DataError, match=sentence):
+        read(source("pairs", path="p.jsonl"))
+    with pytest.raises(
+        DataError, match="p.jsonl:1 has no 'fr'; its fields are: en, de; set data.s"
+    ):
+        read(source("pairs", path="p.jsonl", source="en", target="fr"))
+    with pytest.raises(DataError, match="p.jsonl:1 has no 'text'; .*: en, de; set data.field"):
+        read(table("p.jsonl"))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -300,7 +341,7 @@ def test_an_empty_side_is_an_error(sides):
 
 def test_docstrings_of_the_standard_library(monkeypatch):
     """Of a tenth of its files."""
-    monkeypatch.setattr(sources, "stdlib_files", lambda: stdlib_files()[::10])
+    monkeypatch.setattr(data.sources, "stdlib_files", lambda: stdlib_files()[::10])
     found = pairs(source("docstrings"))
     assert 300 < len(found) < 1500 and pairs(source("docstrings")) == found
     for body, line in found[::5]:

@@ -16,7 +16,6 @@ from configs.cli import run_command
 from configs.compose import compose
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
-from data.__main__ import main as preview
 from data.chat import ChatTemplate, add_turn_end, read_turns, to_messages
 from data.corpus import load_data
 from data.prepare import split_chunks
@@ -30,6 +29,7 @@ from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
 from tests.training.runs import read_lines
 from training.evaluate import main as evaluate
+from training.preview import main as preview
 
 CHATML = """{%- for m in messages %}
     {{- '<|im_start|>' + m.role + '\\n' + (m.content | trim) }}{{ '<|im_end|>' + '\\n' }}

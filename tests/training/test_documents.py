@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import model.attend
-from data.objectives import NextToken
+from data.objectives.next_token import NextToken
 from model.loss import loss
 from tests.model.test_layers import PATTERNS, settings
 from tests.parts import alive, kind_options, kinds, part, tiny, tokens
@@ -57,7 +57,7 @@ def check(**changes):
     net = alive(tiny(**changes))
     made = batch()
     expected = loss_and_gradients(net, alone())
-    found = loss_and_gradients(net, [made[:2]])
+    found = loss_and_gradients(net, [(made.inputs, made.targets)])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from data.mix import MixLoader
+from data.objectives import OBJECTIVES
+from data.objectives.next_token import NextToken
+from data.pairs import PairLoader
 from model import checkpoint
 from tests.training.runs import content, newest, rows
 from training.log import Log
@@ -152,6 +156,51 @@ def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
         run("name=older", "train.steps=1")
     errors = start("name=older", "resume=true", code=4).err
     assert "has format 2, and this version reads 3; continue the run with" in errors
+
+
+@pytest.mark.parametrize("kind", [PairLoader, MixLoader])
+def test_pairs_and_mixes_that_were_in_another_order_are_refused(run, start, monkeypatch, kind):
+    data = KINDS[2 if kind is PairLoader else 3].split()
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "order", "")
+        run(*data, "name=older", "train.steps=1")
+    errors = start("name=older", "resume=true", "train.steps=2", code=4).err
+    sentence = "pairs and mixes have been in another order since runs/older began; init_from="
+    assert errors.startswith(f"error: {sentence}runs/older goes on")
+    assert rows("runs/older", "step")[-1] == (1,), "nothing has changed"
+
+
+def test_a_resumed_run_verifies_all_tokens(run, start):
+    run("name=mine", "train.steps=1")
+    [path] = Path("data/cache").glob("*/train.tokens")
+    tokens = path.read_bytes()
+    path.write_bytes(tokens.replace(b"e", b"E"))
+    errors = start("name=mine", "resume=true", "train.steps=2", code=3).err
+    assert "train.tokens is not as it was written); remove it and run again" in errors
+    path.write_bytes(tokens)
+    assert "resuming from step 1" in start("name=mine", "resume=true", "train.steps=2").out
+
+
+class Growing(NextToken):
+    """A curriculum: a token more in each step."""
+
+    def batch(self, rows, draw, tokenizer, step):
+        length = self.seq_len if step is None else 1 + step % self.seq_len
+        return super().batch(rows[:, : length + 1], draw, tokenizer)
+
+
+def test_a_length_curriculum_ends_by_its_tokens_and_resumes(run, start, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "growing", Growing)
+    growing = ["objective=next_token", "objective.kind=growing", "train.tokens=600", *FULL]
+    full = run(*growing, "name=full")
+    tokens = [sum(4 * length for length in range(1, step + 1)) for step in range(1, 18)]
+    assert [row[0] for row in rows(full, "tokens", "loss")] == tokens
+    assert tokens[-2] < 600 <= tokens[-1]
+    with monkeypatch.context() as patch:
+        stop_after(9, patch)
+        start(*growing, "name=part", code=75)
+    start("name=part", "resume=true")
+    assert content("runs/part") == content(full)
 
 
 def test_a_run_is_resumed_by_its_name(run, start):

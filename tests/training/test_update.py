@@ -12,7 +12,7 @@ import train
 from configs.compose import compose
 from configs.errors import NonFiniteError
 from configs.schema import IGNORE_INDEX, LossConfig
-from data.objectives import Batch
+from data.batch import Batch
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens

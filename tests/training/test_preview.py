@@ -7,8 +7,8 @@ from rich.filesize import decimal
 
 from configs.cli import run_command
 from data import prepare
-from data.__main__ import main
 from tests.data.corpora import write_rows
+from training.preview import main
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
 PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range(90)]
@@ -63,7 +63,7 @@ def test_every_objective(run, overrides, seen):
 def test_errors_are_one_line(run):
     sentence = (
         "objective=next_token needs text and a model whose kind is decoder; data=text gives text, "
-        "and this model is of the kind encoder; for text, objective=auto suits every model"
+        "and this model is of the kind encoder; objective=auto chooses one of ours that suits both, if there is one"
     )
     errors = run(*TEXTS, "model=bert", "objective=next_token", code=2).err
     assert errors == f"error: {sentence}\n"

@@ -1,0 +1,73 @@
+"""Sequence-to-sequence: the target of a pair is predicted from its source."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy import ndarray
+
+from configs.schema import IGNORE_INDEX
+from data.batch import Batch, make_batch
+from data.objectives import Objective, TooLong, pad_rows
+from data.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass
+class Seq2Seq(Objective):
+    """The target is predicted from the source. A decoder reads both as one text, and only the
+    target counts for the loss; an encoder-decoder encodes the source."""
+
+    input_kind = "pairs"
+    items = "pairs"
+    architectures = ("decoder", "encoder_decoder")
+    specials = ("end", "pad", "start")
+    accuracy = "val_exact_match"
+
+    context_length: int
+    architecture: str
+    too_long: TooLong
+    prefix_lm: bool = False
+
+    @property
+    def is_joined(self) -> bool:
+        return self.architecture == "decoder"
+
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """(pair, 2): how much of each source and target fits. A decoder's share the context, and
+        either has at least half of it."""
+        context = self.context_length
+        if not self.is_joined:
+            return np.minimum(lengths, context)
+        sources, targets = lengths.T
+        half = (context + 1) // 2
+        targets = np.minimum(targets, np.maximum(context - sources, half))
+        sources = np.minimum(sources, context - targets)
+        return np.stack([sources, targets], 1)
+
+    def widths(self, lengths: ndarray) -> ndarray:
+        """(pair, row): the tokens of the one or two rows that a pair becomes."""
+        return lengths.sum(1, keepdims=True) if self.is_joined else lengths
+
+    def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        """`targets` have an end token unless they are truncated."""
+        pad = tokenizer.pad
+        start = tokenizer.start
+        tokens = [np.insert(target[:-1], 0, start) for target in targets]
+        n_tokens = sum(map(len, sources)) + sum(map(len, targets))
+        inputs = {}
+
+        if self.prefix_lm:  # up to the start token, which predicts the first target
+            lengths = [len(source) + 1 for source in sources]
+            inputs["prefix"] = torch.tensor(lengths)
+
+        if self.is_joined:
+            tokens = list(map(np.append, sources, tokens))
+            silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
+            targets = list(map(np.append, silent, targets))
+        else:
+            visible = [np.ones(len(source), bool) for source in sources]
+            inputs["source"] = pad_rows(sources, pad)
+            inputs["source_visible"] = pad_rows(visible, False)
+
+        inputs["tokens"] = pad_rows(tokens, pad)
+        return make_batch(pad_rows(targets, IGNORE_INDEX), n_tokens=n_tokens, **inputs)

@@ -1,0 +1,92 @@
+"""Preview the training data: how much text there is, and the first batch, decoded.
+
+python -m data data=text data.path=book.txt model=bert
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from configs.cli import ArgumentParser, print
+from configs.compose import compose_node, key_of, to_config
+from configs.schema import IGNORE_INDEX
+from data.tokenizers.tokenizer import Tokenizer
+
+MAX_ROWS = 4  # of the first batch
+
+
+def main(args: list[str] | None = None) -> None:
+    parser = ArgumentParser(prog="python -m data", description=str(__doc__).splitlines()[0])
+    help = "a group or setting of configs/"
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
+    overrides = parser.parse_args(args).overrides
+    node = compose_node(overrides)
+    from data.corpus import load_data, with_objective  # not for --help: it imports torch
+
+    tokenizer = None
+    if node.init_from is not None:  # what fine-tuning will see
+        from model.checkpoint import init_tokenizer
+        from training.finetune import with_model
+
+        node = with_model(node, list(map(key_of, overrides)))
+        tokenizer = init_tokenizer(node.init_from)
+    config = with_objective(to_config(node))
+    loaders = load_data(config, tokenizer)
+    train: Any = loaders.train
+
+    print_sizes(loaders)
+    n_bytes = sum(loader.part.n_bytes for loader in train.sources.values())
+    print(f"\ntokenizer   {config.tokenizer['kind']}, vocab_size {loaders.tokenizer.vocab_size:,}")
+    print(f"            {n_bytes / train.n_tokens:.2f} bytes per token (train)")
+    print(f"objective   {config.objective['kind']}")
+    steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
+    print(f"batch size  {train.batch_size}, {steps}")
+    if train.n_too_long:
+        items = loaders.objective.items
+        print(f"too long    {train.n_too_long:,} training {items} ({config.objective['too_long']})")
+    print(f"cached in   {loaders.folder}\n")
+    print_batch(loaders)
+
+
+def print_sizes(loaders: Any) -> None:
+    """A line for each split, and for each source of a mix."""
+    kind, items = loaders.objective.input_kind, loaders.objective.items
+    items, used = ("documents", items) if kind == "text" else (items, "used")
+    print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
+    for split in (loaders.train, loaders.validation):
+        for source, loader in split.sources.items():
+            part = loader.part
+            name = f"{part.split} {source}".strip()
+            sizes = f"{part.n_items:>13,}{part.n_bytes:>15,}{loader.n_tokens:>15,}"
+            print(f"{name:<11}{sizes}{loader.n:>12,}")
+
+
+def print_batch(loaders: Any) -> None:
+    tokenizer = loaders.tokenizer
+    train = loaders.train
+    batch = train.batch(0)
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
+    print(f"first batch: {shapes}, {batch.count:,} targets")
+
+    for row in range(min(MAX_ROWS, len(batch.targets))):
+        print()
+        if loaders.objective.input_kind == "chat":
+            rows, masks = train.texts(train.sampler.batch(0))
+            print(f"{'chat':<12}{marked(rows[row], masks[row], tokenizer)!r}")
+            continue
+        for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
+            if name in ("source", "tokens", "targets"):
+                ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
+                print(f"{name:<12}{tokenizer.decode_with_specials(ids)!r}")
+
+
+def marked(ids: ndarray, mask: ndarray, tokenizer: Tokenizer) -> str:
+    """The text, with brackets around what is trained on."""
+    text = ""
+    changes = np.flatnonzero(np.diff(mask)) + 1
+    for start, stop in pairwise([0, *changes, len(ids)]):
+        part = tokenizer.decode_with_specials(ids[start:stop].tolist())
+        text += f"[[{part}]]" if mask[start] else part
+    return text
