@@ -185,7 +185,8 @@ def construct(
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
-    if unknown := [name for name in options if name not in known]:
+    # what is null asks for nothing: a run may have a setting that is gone
+    if unknown := [name for name in options if name not in known and options[name] is not None]:
         names = ", ".join(known) or "none"
         message = f"unknown setting {path}{unknown[0]}; the known ones are: {names}"
         raise SettingError(message, unknown[0], list(known) if path else ())

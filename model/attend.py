@@ -45,7 +45,6 @@ def make_mask(
     *,
     causal: bool,
     sliding_window: int | None = None,
-    sinks: int | None = None,
     prefix: Tensor | None = None,
     visible: Tensor | None = None,
     documents: Tensor | None = None,
@@ -55,10 +54,9 @@ def make_mask(
     padding and a cache may place tokens anywhere.
 
     sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
-    each side. sinks: so many of the first tokens stay visible behind the window
-    (arxiv.org/abs/2309.17453). prefix: (B,), so many of the first tokens see each other in both
-    directions. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a
-    query sees only keys of its own number.
+    each side. prefix: (B,), so many of the first tokens see each other in both directions.
+    visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a query sees only
+    keys of its own number.
     """
     if sliding_window is None and visible is None and prefix is None and documents is None:
         if not causal:
@@ -79,10 +77,7 @@ def make_mask(
 
     if sliding_window is not None:
         farthest = sliding_window - 1 if causal else sliding_window // 2
-        near_B1TS = distance_B1TS <= farthest
-        if sinks is not None:
-            near_B1TS = near_B1TS | (k_B11S < sinks)
-        allowed_B1TS = allowed_B1TS & near_B1TS
+        allowed_B1TS = allowed_B1TS & (distance_B1TS <= farthest)
 
     if documents is not None:
         same_BTS = documents[:, :, None] == documents[:, None, :]

@@ -3,14 +3,14 @@ positions that it may attend to, and average their values with the resulting wei
 share the signature attention(x, *, mask, rotate=None, cache=None)."""
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from configs.registry import Count, Positive, Registry
 from model.attend import Mask, attend
-from model.cache import KVCache
+from model.cache import KVCache, Slots, State
 from model.linear import project
 from model.norm import MakeNorm, RMSNorm
 from model.position import Rotate
@@ -42,12 +42,15 @@ class Attention(nn.Module):
 
     n_heads: int
     n_groups: int  # heads of keys and values
-    rotary_dim: int
+    rotary_dim: int = 0
     scale: float
     dropout: float
     sliding_window: int | None = None
-    sinks: int | None = None
     logit_softcap: float | None = None
+
+    def new_cache(self, slots: Slots) -> State:
+        """What decoding keeps: a kind that keeps something else has a State of its own."""
+        return KVCache(slots, self.sliding_window)
 
     def attend(self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask) -> Tensor:
         return attend(
@@ -80,7 +83,6 @@ class MultiHeadAttention(Attention):
         qk_norm: Literal["none", "head", "full"] = "none",
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
-        sinks: Count | None = None,
         scale: Positive | None = None,
         norm: MakeNorm = RMSNorm,
         dropout: float = 0.0,
@@ -88,8 +90,6 @@ class MultiHeadAttention(Attention):
         super().__init__()
         if memory is not None and sliding_window is not None:
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
-        if sinks is not None and sliding_window is None:
-            raise ValueError("sinks are tokens behind a window: set sliding_window, too")
         if head_dim is None and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
         queries_per_kv = queries_per_kv or n_heads
@@ -107,7 +107,6 @@ class MultiHeadAttention(Attention):
         self.query_gain = self.head_dim**-0.5 / self.scale  # T5's scale of 1 needs smaller queries
         self.logit_softcap = logit_softcap
         self.sliding_window = sliding_window
-        self.sinks = sinks
         self.dropout = dropout
 
         key_width, value_width = memory or (d_model, d_model)
@@ -131,7 +130,7 @@ class MultiHeadAttention(Attention):
         *,
         mask: Mask,
         rotate: Rotate | None = None,
-        cache: KVCache | None = None,
+        cache: Any = None,
     ) -> Tensor:
         """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
         if keys is None:
@@ -139,12 +138,14 @@ class MultiHeadAttention(Attention):
             k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
         else:
             query = self.query(x)
-            if cache is not None and cache.length:  # those of a memory are computed once
-                k_BGSD, v_BGSE = cache.read()
-            else:
+            if cache is None or not cache.buffers:
                 key = self.key(keys)
                 value = self.value(keys if values is None else values)
-                k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
+                k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache=None)
+                if cache is not None:  # those of a memory are computed once
+                    cache.write(k_BGSD, v_BGSE)
+            else:
+                k_BGSD, v_BGSE = cache.buffers
 
         q_BHTD = self.query_norm(split(query, self.n_heads))
         if rotate is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -9,23 +10,38 @@ from torch import Tensor, nn
 from configs.registry import Registry
 from model.attend import Mask
 from model.attention import Attention
-from model.cache import LayerCache
+from model.cache import MemoryCache, Slots, State
 from model.norm import MakeNorm
 from model.position import Rotate
 
 
+class Shared(dict[str, Any]):
+    """What layers leave for later ones in a forward pass, such as the values of the first. (FSDP
+    copies plain dicts among a module's arguments, and what a layer adds would be lost.)"""
+
+
 class AttentionContext(NamedTuple):
-    """What the attention of every layer needs beside x; made once per forward pass
-    for all layers that are alike in it."""
+    """What a layer is told beside x; made once per forward pass for all layers that are alike."""
 
     mask: Mask
     rotate: Rotate | None = None  # applies rotary position embeddings
     memory: Tensor | None = None  # the encoder's output
     memory_mask: Mask | None = None
+    visible: Tensor | None = None  # (B, T), false at padding
+    documents: Tensor | None = None  # (B, T), the number of the document of each token
+    tokens: Tensor | None = None  # (B, T), token ids
+    shared: Shared | None = None  # new in each forward pass
 
 
-Cache = LayerCache | None
+States = dict[str, State] | None  # of a layer, by the names of its parts
 SubLayer = Callable[[Tensor], Tensor]
+
+
+def asked_by(part: nn.Module) -> list[str]:
+    """What its forward has a parameter for: fields of AttentionContext, and its cache."""
+    known = {*AttentionContext._fields, "cache"}
+    parameters = signature(part.forward).parameters.values()
+    return [p.name for p in parameters if p.name in known and p.kind is not p.VAR_POSITIONAL]
 
 
 class Block(nn.Module):
@@ -49,6 +65,8 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
+        basic = ["mask", "rotate", "cache"]
+        self.asked = {"attention": {*basic, *asked_by(attention)}, "ffn": {*asked_by(ffn)}}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
 
@@ -57,21 +75,39 @@ class Block(nn.Module):
         self.ffn_norm = norm()
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        attend = partial(self.self_attend, context=context, cache=cache)
+    def new_states(self, slots: Slots) -> dict[str, State]:
+        """For decoding: one for each part with a method new_cache, and one for cross-attention."""
+        parts: dict[str, Any] = dict(self.named_children())
+        states: dict[str, State] = {}
+        for name, part in parts.items():
+            if hasattr(part, "new_cache"):
+                states[name] = part.new_cache(slots)
+        states["cross"] = MemoryCache()
+        return states
+
+    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        attend = partial(self.self_attend, context=context, states=states)
         x = self.residual(x, attend, self.attention_norm)
         if self.cross is not None:
-            attend = partial(self.cross_attend, context=context, cache=cache)
+            attend = partial(self.cross_attend, context=context, states=states)
             x = self.residual(x, attend, self.cross_norm)
-        return self.residual(x, self.ffn, self.ffn_norm)
+        feed = partial(self.feed_forward, context=context, states=states)
+        return self.residual(x, feed, self.ffn_norm)
 
-    def self_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
-        own = cache and cache.self_attn
-        return self.attention(x, mask=context.mask, rotate=context.rotate, cache=own)
+    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.attention(x, **self.told("attention", context, states))
 
-    def cross_attend(self, x: Tensor, context: AttentionContext, cache: Cache) -> Tensor:
-        own = cache and cache.cross_attn
+    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        own = states and states["cross"]
         return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
+
+    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.ffn(x, **self.told("ffn", context, states))
+
+    def told(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
+        """What this part asks for."""
+        own = states and states.get(name)
+        return {key: own if key == "cache" else getattr(context, key) for key in self.asked[name]}
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -120,24 +156,24 @@ class SandwichBlock(Block):
         self.ffn_added_norm = norm()
         self.cross_added_norm = nn.Identity() if self.cross is None else norm()
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        added = self.self_attend(self.attention_norm(x), context, cache)
+    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        added = self.self_attend(self.attention_norm(x), context, states)
         x = x + self.drop(self.attention_added_norm(added))
         if self.cross is not None:
-            added = self.cross_attend(self.cross_norm(x), context, cache)
+            added = self.cross_attend(self.cross_norm(x), context, states)
             x = x + self.drop(self.cross_added_norm(added))
-        added = self.ffn(self.ffn_norm(x))
+        added = self.feed_forward(self.ffn_norm(x), context, states)
         return x + self.drop(self.ffn_added_norm(added))
 
 
 class ParallelBlock(Block):
     """All sub-layers read the same input (arxiv.org/abs/2204.02311)."""
 
-    def forward(self, x: Tensor, context: AttentionContext, cache: Cache = None) -> Tensor:
-        added = self.self_attend(self.attention_norm(x), context, cache)
-        added = added + self.ffn(self.ffn_norm(x))
+    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        added = self.self_attend(self.attention_norm(x), context, states)
+        added = added + self.feed_forward(self.ffn_norm(x), context, states)
         if self.cross is not None:
-            added = added + self.cross_attend(self.cross_norm(x), context, cache)
+            added = added + self.cross_attend(self.cross_norm(x), context, states)
         return x + self.drop(added)
 
 

@@ -1,92 +1,74 @@
-"""KV cache: the keys and values of earlier tokens, one cache per layer."""
+"""Caches: what decoding keeps of the tokens that were read, so that a step reads only new ones."""
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class KVCache:
-    """Buffers of keys and values, or of MLA's latents. The first append allocates them.
+class Slots:
+    """Where tokens are stored: the t-th of each row, padding included, has slot t in every layer.
 
-    It grows with each append. Or, once `slot` is set, it is fixed: it stores one token at a time
-    there, and returns whole buffers, in which a mask must hide the slots that are empty. All shapes
-    and places then stay the same, as a CUDA graph needs.
-
-    With a window it is a ring, in which the newest tokens replace the oldest: slot t is stored at
-    place t % size. After slots 0 to 5, places 0 to 3 hold the slots 4, 5, 2, 3.
+    They grow with each forward pass. Or they are fixed, once `slot` is set: a pass reads one token
+    per row, and all shapes and places stay the same, as a CUDA graph needs.
     """
 
-    def __init__(self, size: int = 0, window: int | None = None):  # 0: as long as the first append
-        self.is_ring = window is not None
-        self.size = min(size, window or size)
-        self.length = 0
-        self.buffers: list[Tensor] = []
-        self.slot: Tensor | None = None  # (1,), shared by all layers
+    def __init__(self, size: int):
+        self.size = size
+        self.length = 0  # slots that are in use
+        self.slot: Tensor | None = None  # (1,), the next one, once they are fixed
 
-    def append(self, *new: Tensor) -> list[Tensor]:
-        """Store the new tensors, and return all that is stored."""
+    def fix(self, device: torch.device) -> None:
+        self.slot = torch.tensor([self.length], device=device)
+
+    def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The slots of n new tokens, and all that they may read, with their own."""
         if self.slot is not None:
-            place = self.slot % self.size if self.is_ring else self.slot
-            for buffer, tensor in zip(self.buffers, new, strict=True):
-                buffer.index_copy_(-2, place, tensor)
-            return self.buffers
-
-        n_new = new[0].shape[-2]
-        end = self.length + n_new
-        if not self.buffers:
-            self.size = self.size or end
-            for tensor in new:
-                *outer, _, width = tensor.shape
-                self.buffers.append(tensor.new_zeros(*outer, self.size, width))
-
-        start = self.length
+            return self.slot, torch.arange(self.size, device=device)
+        end = self.length + n
         if end > self.size:
-            if not self.is_ring:
-                raise ValueError(f"the cache has room for {self.size} positions, not {end}")
-            if n_new > 1:
-                return self.append_several(end, new)
-            start = start % self.size
+            raise ValueError(f"the cache has room for {self.size} positions, not {end}")
+        slots = torch.arange(end, device=device)
+        return slots[self.length :], slots
 
-        for buffer, tensor in zip(self.buffers, new, strict=True):
-            buffer[..., start : start + n_new, :] = tensor
-        self.length = end
-        return self.read()
-
-    def append_several(self, end: int, new: tuple[Tensor, ...]) -> list[Tensor]:
-        """To a full ring. The first of them see tokens that the last ones replace."""
-        both = [torch.cat(pair, -2) for pair in zip(self.read(), new, strict=True)]
-
-        first = max(self.length, end - self.size)
-        slots = torch.arange(first, end, device=new[0].device)
-        for buffer, tensor in zip(self.buffers, new, strict=True):
-            buffer[..., slots % self.size, :] = tensor[..., first - end :, :]
-        self.length = end
-        return both
-
-    def slots(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The slots of n new tokens, and all that an append of them will return."""
+    def seen(self, n: int, window: int | None) -> slice:
+        """Those of them that a layer reads: with a window, only the newest, unless they are fixed."""
         if self.slot is not None:
-            places = torch.arange(self.size, device=device)
-            stored = self.slots_at(places, self.slot) if self.is_ring else places
-            return self.slot, stored
+            return slice(0, self.size)
+        first = 0 if window is None else max(0, self.length + 1 - window)
+        return slice(first, self.length + n)
 
-        slots = torch.arange(self.length + n, device=device)
-        new = slots[self.length :]
-        if not self.is_ring or len(slots) <= self.size:
-            return new, slots
-        places = slots[: self.size]
-        if n == 1:
-            return new, self.slots_at(places, self.length)
-        old = self.slots_at(places[: self.length], self.length - 1)
-        return new, torch.cat([old, new])
+    def advance(self, n: int) -> None:
+        if self.slot is None:
+            self.length += n
+        else:
+            self.slot += n
 
-    def slots_at(self, places: Tensor, newest: Tensor | int) -> Tensor:
-        """The slots that a ring stores there; a negative one is still empty."""
-        return newest - (newest - places) % self.size
+    def move(self, length: int) -> None:
+        self.length = length
+        if self.slot is not None:
+            self.slot.fill_(length)
 
-    def read(self) -> list[Tensor]:
-        return [buffer[..., : self.length, :] for buffer in self.buffers]
+
+class State:
+    """What a part of a layer keeps of the tokens that it has read: tensors with a row for each row
+    of the batch, such as a recurrent state or the end of a sequence that a convolution reads. A
+    subclass that keeps something for each slot changes keep() and overwrite_rows(), too."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Tensor] = []
+
+    def read(self, *start: Tensor) -> list[Tensor]:
+        """What was written last, or these at the start."""
+        return self.buffers or list(start)
+
+    def write(self, *new: Tensor) -> None:
+        """Replace it: in place, because a CUDA graph reads the same memory again."""
+        if not self.buffers:
+            self.buffers = [t.clone(memory_format=torch.contiguous_format) for t in new]
+            return
+        for buffer, tensor in zip(self.buffers, new, strict=True):
+            buffer.copy_(tensor)
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows with these indices, which may repeat."""
@@ -94,22 +76,80 @@ class KVCache:
 
     def keep(self, start: int, end: int) -> None:
         """Slot `start` becomes slot 0, and so on up to `end`; all others are dropped."""
-        self.length = end - start
+
+    def overwrite_rows(self, rows: list[int], other: Any) -> None:
+        """These rows have been read again, into another state, which may have read nothing."""
+        for i, buffer in enumerate(self.buffers):
+            buffer[rows] = other.buffers[i] if other.buffers else 0.0
+
+
+class KVCache(State):
+    """The keys and values of all slots, or MLA's latents. The first append allocates them."""
+
+    def __init__(self, slots: Slots, window: int | None = None):
+        super().__init__()
+        self.slots = slots
+        self.window = window
+
+    def append(self, *new: Tensor) -> list[Tensor]:
+        """Store those of new tokens, and return those of all slots that these may see. A mask hides
+        slots that are empty."""
+        slots = self.slots
+        n_new = new[0].shape[-2]
+        if not self.buffers:
+            for tensor in new:
+                *outer, _, width = tensor.shape
+                self.buffers.append(tensor.new_zeros(*outer, slots.size, width))
+
+        for buffer, tensor in zip(self.buffers, new, strict=True):
+            if slots.slot is None:
+                buffer[..., slots.length : slots.length + n_new, :] = tensor
+            else:
+                buffer.index_copy_(-2, slots.slot, tensor)
+        seen = slots.seen(n_new, self.window)
+        return [buffer[..., seen, :] for buffer in self.buffers]
+
+    def keep(self, start: int, end: int) -> None:
         for buffer in self.buffers:
             buffer.copy_(buffer.roll(-start, -2))
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
-        """Replace the newest slots of these rows, which were read again, by those of another
-        cache."""
-        for buffer, new in zip(self.buffers, other.read(), strict=True):
-            places = torch.arange(new.shape[-2], device=new.device)
-            # both end with the same token
-            slots = other.slots_at(places, other.length - 1) + self.length - other.length
-            changed = buffer[rows]
-            changed[..., slots % self.size, :] = new
-            buffer[rows] = changed
+        """The newest slots of these rows become those of the other cache."""
+        end = self.slots.length
+        newest = slice(end - other.slots.length, end)
+        for buffer, new in zip(self.buffers, other.buffers, strict=False):
+            buffer[rows, ..., newest, :] = new
 
 
-class LayerCache(NamedTuple):
-    self_attn: KVCache  # grows with each decoded token
-    cross_attn: KVCache  # keys and values of the memory, filled once
+class MemoryCache(State):
+    """Keys and values of the memory of cross-attention, written once."""
+
+    def select_rows(self, rows: Tensor) -> None:
+        """All beams of a search have the same memory, so only their number matters."""
+        if self.buffers and len(rows) != len(self.buffers[0]):
+            super().select_rows(rows)
+
+    def overwrite_rows(self, rows: list[int], other: State) -> None:
+        """A row that is read again keeps its memory."""
+
+
+class Caches:
+    """The states of all layers, by the names of their parts, and the slots that they share."""
+
+    def __init__(self, slots: Slots, layers: list[dict[str, State]]):
+        self.slots = slots
+        self.layers = layers
+        self.states = [state for layer in layers for state in layer.values()]
+
+    def select_rows(self, rows: Tensor) -> None:
+        for state in self.states:
+            state.select_rows(rows)
+
+    def keep(self, start: int, end: int) -> None:
+        self.slots.move(end - start)
+        for state in self.states:
+            state.keep(start, end)
+
+    def overwrite_rows(self, rows: list[int], other: "Caches") -> None:
+        for state, new in zip(self.states, other.states, strict=True):
+            state.overwrite_rows(rows, new)

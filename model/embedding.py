@@ -3,12 +3,21 @@
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from configs.registry import Natural, Positive
 from model.attend import soft_cap
 from model.feedforward import ACTIVATIONS
 from model.norm import LayerNorm, MakeNorm
+
+
+def make_table(size: int, width: int) -> nn.Embedding:
+    """A vector for each id. On the meta device nothing is drawn: torch would import torch._dynamo for
+    it, for 0.8 s."""
+    if torch.empty(0).is_meta:
+        return nn.Embedding.from_pretrained(torch.empty(size, width), freeze=False)
+    return nn.Embedding(size, width)
 
 
 class Embedding(nn.Module):
@@ -23,8 +32,8 @@ class Embedding(nn.Module):
         type_vocab_size: Natural = 0,
     ):
         super().__init__()
-        self.table = nn.Embedding(vocab_size, d_model)
-        self.types = nn.Embedding(type_vocab_size, d_model) if type_vocab_size > 0 else None
+        self.table = make_table(vocab_size, d_model)
+        self.types = make_table(type_vocab_size, d_model) if type_vocab_size > 0 else None
         self.scale = math.sqrt(d_model) if scale_by_sqrt_d else None
 
     def forward(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:

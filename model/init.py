@@ -46,9 +46,8 @@ def type_of(name: str, matrix: nn.Module, head: Head) -> str:
 
 
 def initialize_weights(model: Any, scheme: str) -> None:
-    """Draw every matrix by the scheme, with zero biases. Other parameters stay as they are."""
-    if scheme not in SCHEMES:
-        raise ValueError(f"model.init is {scheme!r}; choose one of: {', '.join(SCHEMES)}")
+    """Draw every matrix by the scheme, with zero biases. Other parameters stay as they are. A part
+    with a method reset() sets its own weights last."""
     stds: dict[str, Any] = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
         name: module
@@ -73,3 +72,5 @@ def initialize_weights(model: Any, scheme: str) -> None:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.query.weight.data *= module.query_gain
+        if hasattr(module, "reset"):
+            module.reset()

@@ -47,6 +47,16 @@ class Part(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.whole(x)[self.index]
 
+    @property
+    def weight(self) -> Tensor:
+        """For an attention that multiplies by it itself."""
+        return self.whole.linear.weight.split(self.whole.widths)[self.index]
+
+    @property
+    def bias(self) -> Tensor | None:
+        bias = self.whole.linear.bias
+        return bias if bias is None else bias.split(self.whole.widths)[self.index]
+
 
 def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
     """Each map of x, from one matmul if they are merged. And in training on a CPU, which so reads

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.registry import Bounds, Count, Positive, Registry, build
+from model.embedding import make_table
 
 Base = Annotated[float, Bounds(above=1)]
 Factor = Annotated[float, Bounds(least=1)]
@@ -44,7 +45,7 @@ class LearnedPosition(Position):
     def __init__(self, context_length: int, d_model: int):
         super().__init__()
         self.max_positions = context_length
-        self.table = nn.Embedding(context_length, d_model)
+        self.table = make_table(context_length, d_model)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x + self.table(pos.clamp(min=0))  # positions of left padding are negative
@@ -235,7 +236,7 @@ class Relative(Position):
             raise ValueError(
                 f"num_buckets ({num_buckets}) must be even and < 2 max_distance ({max_distance})"
             )
-        self.table = nn.Embedding(num_buckets, n_heads)
+        self.table = make_table(num_buckets, n_heads)
         self.causal = causal
         self.num_buckets = num_buckets
         self.max_distance = max_distance

@@ -16,6 +16,7 @@ from model.block import BLOCKS
 from model.feedforward import FFNS
 from model.norm import NORMS
 from model.position import POSITIONS
+from model.transformer import ARCHITECTURES as CLASSES
 from model.transformer import build_model
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +54,12 @@ def kinds(group, registry=None):
     return [kind if kind in ours else pytest.param(kind, id=f"mine_{kind}") for kind in registry]
 
 
+def architectures(*but):
+    own = [pytest.param(kind, id=f"mine_{kind}") for kind in CLASSES if kind not in ARCHITECTURES]
+    ours = [kind for kind in ARCHITECTURES if kind not in but]
+    return ours + [param for param in own if CLASSES[param.values[0]].kind not in but]
+
+
 def config_folders():
     return [CONFIGS, *(path.parent / "configs" for path in LOADED)]
 
@@ -85,7 +92,7 @@ def tiny(kind="decoder", **changes):
     """A small config; `changes` are what a test is about."""
     cross_attention = None
     encoder = EncoderSizes(None, None, None)
-    if kind == "encoder_decoder":
+    if kind in CLASSES and CLASSES[kind].kind == "encoder_decoder":
         cross_attention = part("attention", "mha_nobias")
         encoder = EncoderSizes(40, 3, 2)
     head = dict.fromkeys(("tie_weights", "bias", "scale_by_inv_sqrt_d"), False)

@@ -27,7 +27,7 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.schema model model.transformer model.block model.attention model.attend
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.init
-    model.layers model.loss model.linear model.cpu model.cuda model.inference
+    model.stack model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())

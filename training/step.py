@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from configs.cli import warn
 from configs.schema import Config, LossConfig
 from data.batch import Batch
 from data.shuffle import hash_seed
-from model.block import blocks_of
+from model.block import AttentionContext, Shared, States, blocks_of
 from model.loss import loss
 from training.distributed import World
 from training.run import Run
@@ -58,7 +57,25 @@ def check_name(name: str) -> None:
 def recompute_blocks(model: nn.Module) -> None:
     """Blocks keep only their inputs for the backward pass, which runs them again."""
     for block in blocks_of(model):
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = recomputed(block.forward)
+
+
+def recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The second run of a block has to read what earlier layers share with it, and not what the
+    first run has added."""
+
+    def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
+        own = context._replace(shared=Shared(given))
+        return forward(x, own), dict(own.shared)
+
+    def forward_and_again(x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        if states is not None:  # in decoding
+            return forward(x, context, states)
+        y, shared = checkpoint(run, x, context, dict(context.shared), use_reentrant=False)
+        context.shared.update(shared)
+        return y
+
+    return forward_and_again
 
 
 def compile_module(module: nn.Module, config: Config, world: World) -> Any:

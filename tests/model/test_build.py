@@ -30,7 +30,7 @@ ERRORS = [
     (CROSS | {"cross_attention": MHA | {"sliding_window": 4}}, "sliding_window does not apply"),
     # one part
     ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, m"),
-    (swap("attention", "mla", sinks=4), r"unknown setting model.attention \(mla\): sinks; the"),
+    (swap("attention", "gqa", sinks=4), r"unknown setting model.attention \(gqa\): sinks; the"),
     (swap("attention", "gqa", queries_per_kv=3), r"attention \(gqa\): n_heads \(4\) must be a m"),
     (swap("attention", "gqa", qk_norm="heads"), "qk_norm is 'heads'; expected none or head"),
     ({"norm": {"eps": 1e-5}}, "model.norm.kind is None; choose one of: layernorm, rmsnorm"),
@@ -101,3 +101,10 @@ def test_errors_of_inputs():
         alive(tiny())(tokens(7))
     with pytest.raises(ValueError, match="types need model.embedding.type_vocab_size above 0"):
         alive(tiny("encoder"))(tokens(1, 7), types=tokens(1, 7))
+
+
+def test_a_setting_of_an_older_run_that_is_null_and_gone():
+    attention = part("attention", "gqa", sinks=None)
+    kinds = {"window": {"attention": {"sliding_window": 3, "sinks": None}}}
+    net = build_model(tiny(attention=attention, layers=["window"], layer_kinds=kinds), 23)
+    assert net.stack.blocks[0].attention.sliding_window == 3

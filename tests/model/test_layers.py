@@ -4,8 +4,9 @@ transformers in hub/.)"""
 from unittest.mock import Mock
 
 import pytest
+import torch
 
-from model import transformer
+from model import stack
 from model.attention import ATTENTIONS, MultiHeadAttention
 from model.transformer import build_model
 from tests.model.generate.test_decode import HOT, PROMPTS, collect, generate, lively, uncached
@@ -17,7 +18,6 @@ KINDS = {
     "full": {},
     "window": {"attention": {"sliding_window": 3}},
     "wide": {"attention": {"sliding_window": 12}},
-    "sinks": {"attention": {"sliding_window": 3, "sinks": 2}},
     "nope": {"position": {"kind": "none"}},
     "alibi": {"position": {"kind": "alibi"}, "attention": {"head_dim": 6}},
     "far": {"position": {"rope_theta": 1e6}},
@@ -26,7 +26,7 @@ PATTERNS = [
     ["window", "full"],
     ["nope", "window", "wide"],
     ["wide"],
-    ["alibi", "sinks", "window"],
+    ["alibi", "wide", "window"],
     ["far", "window"],
 ]
 patterns = pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
@@ -58,16 +58,21 @@ def test_decoding(pattern, replayed):  # noqa: F811
     replayed(net, PROMPTS, **options)
 
 
-def test_a_window_bounds_the_cache():
-    caches = net_of(["window", "full"]).new_caches(16)
-    assert [layer.self_attn.size for layer in caches] == [3, 16, 3]
+def test_a_window_bounds_what_is_read():
+    net = net_of(["window", "full"])
+    caches = net.new_caches(16)
+    for chunk in tokens(1, 9).split([6, 2, 1], 1):
+        net.hidden(chunk, caches=caches)
+    new = torch.zeros(1, 2, 2, 8)
+    read = [layer["attention"].append(new, new)[0].shape[-2] for layer in caches.layers]
+    assert read == [4, 11, 4]
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
     net = net_of(["window", "full", "window"], n_layers=6)
-    masks = Mock(wraps=transformer.make_mask)
+    masks = Mock(wraps=stack.make_mask)
     rotations = Mock(wraps=net.stack.position.rotary)
-    monkeypatch.setattr(transformer, "make_mask", masks)
+    monkeypatch.setattr(stack, "make_mask", masks)
     monkeypatch.setattr(net.stack.position, "rotary", rotations)
     net(tokens(1, 5))
     assert (masks.call_count, rotations.call_count) == (2, 1)
@@ -76,7 +81,7 @@ def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
 
 def test_a_pattern_longer_than_the_depth_is_cut():
     keys = net_of(["window", "full", "wide", "full"]).stack.context_keys
-    assert [key.sliding_window for key in keys] == [3, None, 12]
+    assert [window for _, window in keys] == [3, None, 12]
 
 
 def test_a_kind_may_change_one_option_of_a_scaling():
@@ -104,7 +109,6 @@ ERRORS = [
     (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
     (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
-    (["own"], {"attention": {"sinks": 1}}, "sinks are tokens behind a window: set sliding_w"),
     (["own"], {"cross_attention": {"sliding_window": 3}}, "not apply to cross-attention"),
 ]
 

@@ -71,5 +71,5 @@ def test_cached_numbers_per_token():
         net = build_model(compose(overrides).model, 9)
         caches = net.new_caches(2)
         net.hidden(torch.arange(2)[None], caches=caches)
-        cached = sum(buffer[0, :, 0].numel() for buffer in caches[0].self_attn.buffers)
+        cached = sum(buffer[0, :, 0].numel() for buffer in caches.layers[0]["attention"].buffers)
         assert int(number.replace(",", "")) == cached, kind

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import torch
 
-from configs.cli import run_command
 from configs.compose import compose
 from configs.schema import EncoderSizes
 from model.attention import ATTENTIONS, MultiHeadLatentAttention
@@ -16,7 +15,7 @@ from model.embedding import Embedding
 from model.generate.decode import generate
 from model.loss import loss
 from model.position import POSITIONS
-from model.shapes import main, trace_tensors
+from model.shapes import trace_tensors
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
@@ -162,12 +161,3 @@ def test_a_wrong_name_is_found(monkeypatch):
         net(tokens(2, 7))
     messages = violations(records, axis_sizes(net, B=[2], T=[7], S=[7]))
     assert any(re.match(r"attention.py.* q_BHTD is \(2, 7, 4, 8\)", text) for text in messages)
-
-
-def test_sinks_stay_visible(capsys):
-    """(Other masks are in model/README.md.)"""
-    window = ["model.attention.sliding_window=2", "model.attention.sinks=1"]
-    assert run_command(lambda: main(["--mask", "model.n_layers=1", *window])) == 0
-    _, _, *rows = capsys.readouterr().out.splitlines()
-    mask = ["#.....", "##....", "###...", "#.##..", "#..##.", "#...##"]
-    assert [row[len("query 0 ") :].replace(" ", "") for row in rows] == mask

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import gradcheck
 
 from model.block import BLOCKS, AttentionContext
-from model.cache import KVCache
+from model.cache import KVCache, Slots
 from model.feedforward import FFNS
 from model.norm import LayerNorm, RMSNorm
 from model.transformer import build_model
@@ -88,14 +88,15 @@ def test_dropout_on_the_embedding():
     assert (seen[0] == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize(("size", "lengths"), [(6, (2, 1, 3)), (0, (6,))])
-def test_cache_appends_in_place_up_to_its_size(size, lengths):
-    """Without a size, there is room for one append."""
-    cache = KVCache(size)
+def test_cache_appends_in_place_up_to_its_size():
+    slots = Slots(6)
+    cache = KVCache(slots)
     new = randn(3, 2, 6, 3)
-    for part in new.split(lengths, -2):
+    for part in new.split((2, 1, 3), -2):
+        slots.next(part.shape[-2], part.device)
         [stored] = cache.append(part)
+        slots.advance(part.shape[-2])
     assert torch.equal(stored, new)
     assert stored.data_ptr() == cache.buffers[0].data_ptr()
     with pytest.raises(ValueError, match="the cache has room for 6 positions, not 7"):
-        cache.append(new[:, :, :1])
+        slots.next(1, new.device)

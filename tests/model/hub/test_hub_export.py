@@ -137,7 +137,6 @@ MISMATCHES = [
         "model=llama attention=mha_qknorm model.layers=[full,nope]",
         r'Qwen3ForCausalLM .model.layers is \[{}, {"position.kind": "none"}\]; only null',
     ),
-    ("model=llama model.attention.sliding_window=5 model.attention.sinks=1", "sinks is 1; only"),
     ("model=llama ffn=moe", 'Mixtral.*model.ffn.expert.kind is "relu2"; only "swiglu" is'),
     (f"model=llama {EXPERTS} model.ffn.top_k=1", "Mixtral.*num_experts_per_tok is 1; expected an"),
     (f"model=llama {EXPERTS} model.ffn.n_shared=1", "Mixtral.*n_shared is 1; only 0 is supported"),

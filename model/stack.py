@@ -1,0 +1,145 @@
+"""Stack: the blocks of a transformer, which share one position encoding and one mask."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from configs.registry import build
+from configs.schema import ModelConfig
+from model.attend import make_cross_mask, make_mask
+from model.attention import ATTENTIONS, Attention
+from model.block import BLOCKS, AttentionContext, Block, Shared
+from model.cache import Caches, Slots
+from model.moe import FFNS
+from model.norm import norm_factory
+from model.position import POSITIONS, Position
+
+ContextOf = Callable[[Position, Any, Any], AttentionContext]  # position, rotate, window
+
+
+def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
+    parts = dict(shared)
+    attention = build("model.attention", ATTENTIONS, config.attention, shared)
+    if not isinstance(attention, Attention):
+        name = type(attention).__name__
+        raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
+    parts["attention"] = attention
+    parts["ffn"] = build("model.ffn", FFNS, config.ffn, shared)
+    if memory_width is not None:
+        widths = shared | {"memory": (memory_width, memory_width)}
+        node = config.cross_attention
+        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
+    return build("model.block", BLOCKS, config.block, parts)
+
+
+class Stack(nn.Module):
+    """Position encoding, n_layers blocks and a final norm; with memory_width, blocks have
+    cross-attention."""
+
+    def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
+        super().__init__()
+        # no config can set what is named here
+        shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
+        for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
+            shared[name] = getattr(config, name)
+
+        self.causal = causal
+        self.layers = self.layer_configs(config)
+        blocks = []
+        for i, layer in enumerate(self.layers):
+            own = {"layer": i, "norm": norm_factory(layer)}
+            blocks.append(make_block(layer, shared | own, memory_width))
+        self.blocks = nn.ModuleList(blocks)
+        self.make_positions(config, shared)
+
+        norm = norm_factory(config)
+        self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
+        self.drop = nn.Dropout(config.dropout)
+        self.final_norm = norm() if blocks[-1].needs_final_norm else nn.Identity()
+
+    def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
+        return [config] * config.n_layers
+
+    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
+        attention: Any = self.blocks[0].attention
+        sizes = shared | {"rotary_dim": attention.rotary_dim}
+        self.position = build("model.position", POSITIONS, config.position, sizes)
+
+    def new_caches(self, size: int) -> Caches:
+        """For decoding up to `size` tokens."""
+        slots = Slots(size)
+        blocks: list[Any] = [*self.blocks]
+        return Caches(slots, [block.new_states(slots) for block in blocks])
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        tokens: Tensor | None = None,
+        visible: Tensor | None = None,
+        prefix: Tensor | None = None,
+        documents: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_visible: Tensor | None = None,
+        caches: Caches | None = None,
+    ) -> Tensor:
+        """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a column
+        for each cached token; once given, it must be given at every later step. prefix: (B,), see
+        make_mask. documents: (B, T), the number of the document of each token, in order: each is as
+        if alone. memory_visible: as visible, for the memory."""
+        n_new = x.shape[1]
+        slots = Slots(n_new) if caches is None else caches.slots
+        q_slots, k_slots = slots.next(n_new, x.device)
+        q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
+        memory_mask = make_cross_mask(memory_visible).cast_for(x)
+        new_visible = None if visible is None else visible[:, q_slots]
+        others = (memory, memory_mask, new_visible, documents, tokens, Shared())
+
+        def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
+            seen = slots.seen(n_new, window)
+            seen_pos = k_pos[:, seen]
+            mask = make_mask(
+                q_pos,
+                seen_pos,
+                causal=self.causal,
+                sliding_window=window,
+                prefix=prefix,
+                visible=None if visible is None else visible[:, seen],
+                documents=documents,
+                bias=position.bias(q_pos, seen_pos),
+            )
+            return AttentionContext(mask.cast_for(x), rotate, *others)
+
+        contexts = self.contexts(x, q_pos, context_of)
+        x = self.position.embed(x, q_pos)
+        x = self.drop(self.embedding_norm(x))
+        for i, block in enumerate(self.blocks):
+            x = block(x, contexts[i], caches and caches.layers[i])
+        slots.advance(n_new)
+        return self.final_norm(x)
+
+    def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
+        """That of each layer; here they share one."""
+        attention: Any = self.blocks[0].attention
+        rotate = self.position.rotary(x, q_pos)
+        context = context_of(self.position, rotate, attention.sliding_window)
+        return [context] * len(self.blocks)
+
+    def positions(
+        self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Of the new tokens, and of all keys including cached ones: (1|B, T) and (1|B, S)."""
+        limit = self.position.max_positions
+        if limit is not None and len(k_slots) > limit:
+            raise ValueError(f"{len(k_slots)} positions, but model.context_length is {limit}")
+
+        if documents is not None:  # searchsorted finds the first token of the same document
+            pos = q_slots - torch.searchsorted(documents, documents)
+            return pos, pos
+        if visible is None:
+            return q_slots[None], k_slots[None]
+        # count from the first visible token, so that left padding changes nothing
+        first_B1 = visible.int().argmax(-1, keepdim=True)
+        return q_slots - first_B1, k_slots - first_B1
