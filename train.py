@@ -24,11 +24,11 @@ from data.loader import prefetch
 from data.objectives import Batch
 from model.checkpoint import RUNS, newest_undamaged
 from model.transformer import build_model
-from training import cost, distributed, run_folder
+from training import distributed, fsdp, plan, run_folder
 from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_gradients
 from training.ema import EMA
-from training.evaluate import evaluate, sample
+from training.evaluation import evaluate, sample
 from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
@@ -73,7 +73,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         if config.train.recompute == "block":
             recompute_blocks(model)
         if world.parallel == "fsdp":
-            distributed.shard(loss_module, world)
+            fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
 
@@ -108,7 +108,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
             print(run_folder.describe(folder, run))
-        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))  # for MFU
+        log = Log(folder, run)
         # whatever ends the run, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
@@ -260,7 +260,7 @@ def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
     config, origin = read_settings(node)
     if config.dry_run:
-        print(cost.report(config))
+        print(plan.report(config))
         return None
     return train(config, origin)
 

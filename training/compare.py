@@ -27,8 +27,6 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "val_accuracy": ("masked accuracy", "{:.1%}"),
     "val_exact_match": ("exact match", "{:.1%}"),
 }
-# Student's t of a 95 % interval, for 1, 2, ... degrees of freedom; of more, the last, which is wider
-STUDENT_T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 
 class RunEnd(NamedTuple):
@@ -112,7 +110,7 @@ def table(groups: list[Group]) -> str:
 
     for field, (title, form) in COLUMNS.items():
         columns[title] = [cell(values(group, field), form) for group in groups]
-    columns["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
+    columns["val loss - best"] = [difference(group, groups[0]) for group in groups]
     return markdown(columns)
 
 
@@ -122,16 +120,14 @@ def group_name(group: Group) -> str:
 
 
 def difference(group: Group, best: Group) -> str:
-    """The mean over the seeds that both were run with, and half its interval."""
+    """The mean and standard deviation over the seeds that both were run with."""
     own = losses_by_seed(group)
     others = losses_by_seed(best)
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"
-    degrees = min(len(pairs) - 1, len(STUDENT_T))
-    error = numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
-    half = STUDENT_T[degrees - 1] * error
-    return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
+    deviation = numpy.std(pairs, ddof=1)
+    return f"{numpy.mean(pairs):+.3f} ± {deviation:.3f} ({len(pairs)} pairs)"
 
 
 def losses_by_seed(group: Group) -> dict[int, float]:

@@ -21,7 +21,7 @@ from configs.parts import own_code
 from configs.schema import Config
 from data.disk import sync_folder
 from model.checkpoint import RUNS, clean_up
-from model.moe import count_parameters
+from model.weights import count_parameters
 from training.distributed import World
 from training.log import read_rows
 from training.run import Run

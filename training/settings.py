@@ -108,7 +108,8 @@ def check_parts(config: Config) -> None:
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     _, objective = build_data(config)  # also decides what objective=auto is
     check_state(model, objective)
-    check_metrics(config.metrics.names)
+    if config.metrics.names:
+        check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train

@@ -22,7 +22,8 @@ from model.pretrained import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
 from tests.parts import alive, thin, tiny, tokens
 from tests.training.runs import TEXT, read_lines
-from training.evaluate import main, predict_targets
+from training.accuracy import predict_targets
+from training.evaluate import main
 
 PAIRS = "".join(
     json.dumps({"source": f"what is {i}", "target": f"{i} is it"}) + "\n" for i in range(90)
