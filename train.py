@@ -27,13 +27,13 @@ from configs.schema import Config
 from data.batch import Batch
 from data.corpus import load_data
 from data.loader import prefetch
-from model.adapt import adapt
-from model.checkpoint import RUNS, newest_undamaged, write_metadata
+from model.checkpoint import RUNS, newest_undamaged
 from model.transformer import build_model
-from training import cost, distributed, run_folder
+from training import distributed, fsdp, plan, run_folder
 from training.checkpointer import Checkpointer
+from training.checks import check_batches, check_gradients
 from training.ema import EMA
-from training.evaluate import evaluate, sample
+from training.evaluation import evaluate, sample
 from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
@@ -52,31 +52,33 @@ from training.step import (
 from training.summary import summarize
 
 
-def train(config: Config, command_line: dict[str, Any]) -> float:
-    """Build all that a run needs, and run it; returns its validation loss."""
-    run_folder.check_name(config)
+def train(config: Config, origin: dict[str, Any] | None = None) -> float:
+    """Build all that a run needs, and run it; returns its validation loss. origin: what the config
+    was composed from, of a command line."""
     world = distributed.start(config)
     with run_folder.open_folder(config, world) as folder:
         stored = newest_undamaged(folder) if config.resume else None
 
-        # init_from brings a tokenizer and, unless a checkpoint has the weights, a model
-        model, tokenizer = starting_point(config, folder, stored is not None)
+        # init_from brings a tokenizer and, unless a checkpoint has the weights, a model; with
+        # adapt= a part of it is trained
+        model, tokenizer = None, None
+        if config.init_from is not None:
+            model, tokenizer = starting_point(config, folder, stored is not None)
 
         # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
+        check_batches(data.objective, data.train)
         world.wait()  # longer than ddp_timeout, if one process tokenizes a large text
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
         with distributed.build_device(world):
             model = model or build_model(config.model, vocab_size, config.seed)
-        # adapt= adds LoRA's matrices or freezes blocks, and only a part of the weights is trained
-        adapt(model, config.adapt, config.seed)
         loss_module = LossModule(model, config.loss)
         if config.train.recompute == "block":
             recompute_blocks(model)
         if world.parallel == "fsdp":
-            distributed.shard(loss_module, world)
+            fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
 
@@ -88,6 +90,13 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         saver = Checkpointer(folder, run)
         if stored:
             saver.load(stored)
+        run_length = RunLength(config.train, data.train)
+        is_finished = stored is not None and run_length.is_over(state)
+        if is_finished:
+            print(f"{folder} is finished; raise train.steps, or its other length, to go on")
+            last = run_folder.final_loss(folder)
+            if last is not None:
+                return last
 
         # micro-batches that fit in memory
         state.micro_batch_size = fit_micro_batch(run)
@@ -100,16 +109,15 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         train_module = compile_module(train_module, config, world)
 
         # the folder of the run, with what it needs besides its weights
+        if not is_finished:  # its settings are those that it was trained with
+            saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
-            saver.check_disk_space()
-            environment = run_folder.environment(world)
-            write_metadata(folder, config, command_line, data.tokenizer, environment)
             print(run_folder.describe(folder, run))
-        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))  # for MFU
+        log = Log(folder, run)
         # whatever ends the run, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
-                loop(run, train_module, saver, log)
+                loop(run, run_length, train_module, saver, log)
                 metrics = evaluate(run, watch=log.watch)
                 log.evaluation(state, metrics, full=True)
             except StopRequested:
@@ -125,11 +133,12 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
     return metrics["val_loss"]
 
 
-def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> None:
+def loop(
+    run: Run, run_length: RunLength, train_module: nn.Module, saver: Checkpointer, log: Log
+) -> None:
     """The weights are a function of (seed, step); with train.minutes, whose learning rate follows
     the clock, also of the time. Evaluations, samples and logs only observe."""
     config, data, world, state = run.config, run.data, run.world, run.state
-    run_length = RunLength(config.train, data.train)
     schedule = build_schedule(config.schedule, run_length.steps)
 
     def batch(step: int) -> Batch:
@@ -156,7 +165,7 @@ def loop(run: Run, train_module: nn.Module, saver: Checkpointer, log: Log) -> No
         if config.init_from:
             saver.save(best=True)
 
-    while not run_length.is_over(state) and not state.is_out_of(config.train.patience):
+    while not run_length.is_over(state):
         progress = run_length.progress(state)
         lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
@@ -214,6 +223,8 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         scaler.scale(loss).backward()
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
+    if state.step == 0:
+        check_gradients(run)
 
     # clip
     for optimizer in optimizers:
@@ -253,11 +264,11 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
 def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
-    config, command_line = read_settings(node)
+    config, origin = read_settings(node)
     if config.dry_run:
-        print(cost.report(config))
+        print(plan.report(config))
         return None
-    return train(config, command_line)
+    return train(config, origin)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,6 @@ def merge_adapters(model: nn.Module) -> None:
 def add_lora(
     model: nn.Module,
     seed: int,
-    base: str | None,  # a setting that load_base of checkpoint.py reads
     rank: Count,
     alpha: Positive,
     dropout: BelowOne,
@@ -82,7 +81,7 @@ def add_lora(
         model.set_submodule(name, LoRA(maps[name], rank, alpha, dropout, draw))
 
 
-def freeze(model: Any, base: str | None, last: Count) -> None:
+def freeze(model: Any, last: Count) -> None:
     """All but the last blocks, the final norm and the head. The stack of an encoder-decoder is its
     decoder; a head that is tied to the embedding is frozen with it."""
     stack = next(module for module in model.modules() if isinstance(module, Stack))

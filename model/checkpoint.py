@@ -18,28 +18,27 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from configs.cli import expand_user, warn
-from configs.errors import CheckpointError, HubError
+from configs.errors import CheckpointError
 from configs.parts import LOADED, own_code
 from configs.registry import from_dict
 from configs.schema import Config, ModelConfig
 from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.adapt import adapt, merge_adapters
-from model.hub.files import is_hf_folder, resolve_folder
 from model.transformer import build_model
 from model.weights import (
     Tensors,
     assign_weights,
+    frozen_tensors,
     model_tensors,
     read_json,
-    rebuilt,
-    sha256,
     trained_parameters,
     write_tensors,
 )
 
 RUNS = Path("runs")
 STEP = "step-????????"  # a pattern for glob
+FROZEN = "frozen.safetensors"  # weights that no step changes, and so no checkpoint holds
 FORMAT = 3
 
 
@@ -110,17 +109,44 @@ def mark_best(run: Path, step: int) -> None:
     atomic_write(run / "checkpoints" / "best", step_name(step) + "\n")
 
 
+def keep_frozen(run: Path, tensors: Tensors) -> str | None:
+    """Write the weights that no checkpoint holds, and return their hash. Runs that have the same
+    share one file: each has a hard link to it, or a copy where the disk has no links."""
+    if not tensors:
+        return None
+    own = run / FROZEN
+    own.unlink(missing_ok=True)  # writing into a link would change the other runs
+    write_tensors(own, tensors)
+    digest = sync_file(own)
+    shared = RUNS / ".frozen" / digest
+    link = own.with_suffix(".draft")
+    with suppress(OSError):
+        shared.parent.mkdir(exist_ok=True)
+        if not shared.exists():
+            os.link(own, shared)
+        elif sha256(shared) == digest:
+            os.link(shared, link)
+            os.replace(link, own)
+        for path in shared.parent.iterdir():
+            if path.stat().st_nlink == 1:  # its runs were deleted
+                path.unlink()
+    sync_folder(run)
+    return digest
+
+
 def write_metadata(
     run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
 ) -> None:
     """What a run needs besides its weights. origin: the choices, an option of each config group,
-    and the overrides that the config was composed from, and the hashes of the code."""
+    and the overrides that the config was composed from; the hashes of the code and of the frozen
+    weights."""
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # of an imported run, as the next two
+        "choices": {},  # of an imported run, as the next ones
         "overrides": [],
         "code": None,
+        "frozen": None,
         **origin,
     }
     atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
@@ -190,12 +216,19 @@ def find(run: Path, which: str) -> Path:
 def verify(checkpoint: Path) -> None:
     """Compare the hash of every file with the one in manifest.json."""
     for name, expected in read_json(checkpoint / "manifest.json").items():
-        path = checkpoint / name
-        found = None
-        with suppress(OSError), path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != expected:
-            raise CheckpointError(f"{path} is damaged: it is not the file that was saved")
+        verify_file(checkpoint / name, expected)
+
+
+def verify_file(path: Path, expected: str | None) -> None:
+    if expected is None or sha256(path) != expected:
+        raise CheckpointError(f"{path} is damaged: it is not the file that was saved")
+
+
+def sha256(path: Path) -> str | None:
+    """The hash of a file, or None if it cannot be read."""
+    with suppress(OSError), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return None
 
 
 # ---- read
@@ -217,7 +250,10 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
 
 
 def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
-    """Refuse a run without the parts that it was trained with; tell which code has changed since."""
+    """Refuse a run that this code cannot load; tell which code has changed since."""
+    if "base" in config.get("adapt", {}):  # which older versions wrote
+        hint = "load it with the version that trained it, or train it anew"
+        raise CheckpointError(f"{run} does not hold the weights that adapt= froze; {hint}")
     place = config.get("parts")
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"
@@ -256,6 +292,14 @@ def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name).clone()  # the file is mapped, and may be deleted
 
 
+def read_frozen(
+    run: Path, config: dict[str, Any], expected: Tensors
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights that are in no checkpoint, as read_tensors gives those that are."""
+    verify_file(run / FROZEN, config.get("frozen"))
+    return read_tensors(run / FROZEN, expected)
+
+
 class LoadedRun(NamedTuple):
     model: nn.Module
     tokenizer: Tokenizer
@@ -271,80 +315,19 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     check_code(run, config, own_code())
     tokenizer = read_tokenizer(run)
     checkpoint = find(run, which)
-    sizes = model_config(config["model"])
-    node = config.get("adapt", {})
-    if "base" in node:
-        model, _ = load_base(config["init_from"], sizes, node)
-        adapt(model, node)
-    else:
-        with torch.device("meta"):  # no memory for its weights, which come from the file
-            model = build_model(sizes, tokenizer.vocab_size)
+    node = config.get("adapt", {"kind": "none"})
+    is_adapted = node["kind"] != "none"
+    with torch.device("meta"):  # no memory for its weights, which come from the files
+        model = build_model(model_config(config["model"]), tokenizer.vocab_size)
+        if is_adapted:
+            adapt(model, node)
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
     average = checkpoint / "ema.safetensors"
     if average.exists():  # it is what the run evaluated
         tensors |= read_tensors(average, trained_parameters(model))
+    if frozen := frozen_tensors(model):
+        tensors |= read_frozen(run, config, frozen)
     assign_weights(model, tensors)
-    if merge:
+    if is_adapted and merge:
         merge_adapters(model)
     return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
-
-
-# ---- what init_from loads, of a run or a Hugging Face folder
-
-
-def init_settings(place: str) -> dict[str, Any]:
-    """Its settings, among them model and tokenizer."""
-    from model.hub.convert import read_hf_config
-    from model.hub.spec import config_from_spec
-
-    if is_hf_folder(place):
-        _, spec, _ = read_hf_config(resolve_folder(place))
-        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
-    run = expand_user(place)
-    config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")
-    check_code(run, config, own_code())
-    return config
-
-
-def init_tokenizer(place: str) -> Tokenizer:
-    from model.hub import tokenizer as hub
-
-    if not is_hf_folder(place):
-        return hub.drop_template(read_tokenizer(expand_user(place)))
-    folder = resolve_folder(place)
-    return hub.drop_template(hub.read_tokenizer(folder, read_json(folder / "config.json")))
-
-
-def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
-    """(model, tokenizer, step); a Hugging Face folder has no checkpoints, and is at step 0."""
-    from model.hub.convert import load_hf
-    from model.hub.tokenizer import drop_template
-
-    step = 0
-    if not is_hf_folder(place):
-        model, tokenizer, _, step = load_run(place, which)
-    elif which == "latest":
-        model, tokenizer, _ = load_hf(place)
-    else:
-        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
-    return model.train(), drop_template(tokenizer), step
-
-
-def load_base(place: str, config: ModelConfig, node: dict[str, Any]) -> tuple[nn.Module, Tokenizer]:
-    """What adapt= trains a part of. The first time, the sha256 of all weights becomes node["base"];
-    from then on others are refused. A run may have gone on since: its checkpoints are tried in
-    turn."""
-    checkpoints = list_checkpoints(expand_user(place))
-    older = [str(step_of(checkpoint)) for checkpoint in checkpoints[1:]]
-    for which in ("latest", *older):
-        try:
-            model, tokenizer, _ = init_run(place, which)
-        except (CheckpointError, HubError) as error:
-            hint = "if it was moved, resume this run with init_from= and its new place"
-            raise CheckpointError(f"the base of this run: {error}; {hint}") from None
-        found = sha256(model)
-        if node["base"] in (None, found):
-            node["base"] = found
-            return rebuilt(model, config), tokenizer
-    reason = "other weights than when a part of them was trained; restore them"
-    raise CheckpointError(f"{place} has {reason}")

@@ -91,6 +91,14 @@ class MixtureOfExperts(nn.Module):
             hidden = experts.activation(gate) * up
         return multiply(hidden, experts.out)
 
+    @property
+    def n_inactive(self) -> int:
+        """The number of parameters that a token does not use."""
+        unused = 0
+        for stack in self.experts.parameters():
+            unused += stack.numel() // len(stack) * (len(stack) - self.top_k)
+        return unused
+
     def losses(self) -> dict[str, Tensor]:
         """balance_loss times n_experts * sum(fraction of the choices * mean probability), which is
         1 if all experts are used alike (arxiv.org/abs/2101.03961). Both are of one micro-batch:
@@ -103,23 +111,6 @@ class MixtureOfExperts(nn.Module):
 
 def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
-
-
-def count_parameters(model: nn.Module) -> str:
-    """In words; with those that are active for a token, and those that are trained, if these are
-    fewer."""
-    total = sum(p.numel() for p in model.parameters())
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    active = total
-    for moe in mixtures_of(model):
-        for stack in moe.experts.parameters():
-            active -= stack.numel() // len(stack) * (len(stack) - moe.top_k)
-    words = f"{total:,} parameters"
-    if active < total:
-        words += f", {active:,} active"
-    if trained < total:
-        words += f", {trained:,} trained"
-    return words
 
 
 MLPS = dict(FFNS)

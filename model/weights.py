@@ -1,18 +1,14 @@
 """Weights: the tensors of a model, as a file holds them, and a model that is given them."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from configs.errors import CheckpointError
-from configs.schema import ModelConfig
-from model.transformer import build_model
 
 Tensors = dict[str, Tensor]
 
@@ -37,33 +33,38 @@ def trained_parameters(model: nn.Module) -> Tensors:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def model_tensors(model: nn.Module) -> Tensors:
-    """Each trained tensor, and each buffer, once: a tied head has none of its own."""
-    once = {*trained_parameters(model), *dict(model.named_buffers())}
+def all_tensors(model: nn.Module) -> Tensors:
+    """Each parameter and buffer once: a tied head has none of its own."""
+    once = {*dict(model.named_parameters()), *dict(model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
 
-def sha256(model: nn.Module) -> str:
-    """Of its weights, wherever they are from."""
-    digest = hashlib.sha256()
-    for _, tensor in sorted(model_tensors(model).items()):
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
+def frozen_tensors(model: nn.Module) -> Tensors:
+    """The parameters that are not trained: a run keeps them once, beside its checkpoints."""
+    return {name: p for name, p in model.named_parameters() if not p.requires_grad}
+
+
+def model_tensors(model: nn.Module) -> Tensors:
+    """What each checkpoint holds: trained parameters and buffers."""
+    frozen = frozen_tensors(model)
+    return {name: tensor for name, tensor in all_tensors(model).items() if name not in frozen}
+
+
+def count_parameters(model: nn.Module) -> str:
+    """In words; with those that are active for a token, and those that are trained, if these are
+    fewer."""
+    total = sum(p.numel() for p in model.parameters())
+    active = total - sum(getattr(module, "n_inactive", 0) for module in model.modules())
+    trained = sum(p.numel() for p in trained_parameters(model).values())
+    words = f"{total:,} parameters"
+    if active < total:
+        words += f", {active:,} active"
+    if trained < total:
+        words += f", {trained:,} trained"
+    return words
 
 
 def assign_weights(model: Any, tensors: Tensors) -> nn.Module:
     model.load_state_dict(tensors, strict=False, assign=True)
     model.head.tie(model.embedding)
-    return model.requires_grad_()
-
-
-def rebuilt(model: Any, config: ModelConfig) -> nn.Module:
-    """The same weights, with another dropout or a shorter context: learned positions are cut."""
-    with torch.device("meta"):
-        new = build_model(config, model.embedding.table.num_embeddings)
-    weights = model_tensors(model)
-    cut = {}
-    for name, tensor in model_tensors(new).items():
-        part = tuple(slice(size) for size in tensor.shape)
-        cut[name] = weights[name][part].detach().clone()
-    return assign_weights(new, cut)
+    return model

@@ -31,8 +31,8 @@ CORE_MODULES = """
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
-USE_DATA += ("model.generate.stream",)
+USE_DATA = ("model.hub", "model.checkpoint", "model.pretrained", "model.generate.prompt")
+USE_DATA += ("model.generate.options", "model.generate.stream")
 
 
 def module_name(path):

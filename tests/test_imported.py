@@ -12,8 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import sample
 from configs.cli import run_command
 from configs.errors import HubError
-from model.checkpoint import init_run, load_run
+from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
+from model.pretrained import init_run
 from model.weights import read_json
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
 

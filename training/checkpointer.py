@@ -1,16 +1,20 @@
 """Checkpointer: what a run saves, written by a thread while training continues."""
 
 import shutil
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from configs.cli import warn
 from configs.errors import CheckpointError, DataError
 from data.disk import filesize, sync_file
 from model import checkpoint
+from model.weights import frozen_tensors
 from training.distributed import shard_like, whole
 from training.optimizer import groups_of, state_tensors
 from training.run import Run
@@ -28,6 +32,7 @@ class Checkpointer:
         self.form = self.form_of(self.tensors())
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
+        self.unsaved_best: Callable[[], None] | None = None  # a write that failed
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 
@@ -39,15 +44,27 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # a slow disk of the main process is not a lost process
-        tensors = self.tensors()
-        if self.form_of(tensors) != self.form:
-            hint = "an optimizer names all its state, of tensors, in start_state"
-            raise ValueError(f"a checkpoint would not hold what a step has changed: {hint}")
-        copies = {file: self.copied(named) for file, named in tensors.items()}
+        with self.run.swapped():
+            tensors = self.tensors()
+            if self.form_of(tensors) != self.form:
+                hint = "an optimizer names all its state, of tensors, in start_state"
+                raise ValueError(f"a checkpoint would not hold what a step has changed: {hint}")
+            copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            self.pending = self.thread.submit(self.write, state.step, copies, plain, best)
+            write = partial(self.write, state.step, copies, plain, best)
+            if best:
+                self.unsaved_best = write
+            self.pending = self.thread.submit(self.write_all, write)
+
+    def write_all(self, newest: Callable[[], None]) -> None:
+        """First the best, if writing it has failed before."""
+        if self.unsaved_best and self.unsaved_best is not newest:
+            self.unsaved_best()
+            self.unsaved_best = None
+        newest()
+        self.unsaved_best = None
 
     def tensors(self) -> dict[str, checkpoint.Tensors]:
         """{file: {name: tensor}} of all that a checkpoint holds."""
@@ -107,13 +124,26 @@ class Checkpointer:
         self.wait(max_failures=1)
         self.run.world.wait()
 
-    def check_disk_space(self) -> None:
+    def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
+        """Write what the run needs besides its checkpoints, once there is room for them. All
+        processes call it: each has a part of a sharded tensor."""
+        frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
+        if not self.run.world.is_main:
+            return
+        self.check_disk_space(frozen)
+        if not is_resumed:
+            origin = origin | {"frozen": checkpoint.keep_frozen(self.folder, frozen)}
+        tokenizer = self.run.data.tokenizer
+        checkpoint.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
+
+    def check_disk_space(self, frozen: checkpoint.Tensors) -> None:
         """There must be room for the checkpoints that are kept (the first ten of them), the best,
-        and one being written."""
+        and one being written; and for the frozen weights."""
         size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
         expected = min(self.run.config.checkpoint.keep, 10) + 2
         existing = len(checkpoint.list_checkpoints(self.folder))
         needed = size * max(1, expected - existing)
+        needed += sum(tensor.nbytes for tensor in frozen.values())
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"
@@ -139,10 +169,13 @@ class Checkpointer:
             raise DataError(f"{changed}, since {self.folder} was trained on it; restore it")
         for name in vars(state):
             setattr(state, name, stored[name])
-        for file, tensors in self.tensors().items():
-            for name, tensor in checkpoint.read_tensors(place / f"{file}.safetensors", tensors):
-                with torch.no_grad():
-                    tensors[name].copy_(shard_like(tensor, tensors[name]))
+        with self.run.swapped():
+            for file, tensors in self.tensors().items():
+                stored_tensors = checkpoint.read_tensors(place / f"{file}.safetensors", tensors)
+                fill(tensors, stored_tensors)
+        if frozen := frozen_tensors(self.run.model):
+            config = checkpoint.read_config(self.folder)
+            fill(frozen, checkpoint.read_frozen(self.folder, config, frozen))
         if stored["scaler"]:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
@@ -150,3 +183,9 @@ class Checkpointer:
             checkpoint.set_aside_newer(self.folder, state.step)
             if state.best_step == state.step:  # the run may have been killed before this
                 checkpoint.mark_best(self.folder, state.step)
+
+
+@torch.no_grad()
+def fill(tensors: checkpoint.Tensors, stored: Iterable[tuple[str, Tensor]]) -> None:
+    for name, tensor in stored:
+        tensors[name].copy_(shard_like(tensor, tensors[name]))

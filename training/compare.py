@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, expand_user, print, report, run_command
+from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import key_of
 from configs.registry import flatten
 from data.disk import atomic_write
@@ -31,8 +27,6 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "val_accuracy": ("masked accuracy", "{:.1%}"),
     "val_exact_match": ("exact match", "{:.1%}"),
 }
-# Student's t of a 95 % interval, for 1, 2, ... degrees of freedom; of more, the last, which is wider
-STUDENT_T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 
 class RunEnd(NamedTuple):
@@ -44,26 +38,6 @@ class RunEnd(NamedTuple):
 
 
 Group = list[RunEnd]  # that differ only in their seed
-
-
-class Compare(Callback):
-    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
-    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
-    prints a line of its own before it raises one."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
-        failed = job_return.status == JobStatus.FAILED
-        if config.hydra.mode != RunMode.MULTIRUN:
-            if failed:
-                raise SystemExit(report(job_return._return_value))
-            return
-        if failed:
-            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
-            # Hydra raises it when somebody asks for the result of this run
-            job_return.return_value = SystemExit(report(job_return._return_value))
-        home = Path(config.hydra.sweep.dir)
-        if runs := runs_of(home):
-            print(compare(runs, home))
 
 
 def runs_of(sweep: Path) -> list[Path]:
@@ -136,7 +110,7 @@ def table(groups: list[Group]) -> str:
 
     for field, (title, form) in COLUMNS.items():
         columns[title] = [cell(values(group, field), form) for group in groups]
-    columns["val loss - best (95 %)"] = [difference(group, groups[0]) for group in groups]
+    columns["val loss - best"] = [difference(group, groups[0]) for group in groups]
     return markdown(columns)
 
 
@@ -146,16 +120,14 @@ def group_name(group: Group) -> str:
 
 
 def difference(group: Group, best: Group) -> str:
-    """The mean over the seeds that both were run with, and half its interval."""
+    """The mean and standard deviation over the seeds that both were run with."""
     own = losses_by_seed(group)
     others = losses_by_seed(best)
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"
-    degrees = min(len(pairs) - 1, len(STUDENT_T))
-    error = numpy.std(pairs, ddof=1) / math.sqrt(len(pairs))
-    half = STUDENT_T[degrees - 1] * error
-    return f"{numpy.mean(pairs):+.3f} ± {half:.3f} ({len(pairs)} pairs)"
+    deviation = numpy.std(pairs, ddof=1)
+    return f"{numpy.mean(pairs):+.3f} ± {deviation:.3f} ({len(pairs)} pairs)"
 
 
 def losses_by_seed(group: Group) -> dict[int, float]:

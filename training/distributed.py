@@ -6,17 +6,14 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from configs.errors import StopRequested
 from configs.schema import Config
-from model.block import blocks_of
 from model.cpu import tune_malloc
 from model.precision import (
     Precision,
@@ -24,6 +21,7 @@ from model.precision import (
     choose_precision,
     use_deterministic_algorithms,
 )
+from training.processes import Meeting, join
 
 Item = TypeVar("Item")
 
@@ -37,6 +35,7 @@ class World(NamedTuple):
     parallel: str  # none, ddp or fsdp
     precision: Precision
     scaler: torch.amp.GradScaler  # for float16, in which small gradients would underflow
+    meeting: Meeting | None = None  # of several processes
 
     @property
     def device(self) -> torch.device:
@@ -68,41 +67,25 @@ class World(NamedTuple):
 
     def wait(self) -> None:
         """For the slowest process, however long it takes to read its data or to write to the disk."""
-        if self.size > 1:
-            dist.barrier(patient_group())
-
-
-@cache  # all processes make it, when they first wait
-def patient_group() -> Any:
-    return dist.new_group(backend="gloo", timeout=timedelta(days=7))
+        if self.meeting:
+            self.meeting.wait()
 
 
 def start(config: Config) -> World:
     """Meet the other processes, if there are any. Wrong settings are refused before."""
     device = choose_device(config.device)
-    rank, size = 0, int(os.environ.get("WORLD_SIZE", 1))
+    rank = 0
+    meeting = None
+    size = int(os.environ.get("WORLD_SIZE", 1))
     parallel = choose_parallel(config, size)
     if "RANK" in os.environ:  # set by torchrun
-        if ":" in config.device:
-            reason = "but each process of torchrun has a GPU of its own"
-            raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
-        if device.type == "cuda":  # of its machine's, each process has one
-            local_rank = int(os.environ["LOCAL_RANK"])
-            if local_rank >= torch.cuda.device_count():
-                reason = f"process {local_rank + 1} has no GPU of its own"
-                raise ValueError(f"{reason}; lower --nproc_per_node")
-            device = torch.device("cuda", local_rank)
-            torch.cuda.set_device(device)
-        timeout = timedelta(seconds=config.ddp_timeout)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timeout)
-        rank = dist.get_rank()
+        device, rank, meeting = join(config, device, size)
     tune_malloc()
     use_deterministic_algorithms(config.deterministic)
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
-    return World(rank, size, parallel, precision, precision.scaler())
+    return World(rank, size, parallel, precision, precision.scaler(), meeting)
 
 
 def choose_parallel(config: Config, size: int) -> str:
@@ -139,24 +122,6 @@ def end(code: int) -> NoReturn:
 def build_device(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
-
-
-def shard(loss_module: nn.Module, world: World) -> None:
-    """FSDP: each process keeps a part of every tensor, and blocks gather theirs while they run. The
-    parameters become DTensors, so the optimizers have to be made after it."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    mesh = init_device_mesh(world.device.type, (world.size,))
-    policy = MixedPrecisionPolicy(world.precision.dtype, reduce_dtype=torch.float32)
-    weights = loss_module.state_dict()
-    for module in (*blocks_of(loss_module), loss_module):
-        fully_shard(module, mesh=mesh, mp_policy=policy)
-    loss_module.to_empty(device=world.device)
-    # hand out those of the main process
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -5,32 +5,39 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
-from configs.compose import CONFIGS, read_yaml, to_config
-from configs.schema import Config
+from configs.cli import print
+from configs.compose import CONFIGS, read_yaml
+from configs.schema import Config, ModelConfig
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import init_run, init_settings, load_base, read_tokenizer, rebuilt
+from model.adapt import adapt
+from model.checkpoint import read_tokenizer
+from model.pretrained import init_run, init_settings
+from model.transformer import build_model
+from model.weights import all_tensors, assign_weights
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
-TUNABLE = ("model.context_length", "model.dropout")
+TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)"
 
 
 def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     """These settings with the model and tokenizer of init_from=; of the command line, whose keys
-    these are, only a shorter context and dropout are kept."""
+    these are, only a shorter context, dropout and another kind of a part are kept."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
-        if group in MODEL_GROUPS and key not in TUNABLE:
+        if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
             reason = "conflicts with init_from, which sets model and tokenizer"
-            raise ValueError(f"{key} {reason}; remove it (only {' and '.join(TUNABLE)} may be set)")
+            hint = "remove it (only model.context_length, model.dropout and a kind may be set)"
+            raise ValueError(f"{key} {reason}; {hint}")
     start = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]
-    for key in TUNABLE:
-        if key in keys:
+    for key in keys:
+        if re.fullmatch(TUNABLE, key):
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
     wanted = changed.model.context_length
     longest = start["model"]["context_length"]
@@ -42,32 +49,61 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
 
 def fine_tuned(
     node: DictConfig, keys: list[str], choices: dict[str, Any]
-) -> tuple[Config, dict[str, Any]]:
-    """(its config, the option of each group). Muon is chosen only by name: its rates would destroy
-    a trained model."""
+) -> tuple[DictConfig, dict[str, Any]]:
+    """(its settings, the option of each group). Muon is chosen only by name: its rates would
+    destroy a trained model."""
     changed = with_model(node, keys)
     kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
-    if "optimizer" not in keys and choices["optimizer"].startswith("muon"):
-        option = "lora" if choices["adapt"] == "lora" else "finetune"
+    if "optimizer" not in keys and node.optimizer.kind == "muon":
+        option = "lora" if node.adapt.kind == "lora" else "finetune"
         kept["optimizer"] = option
         changed.optimizer = read_yaml(CONFIGS / f"optimizer/{option}.yaml")
         for key in keys:
             if key.startswith("optimizer."):
                 OmegaConf.update(changed, key, OmegaConf.select(node, key))
-    return to_config(changed), kept
+    return changed, kept
 
 
 def starting_point(
     config: Config, run: Path, is_resumed: bool
-) -> tuple[nn.Module | None, Tokenizer | None]:
-    """The (model, tokenizer) of init_from. A resumed run has its own tokenizer, and its checkpoint
-    the weights, or those that adapt= trains."""
-    if config.init_from is None:
-        return None, None
-    if "base" in config.adapt:
-        model, tokenizer = load_base(config.init_from, config.model, config.adapt)
-        return model, read_tokenizer(run) if is_resumed else tokenizer
+) -> tuple[nn.Module | None, Tokenizer]:
+    """The (model, tokenizer) of init_from. A resumed run has both itself: its checkpoint will fill
+    a new model, which is None here if adapt= does not change it."""
+    model: nn.Module | None = None
     if is_resumed:
-        return None, read_tokenizer(run)
-    model, tokenizer, _ = init_run(config.init_from)
-    return rebuilt(model, config.model), tokenizer
+        tokenizer = read_tokenizer(run)
+    else:
+        found, tokenizer, _ = init_run(str(config.init_from))
+        model = rebuilt(found, config.model, config.seed)
+    if config.adapt["kind"] != "none":
+        model = model or build_model(config.model, tokenizer.vocab_size, config.seed)
+        adapt(model, config.adapt, config.seed)
+    return model, tokenizer
+
+
+def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
+    """A model of this config with the weights of another. It may have less dropout, a shorter
+    context, or parts whose further tensors are new."""
+    vocab_size = model.embedding.table.num_embeddings
+    with torch.device("meta"):
+        new = build_model(config, vocab_size)
+    weights = all_tensors(model)
+    wanted = all_tensors(new)
+    if lost := sorted(weights.keys() - wanted.keys()):
+        hint = "remove the kind that has no place for it"
+        raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
+    if added := sorted(wanted.keys() - weights.keys()):
+        print(f"new, and initialized: {', '.join(added)}")
+        new = build_model(config, vocab_size, seed)
+    tensors = {name: fit(name, weights[name], wanted[name], config) for name in weights}
+    return assign_weights(new, tensors)
+
+
+def fit(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tensor:
+    """A copy of a tensor; a table of positions is cut to a shorter context."""
+    if wanted.shape[:1] == (config.context_length,):
+        tensor = tensor[: config.context_length]
+    if tensor.shape != wanted.shape:
+        shapes = f"{list(tensor.shape)} in init_from and {list(wanted.shape)} in the new model"
+        raise ValueError(f"{name} has the shape {shapes}; remove the kind that changes it")
+    return tensor.detach().clone()

@@ -3,10 +3,8 @@ weight."""
 
 import json
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from configs.cli import print, warn
-from configs.schema import Config
 from data.batch import Batch
 from data.disk import atomic_write
+from training.cost import ideal_seconds
 from training.distributed import stoppable
 from training.plot import draw_run
 from training.run import Run, TrainState
+from training.wandb_log import start_wandb
 
 MANY_BATCHES = 200  # are announced where no bar can be shown
 MAX_NAMED = 12  # more values that have no format are not printed; metrics.jsonl has all
@@ -55,11 +54,12 @@ class Log:
     """Of the main process; in the others it does nothing. On a terminal, a progress bar stays below
     all that is printed."""
 
-    def __init__(self, folder: Path, run: Run, ideal_seconds: float | None) -> None:
+    def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
         self.is_main = run.world.is_main
-        self.ideal_seconds = ideal_seconds  # of a step at the peak FLOP/s of the GPU, for MFU
+        peak = run.world.precision.peak_flops()
+        self.ideal_seconds = ideal_seconds(run, peak) if peak else None  # of a step, for MFU
         self.wandb: Any = None
         self.disk_failed = False
         self.console = Console(soft_wrap=True)
@@ -69,7 +69,8 @@ class Log:
         if self.is_main:
             for name in ("metrics.jsonl", "samples.jsonl"):
                 truncate(folder / name, run.state.step)
-            self.wandb = start_wandb(folder, run.config)
+            if run.config.wandb.mode != "disabled":
+                self.wandb = start_wandb(folder, run.config)
         self.bar.start()
         self.restart_clock()
 
@@ -162,31 +163,6 @@ class Log:
 def clock(seconds: float) -> timedelta:
     """It is printed as 0:01:02."""
     return timedelta(seconds=round(min(seconds, 1e9)))
-
-
-def start_wandb(run: Path, config: Config) -> Any:
-    """A resumed run continues under the same id. A failure costs one warning, and not the run."""
-    if config.wandb.mode == "disabled":
-        return None
-    id_file = run / "wandb-id"
-    try:
-        import wandb
-
-        if not id_file.exists():
-            id_file.write_text(uuid.uuid4().hex)
-        return wandb.init(
-            **asdict(config.wandb),
-            name=run.name,
-            id=id_file.read_text(),
-            resume="allow",
-            dir=run,
-            config=asdict(config),
-            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
-        )
-    except Exception as error:  # whatever the service does, the run continues
-        reason = str(error).partition("\n")[0]
-        warn(f"no wandb ({type(error).__name__}: {reason})")
-        return None
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ def main(args: list[str] | None = None) -> None:
 
     tokenizer = None
     if node.init_from is not None:  # what fine-tuning will see
-        from model.checkpoint import init_tokenizer
+        from model.pretrained import init_tokenizer
         from training.finetune import with_model
 
         node = with_model(node, list(map(key_of, overrides)))

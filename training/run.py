@@ -58,20 +58,34 @@ class Run(NamedTuple):
         return self.loss_module.model
 
     @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """With the weights that an optimizer evaluates, where it trains others: swap() exchanges
+        the two."""
+        optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
+        with torch.no_grad():
+            for optimizer in optimizers:
+                optimizer.swap()
+            try:
+                yield
+            finally:
+                for optimizer in optimizers:
+                    optimizer.swap()
+
+    @contextmanager
     def evaluating(self) -> Iterator[None]:
         """In eval mode, with the averaged weights if there are any. Of several processes, all have
         to evaluate."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
-        self.ema.swap()
-        module.eval()
-        if is_sharded:  # FSDP gathers weights by itself only for module(...)
-            module.unshard()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            if is_sharded:
-                module.reshard()
-            module.train()
+        with self.swapped():
             self.ema.swap()
+            module.eval()
+            if is_sharded:  # FSDP gathers weights by itself only for module(...)
+                module.unshard()
+            try:
+                yield
+            finally:
+                if is_sharded:
+                    module.reshard()
+                module.train()
+                self.ema.swap()

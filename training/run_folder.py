@@ -15,16 +15,15 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 
 from configs.errors import RunLockedError
 from configs.parts import own_code
 from configs.schema import Config
 from data.disk import sync_folder
 from model.checkpoint import RUNS, clean_up
-from model.moe import count_parameters
+from model.weights import count_parameters
 from training.distributed import World
+from training.log import read_rows
 from training.run import Run
 from training.schedule import RunLength
 
@@ -32,18 +31,21 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
 
 
-def check_name(config: Config) -> None:
-    """Refuse one that is no name, or is taken. All processes do so before they meet, or one would
-    see the folder that another has just made."""
-    name = config.name
+def check_name(name: str | None, resume: bool | str) -> None:
+    """Refuse one that is no name, or is taken."""
     if name is None:
         return
     if not NAME.fullmatch(name):
         rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
         raise ValueError(f"name is {name!r}; {rule}")
-    if not config.resume and (RUNS / name / "config.yaml").exists():
+    if not resume:
+        refuse_taken(RUNS / name)
+
+
+def refuse_taken(run: Path) -> None:
+    if (run / "config.yaml").exists() or (run / "checkpoints").exists():
         hint = "add resume=true to continue it, or change name="
-        raise ValueError(f"{RUNS / name} already exists; {hint}")
+        raise ValueError(f"{run} already exists; {hint}")
 
 
 @contextmanager
@@ -62,8 +64,10 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
     except Timeout:
         message = f"{run} is in use by another process; wait for it, or stop it"
         raise RunLockedError(message) from None
-    clean_up(run)
     try:
+        if not config.resume:
+            refuse_taken(run)  # another process may have made it meanwhile
+        clean_up(run)
         yield run
     finally:
         lock.release()
@@ -72,13 +76,7 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
 
 
 def make_folder(config: Config) -> Path:
-    """Without a name=, one of date, time and model that no other run has; in a sweep, Hydra's."""
-    hydra = HydraConfig.get()
-    if hydra.mode == RunMode.MULTIRUN:
-        run = Path(hydra.runtime.output_dir)
-        if RUNS.absolute() not in run.parents:
-            raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
-        return run.relative_to(Path.cwd())
+    """Without a name=, one of date, time and model that no other run has."""
     if config.name:
         run = RUNS / config.name
         run.mkdir(parents=True, exist_ok=True)
@@ -92,6 +90,12 @@ def make_folder(config: Config) -> Path:
         except FileExistsError:
             run = RUNS / f"{stem}_{number}"
     return run
+
+
+def final_loss(folder: Path) -> float | None:
+    """The validation loss at the end of a run, if it has come to its end."""
+    losses = [row["val_loss"] for row in read_rows(folder / "metrics.jsonl") if row.get("full")]
+    return losses[-1] if losses else None
 
 
 def environment(world: World) -> str:
@@ -141,7 +145,7 @@ def describe(folder: Path, run: Run) -> str:
     elif config.resume:
         begin = ", starting at step 0"
     if math.isinf(run_length.steps):
-        length = f"{config.train.minutes:g} minutes"
+        length = f"{config.train.minutes:g} minutes, and then the final evaluation"
     else:
         epochs = run_length.steps * config.train.batch_size / train.n
         length = f"{run_length.steps:,} steps, {epochs:.2f} epochs"
@@ -159,6 +163,4 @@ def describe(folder: Path, run: Run) -> str:
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",
     ]
-    if state.step and run_length.is_over(state):
-        lines.append(f"{folder} is finished; raise train.steps, or its other length, to go on")
     return "\n".join(lines)

@@ -85,9 +85,10 @@ SCHEDULES: Registry[Callable[..., Schedule]] = Registry(
 
 
 class RunLength:
-    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached. Of the
-    loader it takes tokens_per_example and, for epochs, n. Its batches may have more or fewer tokens
-    than usual: the number of steps of train.tokens is an estimate then, for the schedule."""
+    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached, or when
+    train.patience is over. Of the loader it takes tokens_per_example and, for epochs, n. Its batches
+    may have more or fewer tokens than usual: the number of steps of train.tokens is an estimate then,
+    for the schedule."""
 
     def __init__(self, train: TrainConfig, loader: Any) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
@@ -97,6 +98,7 @@ class RunLength:
             self.max_steps = min(self.max_steps, steps)
         self.tokens = math.inf if train.tokens is None else train.tokens
         self.seconds = math.inf if train.minutes is None else 60 * train.minutes
+        self.patience = train.patience
 
         self.steps = self.max_steps
         self.whole_tokens = math.inf  # of whole steps
@@ -107,7 +109,8 @@ class RunLength:
 
     def is_over(self, state: TrainState) -> bool:
         is_last_step = state.step >= self.max_steps or state.tokens >= self.tokens
-        return is_last_step or state.seconds >= self.seconds
+        is_reached = is_last_step or state.seconds >= self.seconds
+        return is_reached or state.is_out_of(self.patience)
 
     def progress(self, state: TrainState) -> float:
         """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first

@@ -21,7 +21,7 @@ from model.checkpoint import load_run, model_config, model_tensors, save, write_
 from model.hub.adapter import export_adapter
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
-from model.moe import count_parameters
+from model.weights import count_parameters
 
 
 def write_run(

@@ -15,7 +15,7 @@ from tests.benchmarks._turns import spread
 from tests.benchmarks.step import Ours
 from tests.parts import names
 from training import cost
-from training.evaluate import evaluate
+from training.evaluation import evaluate
 from training.optimizer import set_lr
 from training.schedule import RunLength, build_schedule
 from training.step import seed_step

@@ -69,7 +69,7 @@ def test_a_run_remembers_its_parts(own, start, capsys):
 
     forget()
     own.write_text(f"{OWN}# changed")
-    assert start(*resume, USE[0]).err == CHANGED
+    assert start(*resume[:2], USE[0], "train.steps=5").err == CHANGED
     assert start(*resume, USE[0], "dry_run=true").err == ""
     load_run("runs/full")
     assert capsys.readouterr().err == CHANGED.replace("part was", "full was")

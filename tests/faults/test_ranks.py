@@ -36,6 +36,7 @@ WAYS = {  # to end: the exit codes of the process to which it happens, and of th
     "SIGTERM to both": (75, 75),
     "SIGKILL": (-signal.SIGKILL, 7),
     "SIGSTOP": (-signal.SIGKILL, 7),
+    "SIGSTOP while it reads data": (-signal.SIGKILL, 7),
     "nan": (5, 5),
     "bug": (1, 7),
     "SIGKILL while it saves": (-signal.SIGKILL, 7),
@@ -94,6 +95,8 @@ def happens(way, victim, draw, rank):
         Shim(kill, operation, below="/checkpoints")()
     elif way.startswith("full disk"):
         Shim(full, operation, below="/checkpoints", always=not way.endswith("once"))()
+    elif way == "SIGSTOP while it reads data":
+        send(train, "load_data", 1, signal.SIGSTOP)
     elif way.startswith("SIG"):
         send(train, "update", step, signal.Signals[way.split()[0]])
     else:
@@ -109,12 +112,12 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
     draw = random.Random(seed)
     only_main_has_it = "disk" in way or "saves" in way
     victim = 0 if only_main_has_it else draw.randrange(2)
-    overrides = [f"parallel={parallel}", f"ddp_timeout={10 if way == 'SIGSTOP' else 60}"]
+    overrides = [f"parallel={parallel}", f"ddp_timeout={10 if 'SIGSTOP' in way else 60}"]
     act = partial(happens, way, victim, draw)
     pids, _store = start_two(tmp_path, *overrides, act=act)
 
     other_code = end(pids[1 - victim])
-    if way == "SIGSTOP":  # torchrun kills it once the other one has ended
+    if "SIGSTOP" in way:  # torchrun kills it once the other one has ended
         os.kill(pids[victim], signal.SIGKILL)
     codes = (end(pids[victim]), other_code)
     outputs = [(tmp_path / f"output-{rank}").read_text() for rank in range(2)]

@@ -1,15 +1,19 @@
 """adapt= trains a part of a model: thin matrices beside its linear maps, or its last blocks."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers as hf
+import yaml
 from safetensors.torch import load_file
 
 from configs.cli import run_command
+from configs.errors import CheckpointError
 from model.adapt import adapt, adapters_of, merge_adapters
 from model.checkpoint import load_run
 from model.hub.__main__ import main as hub
@@ -96,27 +100,80 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
 
 
 @pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
-def test_the_base_is_needed_as_it_was(tune, start, kind):
-    """It may be a run of adapters itself."""
+def test_a_run_holds_all_it_needs(tune, start, kind):
+    """What it started from may be trained further or be gone; it may be a run of adapters itself."""
     tune("one", *kind.split())
     tune("two", *kind.split(), "init_from=runs/one")
-    before = load_run("runs/two").model.state_dict()
-    start("name=base", "resume=true", "train.steps=6", "checkpoint.keep=9")
-    Path("runs/base").rename("moved")
-    output = start("name=one", "resume=true", "init_from=moved").out
-    assert "init_from was runs/base and is now moved" in output
-    after = load_run("runs/two").model.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before), "of an older step"
-    Path("moved").rename("runs/base")
-
+    before = {name: load_run(f"runs/{name}").model.state_dict() for name in ("one", "two")}
+    start("name=base", "resume=true", "train.steps=6", "checkpoint.keep=1")
     shutil.rmtree("runs/base")
+    tune("full", *kind.split(), "init_from=runs/one", "train.steps=6")
+    start("name=one", "resume=true", "train.steps=6")
+    shutil.rmtree("runs/one")
+    after = load_run("runs/two").model.state_dict()
+    assert all(torch.equal(before["two"][name], after[name]) for name in after)
+    start("name=two", "resume=true", "train.steps=6")
+    assert files("runs/two") == files("runs/full")
+
+
+def frozen(name):
+    return Path(f"runs/{name}/frozen.safetensors")
+
+
+def test_runs_share_the_file_of_what_is_frozen(tune, monkeypatch):
+    tune("one", "adapt=lora", "train.steps=1")
+    tune("two", "adapt=lora", "train.steps=1", "adapt.rank=4")
+    assert frozen("one").samefile(frozen("two"))
+
+    def link(*places):
+        raise OSError("no links on this disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        tune("copy", "adapt=lora", "train.steps=1")
+    assert not frozen("copy").samefile(frozen("one"))
+    assert frozen("copy").read_bytes() == frozen("one").read_bytes()
     for name in ("one", "two"):
-        errors = start(f"name={name}", "resume=true", "train.steps=6", code=4).err
-        assert "the base of this run: there is no folder moved" in errors
-    start("name=base", "model=gpt2", "seed=1")
-    more = ["name=one", "resume=true", "train.steps=6", "init_from=runs/base"]
-    [error] = start(*more, code=4).err.splitlines()
-    assert "runs/base has other weights than when a part of them was" in error
+        shutil.rmtree(f"runs/{name}")
+    tune("other", "adapt=lora", "train.steps=1", "adapt.layers=query")
+    [kept] = Path("runs/.frozen").iterdir()
+    assert kept.samefile(frozen("other")), "what no run has is deleted"
+    load_run("runs/copy")
+
+
+def test_frozen_weights_that_are_damaged(tune, start):
+    """They are never used, not even by another run that would share them."""
+    tune("one", "adapt=lora", "train.steps=1")
+    with frozen("one").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"?")
+    sentence = "runs/one/frozen.safetensors is damaged: it is not the file that was saved"
+    assert sentence in start("name=one", "resume=true", "train.steps=2", code=4).err
+    with pytest.raises(CheckpointError, match=sentence):
+        load_run("runs/one")
+    tune("two", "adapt=lora", "train.steps=1")
+    load_run("runs/two")
+
+
+def test_the_disk_must_have_room_for_them(tune, monkeypatch):
+    """A run of one step would need less than the weights that it freezes."""
+    few = ["adapt=lora", "adapt.layers=query", "train.steps=1"]
+    tune("one", *few)
+    room = SimpleNamespace(free=frozen("one").stat().st_size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: room)
+    assert "and the disk has" in tune("two", *few, code=6).err
+    assert not Path("runs/two").exists()
+
+
+def test_an_adapted_run_of_an_older_version(tune, start):
+    tune("one", "adapt=lora", "train.steps=1")
+    path = Path("runs/one/config.yaml")
+    config = yaml.safe_load(path.read_text())
+    config["adapt"]["base"] = "ab12"
+    path.write_text(yaml.safe_dump(config))
+    sentence = "runs/one does not hold the weights that adapt= froze; load it with the version that"
+    assert sentence in start("name=one", "resume=true", "train.steps=2", code=4).err
+    assert sentence in tune("two", "init_from=runs/one", code=4).err
 
 
 WRONG = [

@@ -16,12 +16,13 @@ from configs.schema import IGNORE_INDEX
 from data.batch import make_batch
 from data.corpus import load_data
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import init_tokenizer
 from model.hub.__main__ import export_run
+from model.pretrained import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
 from tests.parts import alive, thin, tiny, tokens
 from tests.training.runs import TEXT, read_lines
-from training.evaluate import main, predict_targets
+from training.accuracy import predict_targets
+from training.evaluate import main
 from training.preview import main as preview
 
 PAIRS = "".join(

@@ -4,10 +4,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
+from data.objectives import NextToken
 from model.checkpoint import list_checkpoints
+from model.transformer import ARCHITECTURES, Decoder
 from tests.training.runs import rows
 
 
@@ -62,6 +65,31 @@ def test_a_model_that_gets_worse_keeps_its_first_weights(tune, every):
     assert "the best checkpoint is that of step 0 " in output
     assert output.count(" --checkpoint best\n") == 1
     assert len(list_checkpoints(Path("runs/tuned"))) == 2
+
+
+class Wider(Decoder):
+    """A decoder with a map of its own."""
+
+    def make_stacks(self, config, sizes):
+        super().make_stacks(config, sizes)
+        self.second = torch.nn.Linear(config.d_model, config.d_model)
+
+    def losses(self):
+        return {"size": self.second.weight.square().mean()}
+
+
+def test_another_kind_takes_over_the_weights(tune, start, monkeypatch):
+    """What is new is initialized and named; what would be lost is refused."""
+    monkeypatch.setitem(ARCHITECTURES, "wider", Wider)
+    monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "wider"))
+    output = tune("model.kind=wider", "train.steps=0").out
+    assert "new, and initialized: second.bias, second.weight\n" in output
+    loss = "val_loss", "full"
+    assert rows("runs/tuned", *loss)[-1] == rows("runs/base", *loss)[-1]
+    start("init_from=runs/base", "model.kind=wider", "name=wider", "train.steps=1")
+    back = ["init_from=runs/wider", "model.kind=decoder", "name=back"]
+    sentence = "second.bias of init_from is not in the new model; remove the kind that has no"
+    assert sentence in start(*back, code=2).err
 
 
 def test_places_that_are_no_runs(start):

@@ -79,6 +79,21 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert "the text has changed, or is that of another data.path" in start(*auto, code=3).err
 
 
+@pytest.mark.parametrize("is_evaluated", [True, False])
+def test_a_finished_run_keeps_its_record(run, start, is_evaluated):
+    """Of settings that no step was taken with, nothing is written; a run that was killed in its last
+    evaluation repeats it."""
+    folder = run("name=mine", "eval.every=2")
+    whole = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    if not is_evaluated:
+        path = folder / "metrics.jsonl"
+        path.write_text("".join(path.read_text().splitlines(True)[:-1]))
+    output = start("name=mine", "resume=true", "optimizer.lr=0.1", "log.every=3").out
+    assert "runs/mine is finished; raise train.steps" in output
+    now = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    assert {name for name in now if now[name] != whole[name]} <= {"curve.png"}
+
+
 # ---- settings
 
 

@@ -1,5 +1,6 @@
 """What users do with train.py, from the command line to the files of the run."""
 
+import errno
 import json
 import math
 import re
@@ -8,14 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from hydra.core.hydra_config import HydraConfig
 
 import train
 from model import checkpoint
-from model.checkpoint import list_checkpoints, read_best
+from model.checkpoint import list_checkpoints, load_run, read_best
 from tests.parts import names
-from tests.training.runs import read_lines, rows, weights
+from tests.training.runs import read_lines, rows, weights, with_usual
 from training import summary
 from training.run_folder import code_hashes
+from training.settings import compose_run
 
 ARCHITECTURES = {
     "model=modern": "val_bpb",
@@ -99,6 +102,33 @@ def test_a_folder_belongs_to_one_run(run, start):
     assert run("train.steps=0").name != run("train.steps=0").name, "even in the same second"
 
 
+def test_a_run_from_python(start, monkeypatch):
+    """It needs no command line."""
+    start("name=base", "model=gpt2", "sample.every=null")
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    for overrides in (with_usual(["name=new"]), with_usual(["init_from=runs/base", "name=tuned"])):
+        loss = train.train(compose_run(overrides))
+        name = overrides[-1].removeprefix("name=")
+        assert rows(f"runs/{name}", "val_loss", "full")[-1] == (loss, True)
+        load_run(f"runs/{name}")
+    train.train(compose_run(with_usual(["train.steps=1"])))
+
+
+def test_a_folder_that_another_process_has_made_meanwhile(start, monkeypatch):
+    """As it was free when the settings were read, and the lock is, for that run has ended."""
+    check = train.distributed.start
+
+    def late(config):
+        if not Path("runs/mine").exists():
+            Path("runs/mine").mkdir(parents=True)
+            Path("runs/mine/config.yaml").write_text("theirs")
+        return check(config)
+
+    monkeypatch.setattr(train.distributed, "start", late)
+    assert "runs/mine already exists; add resume=true" in start("name=mine", code=2).err
+    assert Path("runs/mine/config.yaml").read_text() == "theirs"
+
+
 # the learning rate soon becomes far too high
 WORSE = ["optimizer=adamw", "optimizer.lr=1", "schedule=constant", "schedule.warmup=0.9"]
 
@@ -120,12 +150,46 @@ def test_patience_stops_a_run_early_and_the_best_checkpoint_is_kept(start):
     assert "stopped early: no improvement in 1 eval" in output and "best checkpoint" not in output
 
 
+def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
+    usual = [*WORSE, "train.steps=20", "eval.every=2", "checkpoint.every=null"]
+    start(*usual, "name=whole")
+    best = read_best(Path("runs/whole"))
+    assert best not in ("step-00000000", "step-00000020")
+    save = checkpoint.save
+    left = [best]
+
+    def failing(run, step, *rest):
+        if left and checkpoint.step_name(step) == best:
+            left.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(run, step, *rest)
+
+    monkeypatch.setattr(checkpoint, "save", failing)
+    assert start(*usual, "name=full").err.count("a checkpoint could not be saved") == 1
+    assert read_best(Path("runs/full")) == best
+    for path in Path("runs/whole/checkpoints", best).glob("*.safetensors"):
+        assert Path("runs/full/checkpoints", best, path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_last_checkpoint_that_is_as_good_as_the_best(start):
+    """No other is recommended for a difference that is not shown."""
+    start("train.steps=2", "eval.every=2", "name=still")
+    assert read_best(Path("runs/still")) == "step-00000002"
+    output = start("name=still", "resume=true", "train.steps=4", "optimizer.lr=1e-30").out
+    first, last = rows("runs/still", "val_loss", "full")[1:3]
+    assert first == last and read_best(Path("runs/still")) == "step-00000002"
+    assert "best checkpoint" not in output
+
+
 def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     """The clock goes on by ten seconds whenever it is read: at the start and in each step."""
     times = iter(range(0, 10_000, 10))
     monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     linear = ["schedule=linear", "schedule.warmup=0", "log.every=1"]
-    assert "training    1 minutes" in start("train.minutes=1", *linear, "name=timed").out
+    assert (
+        "training    1 minutes, and then the final evaluation"
+        in start("train.minutes=1", *linear, "name=timed").out
+    )
     folder = "runs/timed"
     shares = [lr / 0.02 for [lr] in rows(folder, "lr")]
     assert shares == pytest.approx([1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])

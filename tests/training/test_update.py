@@ -18,7 +18,7 @@ from model.transformer import build_model
 from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
 from training.distributed import World
 from training.ema import EMA
-from training.evaluate import mean_loss
+from training.evaluation import mean_loss
 from training.muon import Muon
 from training.optimizer import (
     build_optimizers,

@@ -1,0 +1,52 @@
+"""What init_from= loads: the settings, tokenizer and weights of a run or a Hugging Face folder."""
+
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from configs.cli import expand_user
+from configs.errors import CheckpointError
+from configs.parts import own_code
+from data.tokenizers.tokenizer import Tokenizer
+from model.checkpoint import check_code, load_run, read_config, read_tokenizer
+from model.hub.files import is_hf_folder, resolve_folder
+from model.weights import read_json
+
+
+def init_settings(place: str) -> dict[str, Any]:
+    """Its settings, among them model and tokenizer."""
+    if is_hf_folder(place):
+        from model.hub.convert import read_hf_config
+        from model.hub.spec import config_from_spec
+
+        _, spec, _ = read_hf_config(resolve_folder(place))
+        return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
+    run = expand_user(place)
+    config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")
+    check_code(run, config, own_code())
+    return config
+
+
+def init_tokenizer(place: str) -> Tokenizer:
+    from model.hub import tokenizer as hub
+
+    if not is_hf_folder(place):
+        return hub.drop_template(read_tokenizer(expand_user(place)))
+    folder = resolve_folder(place)
+    return hub.drop_template(hub.read_tokenizer(folder, read_json(folder / "config.json")))
+
+
+def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
+    """(model, tokenizer, step); a Hugging Face folder has no checkpoints, and is at step 0."""
+    from model.hub.convert import load_hf
+    from model.hub.tokenizer import drop_template
+
+    step = 0
+    if not is_hf_folder(place):
+        model, tokenizer, _, step = load_run(place, which)
+    elif which == "latest":
+        model, tokenizer, _ = load_hf(place)
+    else:
+        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
+    return model.train(), drop_template(tokenizer), step

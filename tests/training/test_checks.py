@@ -1,0 +1,198 @@
+"""Own parts whose state no checkpoint would hold are refused; what is frozen is held once."""
+
+import subprocess
+from functools import partial, wraps
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import sample
+from configs.cli import run_command
+from data.objectives import NextToken
+from model.checkpoint import load_run
+from model.feedforward import MLP
+from tests.training.runs import TORCHRUN, content, newest, read_lines, with_usual
+from training.optimizer import OPTIMIZERS, AdamW
+
+USE = ["ffn=relu", "schedule=constant", "schedule.warmup=1"]
+ADAMW = ["beta1", "beta2", "eps", "weight_decay"]
+
+
+def extended(monkeypatch, kind, change):
+    """From now on change() is called with each object of this class when it is made."""
+    made = kind.__init__
+
+    @wraps(made)
+    def make(self, *arguments, **options):
+        made(self, *arguments, **options)
+        change(self)
+
+    monkeypatch.setattr(kind, "__init__", make)
+
+
+@pytest.fixture
+def own(monkeypatch):
+    return partial(extended, monkeypatch, MLP)
+
+
+def buffer(module):
+    module.register_buffer("table", torch.ones(3), persistent=False)
+
+
+def tensor(module):
+    module.scale = torch.ones(3)
+
+
+def modules(module):
+    module.maps = [nn.Linear(2, 2)]
+
+
+def named(module):
+    module.named = {"a": torch.ones(1)}
+
+
+NO_PART = (
+    "is no parameter, persistent buffer or module of the model; a checkpoint would not hold it"
+)
+LOST = {
+    buffer: "table is no persistent buffer: leave out persistent=False; a checkpoint would not",
+    tensor: f"scale {NO_PART}",
+    modules: f"maps {NO_PART}",
+    named: f"named {NO_PART}",
+}
+
+
+@pytest.mark.parametrize("change", LOST)
+def test_what_no_checkpoint_would_hold(start, own, change):
+    own(change)
+    assert f"stack.blocks.0.ffn.{LOST[change]}" in start(*USE, code=2).err
+    assert not list(Path("runs").glob("*"))
+
+
+def test_another_name_of_what_is_held_is_no_loss(start, own):
+    own(lambda module: setattr(module, "maps", [module.up, module.out.weight]))
+    start(*USE, "train.steps=1")
+
+
+def test_an_objective_with_a_model(start, monkeypatch):
+    extended(monkeypatch, NextToken, modules)
+    assert f"error: objective.maps {NO_PART}" in start(code=2).err
+
+
+def test_an_objective_that_counts(start, monkeypatch):
+    batch = NextToken.batch
+
+    def counted(objective, *inputs):
+        objective.calls = getattr(objective, "calls", 0) + 1
+        return batch(objective, *inputs)
+
+    monkeypatch.setattr(NextToken, "batch", counted)
+    assert "NextToken changes its attributes when it makes a batch" in start(code=2).err
+
+
+def freeze(module):
+    module.out.weight.requires_grad_(False)
+
+
+def test_frozen_weights_of_an_own_part(start, own):
+    """They are in no checkpoint, but once in the run; days later, another seed draws others."""
+    own(freeze)
+    start(*USE, "name=full")
+    start(*USE, "name=part", "train.steps=2")
+    start("name=part", "resume=true", "train.steps=4")
+    assert content("runs/part")["tensors"] == content("runs/full")["tensors"]
+    held = load_file("runs/full/frozen.safetensors")
+    assert held.keys() == {f"stack.blocks.{i}.ffn.out.weight" for i in range(2)}
+    assert not held.keys() & load_file(newest("runs/full") / "model.safetensors").keys()
+    loaded = load_run("runs/full").model
+    assert all(torch.equal(loaded.state_dict()[name], held[name]) for name in held)
+    assert run_command(lambda: sample.main(["--run", "runs/full", "--prompt", "the"])) == 0
+    start("init_from=runs/full", "name=tuned", "train.steps=1", "seed=5")
+    assert load_file("runs/tuned/frozen.safetensors").keys() == held.keys()
+
+
+# ---- parameters that a loss does not reach
+
+UNUSED = """
+from torch import nn
+from model.feedforward import ACTIVATIONS, FFNS, MLP
+
+
+class Own(MLP):
+    def __init__(self, d_model: int):
+        super().__init__(d_model, ACTIVATIONS["relu"], False, 4.0)
+        self.unused = nn.Linear(3, 3)
+
+
+FFNS["own"] = Own
+"""
+REACHED = "the loss does not depend on stack.blocks.0.ffn.unused.weight, "
+
+
+def test_a_parameter_without_a_gradient_is_named(start, own):
+    own(lambda module: setattr(module, "unused", nn.Linear(3, 3)))
+    assert start(*USE).err.count(f"warning: {REACHED}") == 1
+
+
+def test_two_processes_refuse_it_in_the_first_step(room):
+    Path("own.py").write_text(UNUSED)
+    Path("configs/ffn").mkdir(parents=True)
+    Path("configs/ffn/own.yaml").write_text("# @package model.ffn\nkind: own\n")
+    command = [*TORCHRUN, *with_usual(["parts=own.py", "ffn=own", "name=two"])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert f"error: {REACHED}" in done.stderr, done.stderr
+
+
+# ---- an optimizer that evaluates other weights than it trains
+
+
+class ScheduleFree(AdamW):
+    """It trains y and evaluates their mean, x (the mean of all steps, for the test)."""
+
+    def start_state(self, parameter):
+        other = parameter.detach().clone()
+        return super().start_state(parameter) | {"other": other, "n": torch.zeros(())}
+
+    def step(self, closure=None):
+        super().step()
+        for parameter, state in self.state.items():
+            state["n"] += 1
+            state["other"].lerp_(parameter.detach(), 1 / state["n"].item())
+
+    def swap(self):
+        for parameter, state in self.state.items():
+            kept = parameter.detach().clone()
+            parameter.copy_(state["other"])
+            state["other"].copy_(kept)
+
+
+def make_schedule_free(model, lr: float):
+    return [ScheduleFree([{"params": [*model.parameters()]}], lr, 0.9, 0.95, 1e-8)]
+
+
+def test_an_optimizer_with_weights_to_evaluate(run, start, monkeypatch):
+    """A checkpoint has them, and a resumed run goes on with the others, to the byte."""
+    monkeypatch.setitem(OPTIMIZERS, "own", make_schedule_free)
+    use = ["optimizer=adamw", "optimizer.kind=own", *(f"~optimizer.{name}" for name in ADAMW)]
+    use += [*USE, "log.every=1", "eval.every=1", "checkpoint.every=1", "checkpoint.keep=9"]
+    start(*use, "name=full")
+    start(*use, "name=part", "train.steps=2")
+    start("name=part", "resume=true", "train.steps=4")
+    assert content("runs/part") == content("runs/full")
+    stored = load_file(newest("runs/full") / "optimizer.safetensors")
+    evaluated = load_file(newest("runs/full") / "model.safetensors")
+    means = dict.fromkeys(evaluated, 0.0)
+    for step in range(1, 5):
+        place = Path(f"runs/full/checkpoints/step-{step:08}")
+        trained = load_file(place / "optimizer.safetensors")
+        for name in means:
+            means[name] = means[name] + trained[f"{name}.other"] / 4
+    for name, mean in means.items():
+        torch.testing.assert_close(evaluated[name], mean, rtol=1e-4, atol=1e-6)
+        assert not torch.equal(evaluated[name], stored[f"{name}.other"])
+    start("init_from=runs/full", "name=judged", "train.steps=0")
+    last = read_lines("runs/full/metrics.jsonl")[-1]["val_loss"]
+    assert read_lines("runs/judged/metrics.jsonl")[-1]["val_loss"] == last

@@ -1,0 +1,61 @@
+"""Checks of own parts: what no checkpoint would hold is refused at the start, for a resumed run would
+lack it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from configs.cli import warn
+from training.run import Run
+
+PLAIN = vars(nn.Module()).keys()
+
+
+def check_state(model: nn.Module, objective: Any) -> None:
+    """Refuse tensors and modules that are attributes, and no part of the model."""
+    known = {id(held) for held in (*model.parameters(), *model.buffers(), *model.modules())}
+    owners = [*model.named_modules(), ("objective", objective)]
+    for path, owner in owners:
+        for name in getattr(owner, "_non_persistent_buffers_set", ()):
+            refuse(path, name, "no persistent buffer: leave out persistent=False")
+        for name, value in vars(owner).items():
+            lost = [held for held in held_by(value) if id(held) not in known]
+            if lost and name not in PLAIN:
+                refuse(path, name, "no parameter, persistent buffer or module of the model")
+
+
+def refuse(path: str, name: str, reason: str) -> None:
+    raise ValueError(f"{path}.{name} is {reason}; a checkpoint would not hold it")
+
+
+def held_by(value: Any) -> Iterator[Any]:
+    """The tensors and modules in an attribute."""
+    values = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(values, list | tuple | set):
+        values = [value]
+    yield from (held for held in values if isinstance(held, Tensor | nn.Module))
+
+
+def check_batches(objective: Any, loader: Any) -> None:
+    """Refuse an objective that counts its calls, or remembers them: a resumed run starts anew."""
+    before = repr(vars(objective))
+    loader.batch(0)
+    if repr(vars(objective)) != before:
+        name = type(objective).__name__
+        reason = "a batch may depend on its rows and draws alone"
+        raise ValueError(f"{name} changes its attributes when it makes a batch; {reason}")
+
+
+def check_gradients(run: Run) -> None:
+    """Name the parameters that the first backward pass did not reach. DDP would fail in the next
+    step, for it waits for their gradients."""
+    parameters = run.model.named_parameters()
+    missing = [name for name, p in parameters if p.requires_grad and p.grad is None]
+    if not missing:
+        return
+    hint = "use them, or call requires_grad_(False)"
+    sentence = f"the loss does not depend on {', '.join(missing)}; {hint}"
+    if run.world.parallel == "ddp":
+        raise ValueError(sentence)
+    warn(sentence)

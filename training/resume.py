@@ -1,0 +1,90 @@
+"""The settings of a resumed run: the stored ones, with the changes of this command line."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from configs.cli import print
+from configs.compose import CONFIGS, key_of, read_yaml, to_config
+from configs.registry import flatten
+from configs.schema import Config
+from model.checkpoint import RUNS, check_code, read_config
+
+# what a run is; the rest, such as its length and its learning rate, may change when it is resumed
+FIXED = (
+    "model.",
+    "tokenizer.",
+    "data.",
+    "objective.",
+    "adapt.",
+    "ema.",
+    "seed",
+    "init_from",
+    "train.batch_size",
+    "optimizer.kind",
+)
+# may change without a word
+UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
+
+
+def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
+    """(the stored settings, with the values of this command line laid over them; the origin of
+    both)"""
+    run = RUNS / name
+    stored = read_config(run)
+    check_code(run, stored, origin["code"])
+    choices = stored.pop("choices")
+    overrides = stored.pop("overrides")
+    stored.pop("code", None)
+    frozen = stored.pop("frozen", None)
+    known = flatten(stored)
+    add_new_settings(stored)
+    changed = OmegaConf.create(stored)
+    # as stored, with today's default of what did not exist then
+    before = flatten(asdict(to_config(changed)))
+    for key in sorted(before.keys() - known):
+        print(f"{key} is new since this run was started, and is {show(before[key])}")
+
+    keys = list(map(key_of, origin["overrides"]))
+    options = origin["choices"]
+    chosen = {key: options[key] for key in keys if key in options}
+    fixed = chosen.keys() - {"schedule"}  # groups, which are only compared, below
+    for key in keys:
+        if key not in fixed:
+            OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
+    config = to_config(changed)
+
+    # the options of groups, such as optimizer, and all settings, such as optimizer.lr
+    after = chosen | flatten(asdict(config))
+    dropped = before.keys() - after.keys()  # such as the weight of a source
+    after |= {key: None for key in sorted(dropped) if key.startswith(FIXED)}
+    before |= choices
+    for key, new in after.items():
+        old = before.get(key)
+        if new == old or key in UNTOLD:
+            continue
+        if key.startswith(FIXED) or key in fixed:
+            change = f"{key} was {show(old)} in this run and is now {show(new)}"
+            raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
+        print(f"{key} was {show(old)} and is now {show(new)}")
+    all_overrides = list(dict.fromkeys(overrides + origin["overrides"]))
+    merged = {"choices": choices | chosen, "overrides": all_overrides, "frozen": frozen}
+    return config, origin | merged
+
+
+def add_new_settings(stored: dict[str, Any]) -> None:
+    """Those that an older run lacks have today's default."""
+    usual = read_yaml(CONFIGS / "train.yaml")
+    del usual["defaults"], usual["hydra"]
+    for name, default in usual.items():
+        if isinstance(default, dict):
+            stored[name] = default | stored.get(name, {})
+        else:
+            stored.setdefault(name, default)
+
+
+def show(value: Any) -> str:
+    """As it is written on a command line."""
+    return json.dumps(value).strip('"')
