@@ -13,7 +13,7 @@ from data.objectives import OBJECTIVES
 from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import ADAPTS
-from model.position import SCALINGS
+from model.rope_scaling import SCALINGS
 from tests.parts import PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
@@ -27,7 +27,7 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.schema model model.transformer model.block model.attention model.attend
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.init
-    model.stack model.layers model.loss model.linear model.cpu model.cuda model.inference
+    model.stack model.blocks model.mla model.position_bias model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())

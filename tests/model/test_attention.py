@@ -9,8 +9,8 @@ from model.attention import (
     ATTENTIONS,
     Attention,
     MultiHeadAttention,
-    MultiHeadLatentAttention,
 )
+from model.mla import MultiHeadLatentAttention
 from tests.model.helpers import assert_same, randn
 from tests.parts import alive, part, tiny, tokens
 

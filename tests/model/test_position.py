@@ -9,7 +9,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.position import Alibi, Relative, Rope, Sinusoidal, inv_frequencies
+from model.position import Rope, Sinusoidal, inv_frequencies
+from model.position_bias import Alibi, Relative
 from tests.parts import alive, names, part, tiny, tokens
 
 POS = torch.arange(12)[None]

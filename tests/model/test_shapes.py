@@ -10,10 +10,11 @@ import torch
 
 from configs.compose import compose
 from configs.schema import EncoderSizes
-from model.attention import ATTENTIONS, MultiHeadLatentAttention
+from model.attention import ATTENTIONS
 from model.embedding import Embedding
 from model.generate.decode import generate
 from model.loss import loss
+from model.mla import MultiHeadLatentAttention
 from model.position import POSITIONS
 from model.shapes import trace_tensors
 from model.transformer import build_model

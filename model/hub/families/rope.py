@@ -10,7 +10,7 @@ from configs.registry import NonNegative, Positive, build, check_value, flatten
 from model.hub.family import HFConfig
 from model.hub.spec import Spec
 from model.hub.tensors import Table, columns
-from model.position import SCALINGS
+from model.rope_scaling import SCALINGS
 
 KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
 QUERY_KEY = """

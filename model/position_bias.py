@@ -1,0 +1,75 @@
+"""Positions as a bias on the attention scores: ALiBi's penalty, T5's learned buckets."""
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from configs.registry import Bounds, Count
+from model.embedding import make_table
+from model.position import POSITIONS, Position
+
+
+class Alibi(Position):
+    """A penalty proportional to the distance, with a slope per head (arxiv.org/abs/2108.12409)."""
+
+    def __init__(self, n_heads: int):
+        super().__init__()
+        self.n_heads = n_heads
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; heads that are left take the slopes
+        # 1, 3, 5, ... of 2p
+        power = 2 ** int(math.log2(self.n_heads))
+        rest = self.n_heads - power
+        steps = torch.arange(1, power + 1, device=q_pos.device) * 8 / power
+        between = torch.arange(1, 1 + 2 * rest, 2, device=q_pos.device) * 4 / power
+        slopes = 2.0 ** -torch.cat([steps, between])
+
+        distance_B1TS = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs()
+        bias_BHTS = -slopes[:, None, None] * distance_B1TS
+        return bias_BHTS
+
+
+class Relative(Position):
+    """T5's learned bias per head and distance bucket (arxiv.org/abs/1910.10683, section 2.1)."""
+
+    def __init__(
+        self,
+        n_heads: int,
+        causal: bool,
+        num_buckets: Annotated[int, Bounds(least=4)],
+        max_distance: Count,
+    ):
+        super().__init__()
+        if num_buckets % 2 or max_distance <= num_buckets // 2:
+            raise ValueError(
+                f"num_buckets ({num_buckets}) must be even and < 2 max_distance ({max_distance})"
+            )
+        self.table = make_table(num_buckets, n_heads)
+        self.causal = causal
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+
+    def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        offset_BTS = k_pos[:, None, :] - q_pos[:, :, None]
+        bias_BHTS = self.table(self.bucket(offset_BTS)).movedim(-1, 1)
+        return bias_BHTS.contiguous()  # fused kernels need it
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """Half of the buckets hold one distance each; the others grow logarithmically up to
+        max_distance. Without causality, each direction has half of all buckets."""
+        buckets = self.num_buckets if self.causal else self.num_buckets // 2
+        near = buckets // 2
+        distance = (-offset).clamp(min=0) if self.causal else offset.abs()
+        ratio = distance.clamp(min=near).float() / near
+        growth = ratio.log() / math.log(self.max_distance / near)
+
+        far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
+        ahead = 0 if self.causal else buckets * (offset > 0)
+        return ahead + torch.where(distance < near, distance, far)
+
+
+POSITIONS["alibi"] = Alibi
+POSITIONS["relative"] = Relative
