@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from data.prepare import build_once, make_recipe, prepare, train_tokenizer
 from data.sources import SOURCES, Source
 from data.splits import LOOKAHEAD, HeldOut, hashed_documents, training_shares
 from data.store import damaged
-from data.tokenizers.tokenizer import tokenizer_from_state
+from data.tokenizers.tokenizer import State, tokenizer_from_state
 from data.tokenizers.train import Pretrained, Trainer
 
 
@@ -70,16 +71,20 @@ def shared_held_out(sources: list[Source]) -> HeldOut:
     decided: dict[float, float] = {}
     reserved = 0.0
     firsts = []
+
     for source in sources:
         parts = source.held_out()
         for part in parts:
             decided |= {number: 0.0 for number, _ in hashed_documents(part, [])}
         if not parts:
             reserved = max(reserved, source.val_fraction)
-        firsts.append(list(islice(hashed_documents(source, []), LOOKAHEAD)))
 
-    for number in sorted(range(len(sources)), key=lambda number: len(firsts[number])):
-        decided |= training_shares(sources[number], firsts[number], decided)
+        first = list(islice(hashed_documents(source, []), LOOKAHEAD))
+        firsts.append((len(first), first, source))
+
+    for _, first, source in sorted(firsts, key=itemgetter(0)):
+        decided |= training_shares(source, first, decided)
+
     return HeldOut(decided, reserved)
 
 
@@ -92,12 +97,13 @@ class MixLoader(Loader):
     loaders: list[Any]
 
     def __post_init__(self) -> None:
-        weights = [*self.mix.weights.values()]
         lengths = [loader.tokens_per_example for loader in self.loaders]
+        weights = [*self.mix.weights.values()]
+        self.tokens_per_example = np.average(lengths, weights=weights)
+
         self.n = sum(loader.n for loader in self.loaders)
         self.n_tokens = sum(loader.n_tokens for loader in self.loaders)
         self.n_too_long = sum(loader.n_too_long for loader in self.loaders)
-        self.tokens_per_example = np.average(lengths, weights=weights)
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -106,14 +112,17 @@ class MixLoader(Loader):
     def tokens_seen(self, step: int) -> dict[str, int]:
         drawn = self.mix.drawn(np.array([step * self.batch_size]))
         seen = {}
+
         for (name, loader), [count] in zip(self.sources.items(), drawn, strict=True):
             seen[name] = round(count * loader.tokens_per_example)
+
         return seen
 
     def turns(self, start: int, stop: int) -> Iterator[tuple[Any, ndarray, ndarray]]:
         """Of each source: its loader, at which of these positions it has its turn, and the positions in
         its own stream that these are."""
         drawn = self.mix.drawn(np.arange(start, stop + 1))
+
         for loader, before in zip(self.loaders, drawn, strict=True):
             places = np.flatnonzero(np.diff(before))
             yield loader, places, before[places]
@@ -127,13 +136,17 @@ class TokenMix(MixLoader):
     def batch(self, step: int) -> Batch:
         start = step * self.batch_size
         turns = list(self.turns(start, start + self.batch_size))
-        order = np.argsort(np.concatenate([places for _, places, _ in turns]))
+
+        places = np.concatenate([places for _, places, _ in turns])
         rows = np.concatenate([loader.rows(positions) for loader, _, positions in turns])
+        order = np.argsort(places)
 
         def draw(purpose: str, width: int) -> ndarray:
             words = []
             for loader, _, positions in turns:
-                words.append(draw_for(positions, loader.seed)(purpose, width))
+                own = draw_for(positions, loader.seed)
+                words.append(own(purpose, width))
+
             return np.concatenate(words)[order]
 
         return self.make(rows[order], draw, step=step)
@@ -153,9 +166,11 @@ class PairMix(MixLoader):
     def ids(self, positions: ndarray) -> ndarray:
         ids = np.empty_like(positions)
         first = 0
+
         for loader, places, own in self.turns(positions[0], positions[-1] + 1):
             ids[places] = first + loader.ids(own)
             first += loader.n
+
         return ids
 
     def batch(self, step: int) -> Batch:
@@ -167,46 +182,68 @@ class PairMix(MixLoader):
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""
         pairs: list[Any] = [None] * len(ids)
+
         for loader in self.loaders:
-            places = np.flatnonzero((ids >= 0) & (ids < loader.n))
+            is_own = (ids >= 0) & (ids < loader.n)
+            places = np.flatnonzero(is_own)
             for place, *pair in zip(places, *loader.texts(ids[places]), strict=True):
                 pairs[place] = pair
             ids = ids - loader.n
+
         return [list(side) for side in zip(*pairs, strict=True)]
 
 
-def load_mix(mix: Mix, trainer: Trainer, verify: bool, **shared: Any) -> Loaders:
-    """Each source is a corpus of its own, under one tokenizer that was trained on all of them. shared:
-    objective, batch_size and seed."""
-    objective, seed = shared["objective"], shared["seed"]
+def agree(mix: Mix, trainer: Trainer, specials: Sequence[str]) -> tuple[Path, State, HeldOut]:
+    """What the sources have in common: a folder in the cache, a tokenizer that was trained on all of
+    them, and what is held out."""
     sources = [*mix.members().values()]
-    recipe = make_recipe(sources, trainer, [objective.specials], "mix")
+    recipe = make_recipe(sources, trainer, [specials], "mix")
 
     def build_folder(draft: Path) -> None:
         held_out = shared_held_out(sources)
-        tokenizer = train_tokenizer(sources, held_out, trainer, objective.specials)
+        tokenizer = train_tokenizer(sources, held_out, trainer, specials)
+
         index = [tokenizer.state(), [*held_out.shares.items()], held_out.reserved]
         write_synced(draft / "index.json", json.dumps(index))
 
     build_once(recipe.folder, build_folder)
-    with damaged(recipe.folder):
-        state, shares, reserved = json.loads((recipe.folder / "index.json").read_text())
-        shared["tokenizer"] = tokenizer_from_state(state)
 
-    hashes = []
-    splits: list[list[Any]] = [[], []]
+    with damaged(recipe.folder):
+        text = (recipe.folder / "index.json").read_text()
+        state, shares, reserved = json.loads(text)
+        return recipe.folder, state, HeldOut(dict(shares), reserved)
+
+
+def load_mix(mix: Mix, trainer: Trainer, verify: bool, **shared: Any) -> Loaders:
+    """Each source is a corpus of its own, under one tokenizer. shared: objective, batch_size, seed."""
+    objective = shared["objective"]
+    folder, state, held_out = agree(mix, trainer, objective.specials)
+    shared["tokenizer"] = tokenizer_from_state(state)
+
+    kind = LOADERS[objective.input_kind]
+    train = []
+    validation = []
+    hashes = {}
+
     for name, source in mix.members().items():
         try:
-            held_out = HeldOut(dict(shares), reserved)
             corpus = prepare(source, Pretrained(state), objective.specials, held_out, verify)
-            hashes.append(corpus.content_hash)
-            for loaders, part in zip(splits, (corpus.train, corpus.validation), strict=True):
-                kind = LOADERS[objective.input_kind]
-                loaders.append(kind(**shared | {"part": part, "seed": (seed, name)}))
+            hashes[name] = corpus.content_hash
+
+            own = shared | {"seed": (shared["seed"], name)}
+            train.append(kind(part=corpus.train, **own))
+            validation.append(kind(part=corpus.validation, **own))
         except DataError as error:
             raise DataError(f"data.sources.{name}: {error}") from None
 
+    content = hashlib.sha256(json.dumps(hashes).encode())
     mixed = TokenMix if objective.input_kind == "text" else PairMix
-    train, validation = [mixed(mix=mix, loaders=loaders, **shared) for loaders in splits]
-    content = hashlib.sha256(json.dumps([[*mix.weights], hashes]).encode()).hexdigest()
-    return Loaders(objective, content, recipe.folder, shared["tokenizer"], train, validation)
+
+    return Loaders(
+        objective,
+        content.hexdigest(),
+        folder,
+        shared["tokenizer"],
+        mixed(mix=mix, loaders=train, **shared),
+        mixed(mix=mix, loaders=validation, **shared),
+    )

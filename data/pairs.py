@@ -34,11 +34,13 @@ class BatchSampler:
 
     def batch(self, step: int) -> ndarray:
         n = len(self.widths)
+
         epoch = step * self.batch_size // n
         first = math.ceil(epoch * n / self.batch_size)
         end = (epoch + 1) * n // self.batch_size  # the step that goes on into the next epoch
         if step == end:
             return self.sorted_group(step, 1)[0]
+
         number, turn = divmod(step - first, SORT_GROUP)
         start = first + number * SORT_GROUP
         return self.sorted_group(start, min(SORT_GROUP, end - start))[turn]
@@ -47,6 +49,7 @@ class BatchSampler:
         """(batch, pair)"""
         positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
         ordered = sort_by_length(self.ids(positions), self.widths)
+
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ordered.reshape(n_steps, self.batch_size)[turns]
 
