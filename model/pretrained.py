@@ -11,7 +11,6 @@ from configs.parts import own_code
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import check_code, load_run, read_config, read_tokenizer
 from model.hub.files import is_hf_folder, resolve_folder
-from model.weights import read_json
 
 
 def init_settings(place: str) -> dict[str, Any]:
@@ -30,11 +29,12 @@ def init_settings(place: str) -> dict[str, Any]:
 
 def init_tokenizer(place: str) -> Tokenizer:
     from model.hub import tokenizer as hub
+    from model.hub.convert import read_hf_config
 
     if not is_hf_folder(place):
         return hub.drop_template(read_tokenizer(expand_user(place)))
     folder = resolve_folder(place)
-    return hub.drop_template(hub.read_tokenizer(folder, read_json(folder / "config.json")))
+    return hub.drop_template(hub.read_tokenizer(folder, read_hf_config(folder).config))
 
 
 def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:

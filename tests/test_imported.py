@@ -137,19 +137,30 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped
 
 
-def test_generation_settings_of_config_json_are_kept(imported):
-    """Where older folders have them. Forced tokens may be a list, and must exist."""
+RULES = {"repetition_penalty": 1.3, "bad_words_ids": [[PAD]], "min_length": 3}
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_rules_of_generation_are_kept(file, imported, capsys):
+    """Older folders have them in config.json. Which are not obeyed is said. Forced tokens may be a
+    list, and must exist."""
     imported("bart")
     (HF / "generation_config.json").unlink()
-    older = dict(num_beams=4, length_penalty=2.0, forced_eos_token_id=[END])
-    edit_config(HF, **older)
+    rules = RULES | {"num_beams": 4, "length_penalty": 2.0, "forced_eos_token_id": [END]}
+    edit_config(HF, **rules) if file == "config.json" else (HF / file).write_text(json.dumps(rules))
+    capsys.readouterr()
     import_run(HF, Path("again"))
-    assert load_run(Path("again")).tokenizer.specials["forced_end"] == END
+    [said] = [line for line in capsys.readouterr().err.splitlines() if "generate" in line]
+    assert said.startswith(
+        "warning: the folder asks to generate with num_beams 4, length_penalty 2.0;"
+    )
+    run = load_run(Path("again"))
+    assert rules.items() <= run.config["generation"].items()
+    assert run.tokenizer.specials["forced_end"] == END
     export_run(Path("again"), "latest", BACK, None)
-    assert not (BACK / "generation_config.json").exists()
-    written = read_json(BACK / "config.json")
-    assert written | older == written
+    assert rules.items() <= read_json(BACK / "generation_config.json").items()
     edit_config(HF, forced_bos_token_id=9999)
+    (HF / "generation_config.json").unlink(missing_ok=True)
     with pytest.raises(HubError, match="forced_bos_token_id is 9999; the model has 300 tokens"):
         import_run(HF, Path("odd"))
 

@@ -219,8 +219,8 @@ class HubTokenizer(Tokenizer):
     def __init__(
         self, text: str, specials: Ids, vocab_size: Count, files: dict[str, str] | None = None
     ) -> None:
-        """`vocab_size` is that of the model, which may have more rows than there are ids; `files`
-        are others of its folder, which export writes back."""
+        """`vocab_size` is that of the model, which may have more rows than there are ids, or fewer;
+        `files` are others of its folder, which export writes back."""
         super().__init__(vocab_size, specials, vocab_size)
         self.text = text
         self.files = files or {}
@@ -232,16 +232,20 @@ class HubTokenizer(Tokenizer):
         is_bpe = type(self.backend.model).__name__ == "BPE"
         self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
 
-        highest = max(self.backend.get_vocab().values(), default=0)
-        if highest >= vocab_size:
-            reason = f"the tokenizer has ids up to {highest}"
-            raise ValueError(f"{reason}; the model's vocab_size is {vocab_size}")
-
     def encode(self, text: str) -> ndarray:
         with errors_as(TokenizerError, f"tokenizer.json cannot encode {text[:60]!r}"):
             # unlike encode(), it lets other threads work meanwhile
             [encoding] = self.backend.encode_batch_fast([text], add_special_tokens=False)
+        self.check_rows(encoding.ids)
         return np.array(encoding.ids, np.int32)
+
+    def check_rows(self, ids: Sequence[int]) -> None:
+        """A token may have been added to the tokenizer, and not to the model."""
+        highest = max(ids, default=0)
+        if highest >= self.vocab_size:
+            token = self.backend.id_to_token(highest)
+            reason = f"the token {token!r} has the id {highest}"
+            raise TokenizerError(f"{reason}, and the model has {self.vocab_size} rows; remove it")
 
     @cached_property
     def parser(self) -> Any:
@@ -256,6 +260,7 @@ class HubTokenizer(Tokenizer):
 
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         [encoding] = self.parser.encode_batch([text], add_special_tokens=False)  # as in encode()
+        self.check_rows(encoding.ids)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
     def decode_with_specials(self, ids: Iterable[int]) -> str:

@@ -39,10 +39,17 @@ def import_run(place: str | Path, folder: Path) -> str:
     defaults = compose([f"model.kind={config.kind}"])
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
     write_run(folder, run_config, model, tokenizer, f"imported from {place}")
-    return f"{folder}: {count_parameters(model)}, vocab_size {tokenizer.vocab_size:,}"
+
+    vocab_size = f"vocab_size {tokenizer.vocab_size:,}"
+    return f"{folder}: {count_parameters(model)}, {vocab_size}"
 
 
-def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
+def export_run(
+    run: str | Path,
+    which: str,
+    folder: Path,
+    family_name: str | None,
+) -> str:
     """Write the folder, and return how to load it."""
     loaded = load_run(run, which)
     is_chat = loaded.config["objective"]["kind"] == "chat"

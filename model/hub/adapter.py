@@ -11,11 +11,16 @@ from model.adapt import adapters_of
 from model.checkpoint import load_run
 from model.hub.convert import read_hf_config
 from model.hub.files import is_hf_folder, resolve_folder
+from model.hub.library import load_transformers
 from model.hub.tensors import resolve
 from model.weights import Tensors, write_tensors
 
 
-def export_adapter(run: str | Path, which: str, folder: Path) -> str:
+def export_adapter(
+    run: str | Path,
+    which: str,
+    folder: Path,
+) -> str:
     """Write the folder, and return how to load it. Adapters of maps that are one in transformers
     become one, of their summed rank."""
     model, _, config, _ = load_run(run, which, merge=False)
@@ -24,30 +29,42 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     if not adapters or not is_hf_folder(base):
         raise HubError("--adapter is for adapt=lora of a Hugging Face folder; leave it out")
     family, spec, hf_config = read_hf_config(resolve_folder(base))
-    found = resolve(family.tensors(spec, hf_config), adapters)
+    table = family.table(spec, hf_config)
+    found = resolve(table, adapters)
     written = {name for _, names in found.values() for name in names}
     if other := written ^ adapters.keys():
         reason = f"is one with others in {family.architecture}: adapt all of them, or none"
         raise HubError(f"{min(other)} {reason}; or leave out --adapter")
 
+    transformers = load_transformers()
+    with torch.device("meta"):
+        hf_model = getattr(transformers, family.architecture)(hf_config)
     tensors: Tensors = {}
     ranks = {}
+    is_transposed = False
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
-        rows = torch.block_diag(*[part.scale * part.up for part in parts])
+        ups = [part.scale * part.up for part in parts]
+        rows = torch.block_diag(*ups)
         heights = [len(part.up) for part in parts]
         up = rule.to_hf(list(rows.split(heights)))
-        is_transposed = len(up) != len(rows)  # as GPT-2 stores matrices; PEFT never transposes B
         module = hf_name.removesuffix(".weight")
+        if family.is_body:  # whose names lack it
+            module = module.removeprefix(f"{hf_model.base_model_prefix}.")
+        # as GPT-2 stores matrices; PEFT never transposes B
+        is_transposed = isinstance(hf_model.get_submodule(module), transformers.Conv1D)
         prefix = f"base_model.model.{module}.lora_"
         down = torch.cat([part.down for part in parts])
         tensors[f"{prefix}A.weight"] = down
-        tensors[f"{prefix}B.weight"] = (up.T if is_transposed else up).contiguous()
+        if is_transposed:
+            up = up.T
+        tensors[f"{prefix}B.weight"] = up.contiguous()
         ranks[module] = len(down)
+    rank = min(ranks.values())
     peft = {
         "peft_type": "LORA",
-        "r": min(ranks.values()),
-        "lora_alpha": min(ranks.values()),
+        "r": rank,
+        "lora_alpha": rank,
         "base_model_name_or_path": base,
         "fan_in_fan_out": is_transposed,
         "target_modules": list(ranks),

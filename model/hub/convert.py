@@ -10,41 +10,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from configs.errors import HubError
-from configs.registry import Count, check_value
+from configs.cli import warn
+from configs.errors import HubError, NonFiniteError
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
-from data.tokenizers.tokenizer import Tokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES, LACKING
-from model.hub.family import HEADLESS, HFConfig, Match, match, spec_from_hf
+from model.hub.families.layers import check_windows
+from model.hub.family import HEADLESS, Family, Keys, Match, read_config, write_config
 from model.hub.files import naming, resolve_folder
+from model.hub.library import load_transformers
 from model.hub.spec import Spec, config_from_spec, spec_from_config
-from model.hub.tensors import CLASSIFIERS, read_tensors, resolve, stored_tensors
-from model.hub.tokenizer import CONFIG, as_transformers, read_file, read_tokenizer, tokenizer_files
+from model.hub.tensors import from_hf, to_hf
+from model.hub.tokenizer import (
+    CONFIG,
+    check_written,
+    read_file,
+    read_tokenizer,
+    special_keys,
+    tokenizer_files,
+)
 from model.transformer import build_model
-from model.weights import assign_weights, model_tensors, read_json, write_tensors
+from model.weights import Tensors, assign_weights, model_tensors, read_json
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
+CHECKED = 128  # positions of a text: the logits of a whole context may not fit in memory
+WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
+NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # to a difference
+TABLE = ".table.weight"  # of positions
 
 
 def read_hf_config(folder: Path) -> Match:
-    path = folder / "config.json"
-    hf_config = read_json(path)
+    path = folder / CONFIG
+    name = str(read_json(path).get("model_type"))
     with naming(path):
-        name = str(hf_config.get("model_type"))
         if name not in FAMILIES:
             raise HubError(f"model_type {name} is not supported; {explain_lack(name)}")
-        check_value("vocab_size", hf_config.get("vocab_size"), Count)
+        config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
+        if getattr(config, "quantization_config", None):
+            raise HubError(
+                "quantization_config is set; only weights in floating point are supported"
+            )
         family = FAMILIES[name]
-        spec = spec_from_hf(family, hf_config)
-    with naming(folder):
-        names = stored_tensors(family, folder)
-    heads = [name for name in names if not name.startswith(family.prefix)]
-    if heads and all(re.match(CLASSIFIERS, name) for name in heads):
-        raise HubError(f"{heads[0]} is of a classifier; only language models are supported")
-    if spec["kind"] == "encoder" and not heads:
-        spec |= HEADLESS
-    return Match(family, spec, hf_config)
+        architecture = (config.architectures or [family.architecture])[0]
+        is_encoder = family.spec["kind"] == "encoder"
+        if is_encoder and not architecture.endswith(WITH_HEAD):
+            family = family.body()
+        spec = read_config(family, config)
+        check_windows(config, spec)
+    return Match(family, spec, config)
 
 
 def explain_lack(name: str) -> str:
@@ -55,29 +69,136 @@ def explain_lack(name: str) -> str:
 
 
 def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
-    """The model of a folder, or of that name on the hub."""
+    """The model of a folder, or of that name on the hub, once its logits have been compared with
+    those of transformers."""
     folder = resolve_folder(str(place))
-    family, spec, hf_config = read_hf_config(folder)
+    found = read_hf_config(folder)
+    family, spec, hf_config = found
     tokenizer = read_tokenizer(folder, hf_config)
     with naming(folder):
         config = config_from_spec(spec)
         with torch.device("meta"):
-            model = build_model(config, tokenizer.vocab_size)
-        table = family.tensors(spec, hf_config)
-        tensors = read_tensors(family, table, folder, model_tensors(model))
-        return assign_weights(model, tensors), tokenizer, config
+            model = build_model(config, hf_config.vocab_size)
+        with naming("transformers cannot load it"):
+            hf_model = load_hf_model(family, folder)
+        inputs, expected = example(hf_model, model.context_length)
+        tensors = named_tensors(family, hf_model)
+        del hf_model
+
+        table = family.table(spec, hf_config)
+        weights = from_hf(table, family.unused, tensors, model_tensors(model))
+        assign_weights(model, weights)
+        if not agree(model, inputs, expected):
+            change = explain_change(found)
+            raise HubError(f"the logits differ from those of transformers: {change}")
+    if family.note:
+        warn(f"{family.architecture}: {family.note}")
+    return model, tokenizer, config
 
 
-def first_match(spec: Spec, ids: HFConfig, name: str | None = None) -> Match:
+def explain_change(found: Match) -> str:
+    """The keys of config.json that differ from those that an export would write."""
+    family, spec, config = found
+    theirs = config.to_dict()
+    written = write_config(family, spec, special_keys(config)).config
+    ours = written.to_dict() | {name: theirs.get(name) for name in NO_MATTER}
+    values = []
+    for name, value in theirs.items():
+        if value != ours.get(name):
+            values.append(f"{name} is {json.dumps(value, default=str):.70}")
+    return ", ".join(values) or "by no key of config.json"
+
+
+def load_hf_model(
+    family: Family,
+    folder: Path | None,
+    **options: Any,
+) -> Any:
+    """The model of transformers, in float32. What a file lacks would be random, both here and
+    there."""
+    model_class = getattr(load_transformers(), family.architecture)
+    model, report = model_class.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        output_loading_info=True,
+        local_files_only=True,
+        ignore_mismatched_sizes=True,  # they are reported
+        **options,
+    )
+    optional = f"{family.computed}|{family.unused}|pooler"
+    missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
+    if missing:
+        raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        raise HubError(f"{name} has the shape {[*found]}; config.json needs {[*expected]}")
+    if unexpected := sorted(report["unexpected_keys"]):
+        names = ", ".join(unexpected[:3])
+        warn(f"tensors that {family.architecture} does not have are left out: {names:.300}")
+    if getattr(model, "pooler", None) is not None:
+        if folder is not None:
+            warn("the pooler is left out: vectors are made by --embed, and an export has none")
+        model.pooler = None
+    return model.eval()
+
+
+def named_tensors(family: Family, hf_model: Any) -> Tensors:
+    """With the prefix that those of a model without head lack."""
+    prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
+    return {prefix + name: tensor for name, tensor in hf_model.state_dict().items()}
+
+
+@torch.inference_mode()
+def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
+    """(random ids, their logits in transformers); of a model without head, the last hidden states.
+    Padding has no position in RoBERTa."""
+    config = hf_model.config
+    usable = [i for i in range(config.vocab_size) if i != config.pad_token_id]
+    n_inputs = 2 if config.is_encoder_decoder else 1
+    shape = (n_inputs, 1, min(context_length, CHECKED))
+
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(usable), shape, generator=generator)
+    inputs = torch.tensor(usable)[places]
+    named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
+    outputs = hf_model(**named)
+    logits = outputs.logits if "logits" in outputs else outputs.last_hidden_state
+    return inputs, logits
+
+
+@torch.inference_mode()
+def agree(
+    model: Any,
+    inputs: Tensor,
+    expected: Tensor,
+) -> bool:
+    """expected: logits, or the last hidden states."""
+    logits = model.eval()(*inputs)
+    if expected.shape != logits.shape:
+        expected = model.head(expected)
+    if not logits.isfinite().all():
+        raise NonFiniteError("the logits are NaN or infinite, which no folder can be compared with")
+    difference = (logits - expected).abs().max()
+    largest = expected.abs().max()
+    return bool(difference <= LOGIT_TOLERANCE * largest)
+
+
+def first_match(
+    spec: Spec,
+    special: Keys,
+    name: str | None = None,
+) -> Match:
     """Of the class with this name, or of the first which takes such a model: the one that it was
     imported from, if it still does."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
     # its own class comes first, and the others stay as they are
-    families.sort(key=lambda family: family.model_type != ids.get("model_type"))
+    families.sort(key=lambda family: family.model_type != special.get("model_type"))
+    is_headless = spec["kind"] == "encoder" and HEADLESS.items() <= spec.items()
     reasons = []
     for family in families if name is None else [FAMILIES[name]]:
+        if is_headless:
+            family = family.body()
         try:
-            return match(family, spec, ids)
+            return write_config(family, spec, special)
         except ValueError as error:
             reasons.append(f"{family.architecture} ({error})")
     raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
@@ -90,76 +211,49 @@ def export(
     folder: Path,
     name: str | None = None,
 ) -> str:
-    """Write a folder, and keep it if its logits and ids are those of the run. Return the class of
+    """Write a folder, if its logits and ids are those of the run. Return the class of
     transformers."""
     files = tokenizer_files(tokenizer, config)
-    ids = {
-        "vocab_size": tokenizer.vocab_size,
-        "pad_token_id": tokenizer.specials.get("pad"),
-        **read_file(files, CONFIG),
-    }
-    if config.kind == "encoder_decoder":
-        ids["is_encoder_decoder"] = True
-    found = first_match(spec_from_config(config, model), ids, name)
-    [architecture] = found.hf_config["architectures"]
+    special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
+    found = first_match(spec_from_config(config, model), special, name)
+    hf_model = to_transformers(model.float(), found)
+    if not agree(model, *example(hf_model, model.context_length)):
+        reason = f"the logits of {found.family.architecture} differ from those of the run"
+        raise HubError(f"{reason}; choose another --family")
 
-    # random ids over the whole context; padding has no position in RoBERTa
-    usable = [i for i in range(tokenizer.vocab_size) if i != ids["pad_token_id"]]
-    n_inputs = 2 if config.kind == "encoder_decoder" else 1
-    shape = (n_inputs, 1, model.context_length)
-    generator = torch.Generator().manual_seed(0)
-    places = torch.randint(len(usable), shape, generator=generator)
-    inputs = torch.tensor(usable)[places]
-    text = tokenizer.decode(usable)
-    with atomic_folder(folder) as draft, torch.inference_mode():
-        write_folder(draft, found, model, files)
-        logits = model.float()(*inputs)
-        theirs = read_logits(draft, architecture, inputs, model.head)
-        tolerance = LOGIT_TOLERANCE * logits.abs().max().item()
-        if not torch.allclose(theirs, logits, rtol=0, atol=tolerance):
-            raise HubError("the folder's logits differ from those of the run; nothing was kept")
-        encoding = load_hf_tokenizer(as_transformers(draft)).encode(text, add_special_tokens=False)
-        if encoding.ids != tokenizer.encode(text).tolist():
-            reason = "AutoTokenizer has another tokenizer for this class"
-            raise HubError(f"{reason}; choose another --family")
-    return architecture
+    hf_model._keys_to_ignore_on_save = None  # or Marian would lose its positions
+    with atomic_folder(folder) as draft:
+        hf_model.save_pretrained(draft)
+        for file, text in files.items():
+            if file != CONFIG:
+                (draft / file).write_text(text, encoding="utf-8")
+        for path in draft.iterdir():  # weights would be their owner's alone
+            path.chmod(draft.stat().st_mode & 0o666)
+        check_written(draft, tokenizer)
+    return found.family.architecture
 
 
-def read_logits(folder: Path, architecture: str, inputs: Tensor, head: nn.Module) -> Tensor:
-    """As transformers reads the folder. Where it cannot, as import does, which sees less: it has the
-    tables of export, so that a mistake in them cancels out."""
-    try:
-        import transformers
-
-        model_class = getattr(transformers, architecture)
-    except (ImportError, AttributeError):
-        return load_hf(folder)[0].eval()(*inputs)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
-    with naming("transformers cannot load it"):
-        outputs = model_class.from_pretrained(folder, local_files_only=True)(**named)
-        return outputs.logits if "logits" in outputs else head(outputs.last_hidden_state)
-
-
-def write_folder(draft: Path, found: Match, model: nn.Module, files: dict[str, str]) -> None:
-    """New weights, which change no logits, are 1 in a norm, a copy of the embedding in an untied
-    head, and 0 elsewhere."""
+def to_transformers(model: Any, found: Match) -> Any:
     family, spec, hf_config = found
+    tensors = to_hf(family.table(spec, hf_config), *filled(model, found))
+    with naming("transformers cannot load it"):
+        return load_hf_model(family, None, config=hf_config, state_dict=tensors)
+
+
+def filled(model: Any, found: Match) -> tuple[Tensors, list[str]]:
+    """The tensors of the model with new ones, and the names of those that the class has."""
     with torch.device("meta"):
-        upgraded = model_tensors(build_model(config_from_spec(spec), hf_config["vocab_size"]))
+        upgraded = build_model(config_from_spec(found.spec), found.config.vocab_size)
+    needed = model_tensors(upgraded)
     tensors = model.state_dict()  # also of a tied head
-    for name in upgraded.keys() - tensors.keys():
-        shape = upgraded[name].shape
-        is_gain = len(shape) == 1 and name.endswith("weight")
-        tensors[name] = torch.full(shape, float(is_gain))
-    hf_tensors = {}
-    table = family.tensors(spec, hf_config)
-    for hf_name, (rule, names) in resolve(table, upgraded).items():
-        weight = rule.to_hf([tensors[name] for name in names])
-        # a head may be the embedding, and a file has no tensor twice
-        hf_tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
-    write_tensors(draft / "model.safetensors", hf_tensors)
-    written = files | {CONFIG: json.dumps(hf_config, indent=2)}
-    for name, text in written.items():
-        (draft / name).write_text(text, encoding="utf-8")
+    for name in needed.keys() - tensors.keys():
+        new = torch.zeros(needed[name].shape)
+        is_gain = new.ndim == 1 and name.endswith("weight")
+        if is_gain:
+            new += 1
+        if name.endswith(TABLE):
+            sines = model.get_submodule(name.removesuffix(TABLE))
+            positions = torch.arange(len(new))
+            [new] = sines.embed(new[None], positions[None])
+        tensors[name] = new
+    return tensors, list(needed)

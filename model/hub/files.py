@@ -5,11 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 from configs.cli import expand_user
 from configs.errors import HubError
-from model.weights import Tensors, read_json
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # a tokenizer, and what export writes back beside it
@@ -21,8 +18,11 @@ HF_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
+# what AutoTokenizer makes a tokenizer.json of, where there is none
+VOCABULARIES = ["vocab.*", "merges.txt", "*.model", "source.spm", "target.spm"]
 # not the other formats and copies that a model on the hub may have, too
-PATTERNS = ["config.json", *HF_FILES, "model.safetensors*", "model-*.safetensors"]
+PATTERNS = ["config.json", *HF_FILES, *VOCABULARIES, "model.safetensors*", "model-*.safetensors"]
+OLDER = ["pytorch_model*"]
 
 
 def is_hf_folder(place: str) -> bool:
@@ -43,7 +43,10 @@ def resolve_folder(place: str) -> Path:
     from huggingface_hub import snapshot_download
 
     with naming(f"{place} is no folder, and cannot be downloaded"):
-        return Path(snapshot_download(place, allow_patterns=PATTERNS))
+        folder = Path(snapshot_download(place, allow_patterns=PATTERNS))
+        if not list(folder.glob("*.safetensors")):
+            snapshot_download(place, allow_patterns=OLDER)
+        return folder
 
 
 @contextmanager
@@ -53,18 +56,3 @@ def naming(place: object) -> Iterator[None]:
         yield
     except Exception as error:
         raise HubError(f"{place}: {' '.join(str(error).split())}") from error
-
-
-def load_tensors(folder: Path) -> Tensors:
-    """Those of one safetensors file, or of several and an index. They are mapped, not yet read."""
-    names = {"model.safetensors"}
-    index = folder / "model.safetensors.index.json"
-    if index.exists() and not (folder / "model.safetensors").exists():
-        names = {*read_json(index)["weight_map"].values()}
-    tensors: Tensors = {}
-    for name in sorted(names):
-        if not (folder / name).exists():
-            raise HubError(f"no {name}; save weights in another format as safetensors first")
-        with naming(name):
-            tensors |= load_file(folder / name)
-    return tensors

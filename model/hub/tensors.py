@@ -1,19 +1,15 @@
-"""Tensors: those of a model, from the files of a folder and back, one for one."""
+"""Tensors: those of a model, from those of transformers and back."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from configs.errors import HubError
-from model.hub.files import load_tensors, naming
 from model.weights import Tensors
-
-CLASSIFIERS = "score|classifier|pre_classifier|classification_head|qa_outputs|discriminator_pred"
 
 
 class TensorRule(NamedTuple):
@@ -34,7 +30,11 @@ def same(weight: Tensor) -> Tensor:
     return weight
 
 
-def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
+def columns(
+    text: str,
+    to_ours: Change = same,
+    to_hf: Change = same,
+) -> Table:
     """A table from two columns: names in transformers, and those of the tensors here."""
     words = text.split()
     table = {}
@@ -52,17 +52,16 @@ def scaled(text: str, factor: float) -> Table:
 
 
 def skip_rows(n: int, text: str) -> Table:
-    """The first n rows in the file are never used."""
+    """The first n rows in transformers are never used."""
     return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
-def row(i: int, text: str) -> Table:
-    """Row i of a tensor, such as the matrix of an expert; in the table, the rows follow each other."""
-    return columns(text, lambda row: row[None], lambda rows: rows[i])
-
-
-def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
-    """Matrices of a block that are one in the file, where their rows alternate if there are several
+def packed(
+    names: Sequence[str],
+    sizes: list[int] | None = None,
+    n_groups: int = 1,
+) -> TensorRule:
+    """Matrices of a block that are one there, where their rows alternate if there are several
     groups, as in Falcon: queries, key and value of a group, then the next. Sizes are those of a
     group; without, all are alike."""
 
@@ -79,13 +78,15 @@ def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int =
 
 
 def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule, list[str]]]:
-    """{name in the file: (rule, names in the model)}, for the tensors that a model has: with the
-    number of a layer for *, and .weight or .bias behind it."""
+    """{name there: (rule, names in the model)}, for the tensors that a model has: with the number of
+    a layer for *, and .weight or .bias behind it."""
     resolved = {}
     for hf_name, rule in table.items():
-        pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias|)"
+        pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)")
+        pattern += r"(\.weight|\.bias|)"
         for tensor in tensors:
-            if match := re.fullmatch(pattern, tensor):
+            match = re.fullmatch(pattern, tensor)
+            if match:
                 *layers, suffix = match.groups()
                 layer = "".join(layers)
                 names = [name.replace("*", layer) + suffix for name in rule.names]
@@ -93,57 +94,44 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     return resolved
 
 
-def join(pieces: Tensors, shape: torch.Size) -> Tensor:
-    """Either the pieces are the same tensor, such as a tied head, or each has some of its rows. A new
-    tensor, since the file may be deleted."""
-    first, *others = pieces.values()
-    if first.shape == shape:
-        if not all(torch.equal(first, other) for other in others):
-            raise HubError(f"{' and '.join(pieces)} differ, but config.json makes them one")
-        others = []
-    return torch.cat([first, *others])
+def from_hf(
+    table: Table,
+    unused: str,
+    theirs: Tensors,
+    ours: Tensors,
+) -> Tensors:
+    """One for each of the model's. What has no counterpart there or here is refused by name."""
+    resolved = resolve(table, ours)
+    # a tensor may have several names, as a tied head does
+    taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
+    other = resolved.keys() - theirs.keys()
+    for name, weight in theirs.items():
+        is_taken = weight.data_ptr() in taken
+        if not is_taken and not re.search(unused, name):
+            other.add(name)
+    if other:
+        raise HubError(f"{min(other)} has no counterpart, {len(other)} tensors in all")
 
-
-def stored_tensors(family: Any, folder: Path) -> Tensors:
-    """By their newer names, and with the prefix that they lack in a file of the model without
-    head."""
-    stored = {}
-    for name, tensor in load_tensors(folder).items():
-        stored[name.replace(".gamma", ".weight").replace(".beta", ".bias")] = tensor
-    if any(name.startswith(family.prefix) for name in stored):
-        return stored
-    return {family.prefix + name: tensor for name, tensor in stored.items()}
-
-
-def read_tensors(family: Any, table: Table, folder: Path, model_tensors: Tensors) -> Tensors:
-    """One for each of the model's, in float32. Missing and unknown ones are refused by name."""
-    stored = stored_tensors(family, folder)
-    resolved = resolve(table, model_tensors)
-    for copy, of in family.aliases.items():
-        if copy in stored and copy not in resolved:
-            resolved[copy] = resolved[of]
-            stored.setdefault(of, stored[copy])  # there may be the copy alone
-    missing = resolved.keys() - stored.keys() - family.fallback.keys()
-    if missing:
-        raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
-    harmless = re.compile(f"{family.optional}|({CLASSIFIERS}).*")
-    unknown = [name for name in stored.keys() - resolved.keys() if not harmless.fullmatch(name)]
-    if unknown:
-        what = f"{min(unknown)} is unknown to a {family.model_type} model"
-        raise HubError(f"{what}, {len(unknown)} tensors in all")
-
-    pieces: dict[str, Tensors] = {}
-    for name, (rule, parts) in resolved.items():
-        source = name if name in stored else family.fallback[name]
-        if source:
-            weight = stored[source]
-        else:
-            like = rule.to_hf([model_tensors[part] for part in parts])
-            weight = torch.zeros_like(like, device="cpu")
-        for part, rows in zip(parts, rule.to_ours(weight.float()), strict=True):
-            pieces.setdefault(part, {})[name] = rows
     tensors: Tensors = {}
-    for part in [*pieces]:
-        with naming(part):
-            tensors[part] = join(pieces.pop(part), model_tensors[part].shape)
+    for name, (rule, parts) in resolved.items():
+        weights = rule.to_ours(theirs.pop(name))
+        for part, weight in zip(parts, weights, strict=True):
+            if part not in tensors:
+                # its own memory: the head of a T5 may be its embedding, but not here
+                tensors[part] = weight.clone(memory_format=torch.contiguous_format)
+            elif not re.search(unused, name) and not torch.equal(tensors[part], weight):
+                raise HubError(f"{name} has values of its own; here it is one with another tensor")
+    return tensors
+
+
+def to_hf(
+    table: Table,
+    ours: Tensors,
+    names: Iterable[str],
+) -> Tensors:
+    """Those of the model with these names."""
+    tensors: Tensors = {}
+    for hf_name, (rule, parts) in resolve(table, names).items():
+        weight = rule.to_hf([ours[part] for part in parts])
+        tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
     return tensors

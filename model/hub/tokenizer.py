@@ -1,31 +1,48 @@
-"""The tokenizer of a folder in a Hugging Face format."""
+"""The tokenizer of a folder in a Hugging Face format, which is the one that AutoTokenizer has."""
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from configs.cli import warn
 from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
-from data.tokenizers.tokenizer import NO_TEMPLATE, HubTokenizer, Tokenizer, load_hf_tokenizer
-from model.hub.family import KEPT_KEYS, HFConfig
+from data.tokenizers.tokenizer import (
+    NO_TEMPLATE,
+    HubTokenizer,
+    Ids,
+    Tokenizer,
+    load_hf_tokenizer,
+)
+from model.hub.family import Keys
 from model.hub.files import HF_FILES, naming
+from model.hub.library import load_transformers
+from model.weights import read_json
 
-# {special token: its keys in config.json and tokenizer_config.json, and its usual spellings}
+# {special token: its keys in config.json and attributes of a tokenizer, and its usual spellings}
 ROLES = {
     "end": ("eos_token_id", "sep_token_id", "[SEP]", "</s>"),
     "start": ("decoder_start_token_id", "bos_token_id", "cls_token_id", "[CLS]", "<s>"),
     "pad": ("pad_token_id", "[PAD]", "<pad>"),
     "mask": ("mask_token_id", "[MASK]", "<mask>"),
 }
-SENTINEL = re.compile(r"<(?:extra_id|\|sentinel)_(\d+)\|?>")  # T5's and this project's
+SENTINEL = re.compile(r"<(?:extra_id_|\|sentinel_)(\d+)\|?>")  # T5's and this project's
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 SETTINGS = "tokenizer_config.json"
-CONFIG = "config.json"  # of which a run keeps the class, the special tokens and how to generate
+CONFIG = "config.json"  # of which a run keeps the class and the special tokens
 GENERATION = "generation_config.json"
 FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
+KEPT_KEYS = ("model_type", "prefix", "task_specific_params")
+# rules of generation that sample.py obeys, and settings that are none
+OBEYED = """
+    repetition_penalty no_repeat_ngram_size bad_words_ids suppress_tokens begin_suppress_tokens
+    min_length min_new_tokens max_length max_new_tokens do_sample transformers_version use_cache
+    return_dict_in_generate output_scores output_attentions output_hidden_states
+"""
 NO_CLASS = {  # adds nothing to a text
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_bos_token": False,
@@ -33,94 +50,115 @@ NO_CLASS = {  # adds nothing to a text
 }
 
 
-def read_tokenizer(folder: Path, hf_config: HFConfig) -> Tokenizer:
+def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
     files = {}
     for name in HF_FILES:
-        if (folder / name).exists():
-            files[name] = (folder / name).read_text(encoding="utf-8")
-    if "tokenizer.json" not in files:
-        command = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        raise HubError(f"{folder} has no tokenizer.json; write one with transformers: {command}")
-    text = files.pop("tokenizer.json")
-    kept = {key: hf_config[key] for key in sorted(KEPT_KEYS & hf_config.keys())}
-    files[CONFIG] = json.dumps(kept)
-    vocab_size = hf_config["vocab_size"]
+        path = folder / name
+        if path.exists():
+            files[name] = path.read_text(encoding="utf-8")
+    files.pop("tokenizer.json", None)
+
+    files[CONFIG] = json.dumps(special_keys(hf_config), sort_keys=True)
+    rules = read_rules(folder, files)
+    if GENERATION not in files and rules.keys() - hf_config.to_dict().keys():
+        files[GENERATION] = json.dumps(rules, indent=2)
     with naming(folder):
-        theirs = as_transformers(folder)
-        if max(load_hf_tokenizer(theirs).get_vocab().values(), default=0) < vocab_size:
-            text = theirs  # it may have more tokens than the model
-        specials = special_ids(hf_config, files, load_hf_tokenizer(text))
-        return HubTokenizer(text, specials, vocab_size, files)
+        with naming("AutoTokenizer"):
+            theirs = auto_tokenizer(folder)
+        specials = special_ids(theirs, hf_config, rules)
+        text = theirs.backend_tokenizer.to_str()
+        return HubTokenizer(text, specials, hf_config.vocab_size, files)
 
 
-def as_transformers(folder: Path) -> str:
-    """tokenizer.json as AutoTokenizer has it, some of whose classes replace normalizers and the like;
-    as it is if transformers is missing or cannot load it."""
-    try:
-        from transformers import AutoTokenizer, logging
-
-        logging.set_verbosity_error()
-        options = {"local_files_only": True, "trust_remote_code": False}
-        return AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer.to_str()
-    except Exception:  # of many types
-        return (folder / "tokenizer.json").read_text(encoding="utf-8")
+def special_keys(hf_config: Any) -> Keys:
+    """What a run keeps of config.json: no logit depends on it."""
+    kept = {}
+    for name, value in hf_config.to_dict().items():
+        is_special = name.endswith("_token_id") and name not in FORCED.values()
+        if value is not None and (is_special or name in KEPT_KEYS):
+            kept[name] = value
+    return kept
 
 
-def read_file(files: dict[str, str], name: str) -> HFConfig:
+def read_rules(folder: Path, files: dict[str, str]) -> Keys:
+    """How the folder asks to generate. Older ones say it in config.json."""
+    if GENERATION in files:
+        rules = read_file(files, GENERATION)
+    else:
+        whole = read_json(folder / CONFIG)
+        known = load_transformers().GenerationConfig().to_dict()
+        rules = {name: whole[name] for name in known if whole.get(name) is not None}
+
+    ignored = []
+    for name, value in rules.items():
+        is_setting = name.endswith("_token_id") or name.startswith("_") or name in OBEYED.split()
+        if value is not None and not is_setting:
+            ignored.append(f"{name} {json.dumps(value):.40}")
+    if ignored:
+        asked = ", ".join(ignored)
+        warn(f"the folder asks to generate with {asked}; sample.py goes by its own flags")
+    return rules
+
+
+def auto_tokenizer(folder: Path) -> Any:
+    """Some classes of AutoTokenizer replace parts of tokenizer.json, so the file says less."""
+    options = {"local_files_only": True, "trust_remote_code": False}
+    theirs = load_transformers().AutoTokenizer.from_pretrained(folder, **options)
+    if not theirs.is_fast:
+        reason = f"{type(theirs).__name__} has no form in tokenizer.json"
+        raise HubError(f"{reason}, which is the only one that is supported")
+    return theirs
+
+
+def read_file(files: dict[str, str], name: str) -> Keys:
     with naming(name):
         return {**json.loads(files.get(name, "{}"))}
 
 
-def ids_by_key(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, list[int]]:
-    """{key of config.json, or spelling of a special token: its ids}, as far as the model has them."""
-    names = {}
-    settings = read_file(files, "special_tokens_map.json") | read_file(files, SETTINGS)
-    for key, name in settings.items():
-        content = name.get("content") if isinstance(name, dict) else name
-        if isinstance(content, str):
-            names[f"{key}_id"] = library.token_to_id(content)
+def special_ids(
+    theirs: Any,
+    hf_config: Any,
+    rules: Keys,
+) -> Ids:
+    """{special token: id}, of those that the model has."""
+    size = hf_config.vocab_size
     # an ordinary token may be spelled so, too
-    added = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
-    generation = read_file(files, GENERATION)
-    # later sources win: generation_config.json over config.json, but not over its pad_token_id, from
-    # which RoBERTa counts positions
-    last = generation | {"pad_token_id": None}
-    ids = {}
-    for source in (added, names, generation, hf_config, last):
-        for key, value in source.items():
+    spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
+    roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
+    sources = (rules, hf_config.to_dict(), roles, spelled)
+
+    def find(*keys: str) -> list[int]:
+        """All ids of the first key that a source has; -1 stands for none."""
+        for key, source in product(keys, sources):
+            value = source.get(key)
             listed = value if isinstance(value, list) else [value]
-            known = [i for i in listed if type(i) is int and 0 <= i < hf_config["vocab_size"]]
-            if known:  # -1 stands for none
-                ids[key] = known
-    return ids
+            known = [i for i in listed if type(i) is int and 0 <= i < size]
+            if known:
+                return known
+        return []
 
-
-def special_ids(hf_config: HFConfig, files: dict[str, str], library: Any) -> dict[str, int]:
-    """{special token: id}"""
-    ids = ids_by_key(hf_config, files, library)
-    specials: dict[str, int] = {}
+    specials: Ids = {}
     for special, keys in ROLES.items():
-        for key in keys:
-            if key in ids:
-                specials.setdefault(special, ids[key][0])
+        if found := find(*keys):
+            specials[special] = found[0]
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
-    if "start" not in specials and hf_config.get("is_encoder_decoder"):
+    if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
 
-    generation = read_file(files, GENERATION) or hf_config
     for special, key in FORCED.items():
-        if generation.get(key) is None:
+        found = find(key)
+        if rules.get(key) is None:
             continue
-        if key not in ids:
-            size = hf_config["vocab_size"]
-            raise HubError(f"{key} is {generation[key]}; the model has {size} tokens")
-        specials[special] = ids[key][0]
+        if not found:
+            raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
+        specials[special] = found[0]
 
-    for name in ids:
-        if match := SENTINEL.fullmatch(name):
-            specials[f"sentinel_{match[1]}"] = ids[name][0]
-    more_ends = {*ids.get("eos_token_id", [])} - {specials["end"]}
+    for name, i in spelled.items():
+        match = SENTINEL.fullmatch(name)
+        if match and i < size:
+            specials[f"sentinel_{match[1]}"] = i
+    more_ends = {*find("eos_token_id")} - {specials["end"]}
     for n, i in enumerate(sorted(more_ends), 1):
         specials[f"end_{n}"] = i
     return specials
@@ -131,19 +169,23 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     not by add_bos_token, nor by a class that has its own template, such as BertTokenizer."""
     for name in FORCED:
         tokenizer.specials.pop(name, None)
-    for name in {CONFIG, GENERATION} & tokenizer.files.keys():
-        content = read_file(tokenizer.files, name) | dict.fromkeys(FORCED.values())
-        tokenizer.files[name] = json.dumps(content, indent=2)
+    if GENERATION in tokenizer.files:
+        content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED.values())
+        tokenizer.files[GENERATION] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
-    text, settings = without_class(tokenizer, read_file(tokenizer.files, SETTINGS))
-    tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
+
+    own = read_file(tokenizer.files, SETTINGS)
+    text, settings = without_class(tokenizer, own)
+    whole = json.loads(text)
+    whole["post_processor"] = None
+    tokenizer.text = json.dumps(whole)
     tokenizer.files[SETTINGS] = settings
     tokenizer.template = NO_TEMPLATE
     return tokenizer
 
 
-def without_class(tokenizer: Tokenizer, settings: HFConfig) -> tuple[str, str]:
+def without_class(tokenizer: Tokenizer, settings: Keys) -> tuple[str, str]:
     """tokenizer.json and tokenizer_config.json, which adds nothing to a text."""
     text, names = to_hf(tokenizer)
     roles = {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
@@ -151,24 +193,37 @@ def without_class(tokenizer: Tokenizer, settings: HFConfig) -> tuple[str, str]:
 
 
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
-    """{name: text}, of which config.json has the special tokens."""
-    # text is always text, unless it has to name masks
-    splits = tokenizer.text is None and not {"mask", "sentinel_0"} & tokenizer.specials.keys()
+    """{name: text}, of which config.json has the special tokens alone."""
+    # text is always text, unless it has to name masks, or the end of an answer in the plain template
+    names_tokens = bool({"mask", "sentinel_0"} & tokenizer.specials.keys())
+    is_plain = tokenizer.files.get(TEMPLATE) == PLAIN
+    splits = tokenizer.text is None and not names_tokens and not is_plain
     settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
-    if files.get(TEMPLATE) == PLAIN:  # its end token is written in the text
-        split = '"split_special_tokens": '
-        files[SETTINGS] = files[SETTINGS].replace(f"{split}true", f"{split}false")
+    if is_plain and SETTINGS in tokenizer.files:
+        own = read_file(files, SETTINGS) | {"split_special_tokens": False}
+        files[SETTINGS] = json.dumps(own, indent=2)
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
+        is_one = len(ends) == 1
         ids = {
-            "eos_token_id": ends if len(ends) > 1 else ends[0],
+            "eos_token_id": ends[0] if is_one else ends,
             "bos_token_id": tokenizer.start,
             "pad_token_id": tokenizer.specials.get("pad"),
         }
         if config.kind == "encoder_decoder":
             ids["decoder_start_token_id"] = tokenizer.start
-            ids["forced_eos_token_id"] = None
         files[CONFIG] = files[GENERATION] = json.dumps(ids, indent=2)
     return files
+
+
+def check_written(folder: Path, tokenizer: Tokenizer) -> None:
+    """Of a text with all tokens, AutoTokenizer has the same ids."""
+    backend = auto_tokenizer(folder).backend_tokenizer
+    theirs = load_hf_tokenizer(backend.to_str())
+    text = tokenizer.decode(range(tokenizer.vocab_size))
+    encoding = theirs.encode(text, add_special_tokens=False)
+    if encoding.ids != tokenizer.encode(text).tolist():
+        reason = "AutoTokenizer has another tokenizer for this class"
+        raise HubError(f"{reason}; choose another --family")

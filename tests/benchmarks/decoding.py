@@ -8,18 +8,16 @@ They take turns, each in a fresh process, so that neither inherits the other's m
 """
 
 import argparse
-import tempfile
 import time
 from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import median
 
 import torch
 
 from configs.compose import compose
 from model.generate.decode import generate
-from model.hub.convert import first_match, write_folder
+from model.hub.convert import first_match, to_transformers
 from model.hub.spec import spec_from_config
 from model.inference import prepare
 from model.precision import DTYPES
@@ -36,19 +34,14 @@ PROMPT = 16
 
 def build_both(size):
     """Our GPT-2 and that of transformers, with the same weights."""
-    import transformers as hf
-
     *sizes, vocab_size = SIZES[size]
     config = compose(["model=gpt2", "model.dropout=0", *model_sizes(*sizes)]).model
     model = build_model(config, vocab_size).eval()
     ids = {"vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     match = first_match(spec_from_config(config, model), ids, "gpt2")
-    hf.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as folder:
-        write_folder(Path(folder), match, model, {})
-        # without an end token, every text has the full length
-        without = {"bos_token_id": None, "eos_token_id": None}
-        return model, hf.GPT2LMHeadModel.from_pretrained(folder, **without).eval()
+    hf_model = to_transformers(model, match)
+    hf_model.generation_config.eos_token_id = None  # every text has the full length
+    return model, hf_model
 
 
 def decode(model, prompts, new):

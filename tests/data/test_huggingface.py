@@ -111,9 +111,12 @@ def test_what_the_library_cannot_read(text):
 
 
 def test_a_model_with_too_few_rows():
-    sentence = "the tokenizer has ids up to 401; the model's vocab_size is 300"
-    with pytest.raises(ValueError, match=sentence):
-        HubTokenizer(train_hf_bpe().to_str(), {"end": 1}, 300)
+    """A token without a row is refused where it is used."""
+    ours = HubTokenizer(train_hf_bpe().to_str(), {"end": 1}, 260)
+    with pytest.raises(
+        TokenizerError, match="the token .* has the id .*, and the model has 260 rows"
+    ):
+        ours.encode(SAMPLE)
 
 
 def test_a_text_that_cannot_be_encoded():

@@ -202,11 +202,12 @@ def export(folder, *flags, code=0):
     assert run_command(lambda: hub(command)) == code
 
 
+@pytest.mark.parametrize("rank", [8, 32])  # 32 is the width: shapes do not tell what is transposed
 @pytest.mark.parametrize("name", ["gpt2, scores scaled by layer", "llama, one key for all, tied"])
-def test_transformers_reads_merged_weights_and_peft_adapters(name, start):
+def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))
-    start(*LORA_OF_HF)
+    start(*LORA_OF_HF, f"adapt.rank={rank}")
     net = load_run("runs/tuned").model
     export("merged")  # which compares the logits with those of transformers
     export("adapter", "--adapter")

@@ -1,13 +1,13 @@
 """BERT; ELECTRA's generator, with a head of other names; DistilBERT, with other names alone. RoBERTa
 and its relatives have positions that begin after the padding's."""
 
-from configs.errors import HubError
-from configs.registry import BelowOne, Positive
-from model.hub.family import SIZES, Family, HFConfig, Key
-from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
-from model.hub.tensors import columns, skip_rows
+from typing import Any
 
-TIED = "head.tie_weights"
+from configs.errors import HubError
+from model.hub.family import SIZES, Family, Keys
+from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
+from model.hub.tensors import skip_rows
+
 NAMES = """
 bert.embeddings.word_embeddings                    embedding.table
 bert.embeddings.token_type_embeddings              embedding.types
@@ -24,101 +24,75 @@ bert.encoder.layer.*.output.LayerNorm              stack.blocks.*.ffn_norm
 HEAD = """
 cls.predictions.transform.dense                    head.transform.dense
 cls.predictions.transform.LayerNorm                head.transform.norm
+cls.predictions.decoder                            head.map
 bert.embeddings.position_embeddings                stack.position.table
 """
-# by whether the head is tied: then its bias lies beside it
-MAP = {True: "bias  head.map.bias", False: "decoder  head.map"}
 BERT = Family(
     model_type="bert",
     architecture="BertForMaskedLM",
     spec=BASE | {"kind": "encoder", "position.kind": "learned", **POST_NORM},
     keys={
         **SIZES,
-        "hidden_act": Key("ffn.kind head.mlm_transform", ACTIVATIONS, "gelu"),
-        "layer_norm_eps": Key("norm.eps", Positive, 1e-12),
-        "type_vocab_size": Key("embedding.type_vocab_size", default=2),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
-        "hidden_dropout_prob": Key("dropout", BelowOne, 0.1),
+        "hidden_act": "ffn.kind head.mlm_transform",
+        "layer_norm_eps": "norm.eps",
+        "type_vocab_size": "embedding.type_vocab_size",
+        "tie_word_embeddings": "head.tie_weights",
+        "hidden_dropout_prob": "dropout",
     },
-    required={"position_embedding_type": "absolute"},
-    ignored="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
-    "pooler_size_per_head pooler_type",
-    write=lambda spec, ids: {
-        "type_vocab_size": spec["embedding.type_vocab_size"] or 1,
-        "attention_probs_dropout_prob": float(spec["dropout"]),
-    },
+    values={"hidden_act": ACTIVATIONS},
+    write=lambda spec, special: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
     names=NAMES + HEAD,
-    rules=lambda spec, hf_config: columns(f"cls.predictions.{MAP[spec[TIED]]}"),
-    prefix="bert.",
-    aliases={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    optional=r"bert\.pooler\..*|cls\.(seq_relationship\..*|predictions\.bias)|.*\.position_ids",
+    unused=r"(predictions|lm_head)\.bias",  # a second name of the decoder's, if that is tied
 )
 POSITIONS = "roberta.embeddings.position_embeddings stack.position.table"
 ROBERTA_HEAD = """
 lm_head.dense                                      head.transform.dense
 lm_head.layer_norm                                 head.transform.norm
+lm_head.decoder                                    head.map
 """
 
 
-def read_roberta(hf_config: HFConfig, spec: Spec) -> Spec:
+def read_roberta(config: Any, spec: Spec) -> Spec:
     """Positions begin after pad_token_id."""
-    rows, pad = spec["context_length"], hf_config["pad_token_id"]
-    if type(pad) is not int or not 0 <= pad < rows - 1:
+    rows, pad = spec["context_length"], config.pad_token_id
+    if pad is None or not 0 <= pad < rows - 1:
         raise HubError(f"none of {rows} positions is left after pad_token_id ({pad})")
     return {"context_length": rows - pad - 1}
 
 
-def write_roberta(spec: Spec, ids: HFConfig) -> HFConfig:
-    if ids.get("pad_token_id") is None:
+def write_roberta(spec: Spec, special: Keys) -> Keys:
+    if special.get("pad_token_id") is None:
         raise HubError("positions are counted from pad_token_id; this tokenizer has no padding")
-    rows = spec["context_length"] + ids["pad_token_id"] + 1
-    return {"max_position_embeddings": rows, **BERT.write(spec, ids)}
+    rows = spec["context_length"] + special["pad_token_id"] + 1
+    return {"max_position_embeddings": rows, **BERT.write(spec, special)}
 
 
 ROBERTA = BERT.derive(
     "roberta",
     "RobertaForMaskedLM",
     spec={"head.mlm_transform": "gelu"},
-    keys={"hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu")},
-    defaults={"pad_token_id": 1},
+    keys={"hidden_act": "ffn.kind"},
     read=read_roberta,
     write=write_roberta,
     names=NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD,
-    rules=lambda spec, hf_config: {
-        **skip_rows(hf_config["pad_token_id"] + 1, POSITIONS),
-        **columns(f"lm_head.{MAP[spec[TIED]]}"),
-    },
-    prefix="roberta.",
-    aliases={
-        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
-    optional=r"roberta\.pooler\..*|lm_head\.bias|.*\.position_ids",
+    rules=lambda spec, config: skip_rows(config.pad_token_id + 1, POSITIONS),
 )
 # export writes a model with one type, or none, as this class and not as BERT
-ONE_TYPE_ROBERTA = ROBERTA._replace(
-    keys=ROBERTA.keys | {"type_vocab_size": Key("embedding.type_vocab_size", {1: 1})},
-)
+ONE_TYPE_ROBERTA = ROBERTA._replace(values={**ROBERTA.values, "type_vocab_size": {1: 1}})
 XLM_ROBERTA = ROBERTA.derive("xlm-roberta", "XLMRobertaForMaskedLM")
 CAMEMBERT = ROBERTA.derive("camembert", "CamembertForMaskedLM")
 ELECTRA_HEAD = """
 electra.embeddings.position_embeddings             stack.position.table
 generator_predictions.dense                        head.transform.dense
 generator_predictions.LayerNorm                    head.transform.norm
+generator_lm_head                                  head.map
 """
 ELECTRA = BERT.derive(
     "electra",
     "ElectraForMaskedLM",
     spec=ROBERTA.spec,
-    keys=ROBERTA.keys | {"embedding_size": Key("d_model", default=128)},
-    ignored="summary_last_dropout",
+    keys={**ROBERTA.keys, "embedding_size": "d_model"},
     names=NAMES.replace("bert.", "electra.") + ELECTRA_HEAD,
-    rules=lambda spec, hf_config: columns("generator_lm_head  head.map"),
-    prefix="electra.",
-    aliases={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
 )
 DISTILBERT_NAMES = """
 distilbert.embeddings.word_embeddings                embedding.table
@@ -141,17 +115,15 @@ DISTILBERT = Family(
     architecture="DistilBertForMaskedLM",
     spec=BERT.spec | {"norm.eps": 1e-12},
     keys={
-        "dim": Key("d_model"),
-        "n_layers": Key("n_layers"),
-        "n_heads": Key("n_heads"),
-        "hidden_dim": Key("ffn.d_ff"),
-        "max_position_embeddings": Key("context_length"),
-        "activation": Key("ffn.kind head.mlm_transform", ACTIVATIONS, "gelu"),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
-        "dropout": Key("dropout", BelowOne, 0.1),
+        "dim": "d_model",
+        "n_layers": "n_layers",
+        "n_heads": "n_heads",
+        "hidden_dim": "ffn.d_ff",
+        "max_position_embeddings": "context_length",
+        "activation": "ffn.kind head.mlm_transform",
+        "tie_word_embeddings": "head.tie_weights",
+        "dropout": "dropout",
     },
-    ignored="qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_",
+    values={"activation": ACTIVATIONS},
     names=DISTILBERT_NAMES,
-    prefix="distilbert.",
-    aliases={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -1,10 +1,11 @@
 """Bloom: alibi, and a norm after the embedding. Falcon: Bloom's names, but rope and a parallel
 block, which shares one norm or has two."""
 
-from configs.registry import BelowOne, Count, Positive
+from typing import Any
+
 from model.hub.families.gpt_neox import packed_heads
-from model.hub.families.rope import KEYS, read_rope, write_rope
-from model.hub.family import GROUPS, Family, HFConfig, Key
+from model.hub.families.rope import read_rope, write_rope
+from model.hub.family import GROUPS, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, Spec
 from model.hub.tensors import Table, columns
 
@@ -27,7 +28,7 @@ transformer.h.*.ln_mlp                          stack.blocks.*.ffn_norm
 """
 
 
-def rules(spec: Spec, hf_config: HFConfig) -> Table:
+def rules(spec: Spec, config: Any) -> Table:
     norms = PARALLEL_NORMS if spec["block.kind"] == "parallel" else NORMS
     packed = {"transformer.h.*.self_attention.query_key_value": packed_heads(spec)}
     return columns(norms) | packed
@@ -40,60 +41,51 @@ BLOOM = Family(
     | {"kind": "decoder", "position.kind": "alibi", "embedding_norm": True}
     | {"ffn.kind": "gelu_tanh", "ffn.d_ff": None},
     keys={
-        "hidden_size": Key("d_model", older="n_embed"),
-        "n_layer": Key("n_layers", older="num_hidden_layers"),
-        "n_head": Key("n_heads", older="num_attention_heads"),
-        "seq_length": Key("context_length", default=2048),
-        "layer_norm_epsilon": Key("norm.eps", Positive, 1e-5),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
-        "hidden_dropout": Key("dropout", BelowOne, 0.0),
+        "hidden_size": "d_model",
+        "n_layer": "n_layers",
+        "n_head": "n_heads",
+        "layer_norm_epsilon": "norm.eps",
+        "tie_word_embeddings": "head.tie_weights",
+        "hidden_dropout": "dropout",
     },
-    required={"apply_residual_connection_post_layernorm": False},
-    ignored="slow_but_exact offset_alibi skip_bias_add skip_bias_add_qkv attention_softmax_in_fp32 "
-    "masked_softmax_fusion bias_dropout_fusion",
+    # no limit: folders of before have this key, and the class keeps it
+    read=lambda config, spec: {"context_length": getattr(config, "seq_length", 2048)},
+    write=lambda spec, special: {"seq_length": spec["context_length"]},
     names=NAMES,
     rules=rules,
-    prefix="transformer.",
-    aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
 )
+BLOCKS = {1: "parallel_shared", 2: "parallel", None: None}
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
+def read(config: Any, spec: Spec) -> Spec:
     """The newer architecture has more than one head of keys and values, and two norms."""
-    if hf_config["new_decoder_architecture"]:
+    if config.new_decoder_architecture:
         return {"block.kind": spec["block.kind"] or "parallel"}
     return {"block.kind": spec["block.kind"] or "parallel_shared", GROUPS: spec["n_heads"]}
 
 
-def write(spec: Spec, ids: HFConfig) -> HFConfig:
+def write(spec: Spec, special: Keys) -> Keys:
     is_new = spec[GROUPS] < spec["n_heads"] or spec["block.kind"] == "parallel"
     return {"new_decoder_architecture": is_new}
 
 
-BLOCKS = {1: "parallel_shared", 2: "parallel", None: None}
 FALCON = BLOOM.derive(
     "falcon",
     "FalconForCausalLM",
-    without="n_layer n_head seq_length block.kind ffn.kind",
+    without="n_layer n_head block.kind ffn.kind",
     spec={"position.kind": "rope", "embedding_norm": False},
     keys={
-        "num_hidden_layers": Key("n_layers"),
-        "num_attention_heads": Key("n_heads"),
-        "max_position_embeddings": Key("context_length", default=2048),
-        "ffn_hidden_size": Key("ffn.d_ff", Count | None, None),
-        "activation": Key("ffn.kind", ACTIVATIONS, "gelu"),
-        "bias": Key("attention.bias attention.o_bias ffn.bias", bool, False),
-        "num_kv_heads": Key(GROUPS, Count | None, None),
-        "num_ln_in_parallel_attn": Key("block.kind", BLOCKS, None),
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "max_position_embeddings": "context_length",
+        "ffn_hidden_size": "ffn.d_ff",
+        "activation": "ffn.kind",
+        "bias": "attention.bias attention.o_bias ffn.bias",
+        "num_kv_heads": GROUPS,
+        "num_ln_in_parallel_attn": "block.kind",
+        "alibi": "",
     },
-    defaults={"new_decoder_architecture": False},
-    required={
-        "alibi": False,
-        "multi_query": True,
-        "parallel_attn": True,
-        "output_attentions": False,  # with true, the class loses its mask
-    },
-    ignored=f"ff_factor {KEYS}",
+    values={"activation": ACTIVATIONS, "num_ln_in_parallel_attn": BLOCKS, "alibi": {False: None}},
     read=read,
     write=write,
     read_position=read_rope,

@@ -1,10 +1,11 @@
 """GPT-2: query, key and value in one matrix, and every matrix transposed."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from configs.registry import BelowOne, Count, Positive, check_value
-from model.hub.family import Family, HFConfig, Key
+from model.hub.family import Family
 from model.hub.spec import ACTIVATIONS, BASE, Spec
 from model.hub.tensors import QKV, Table, TensorRule, columns
 
@@ -21,14 +22,12 @@ transformer.h.*.attn.c_proj      stack.blocks.*.attention.out
 transformer.h.*.mlp.c_fc         stack.blocks.*.ffn.up
 transformer.h.*.mlp.c_proj       stack.blocks.*.ffn.out
 """
-BY_LAYER = "scale_attn_by_inverse_layer_idx"
 
 
-def rules(spec: Spec, hf_config: HFConfig) -> Table:
+def rules(spec: Spec, config: Any) -> Table:
     table = columns(TRANSPOSED, torch.t, torch.t)
-    by_layer = check_value(BY_LAYER, hf_config[BY_LAYER], bool)
     for layer in range(spec["n_layers"]):
-        divisor = layer + 1 if by_layer else 1
+        divisor = layer + 1 if config.scale_attn_by_inverse_layer_idx else 1
         divisors = torch.tensor([divisor, 1, 1]).repeat_interleave(spec["d_model"])
         table[f"transformer.h.{layer}.attn.c_attn"] = query_key_value(layer, divisors)
     return table
@@ -48,23 +47,19 @@ GPT2 = Family(
     architecture="GPT2LMHeadModel",
     spec=BASE | {"kind": "decoder", "position.kind": "learned"},
     keys={
-        "n_embd": Key("d_model"),
-        "n_layer": Key("n_layers"),
-        "n_head": Key("n_heads"),
-        "n_positions": Key("context_length"),
-        "n_inner": Key("ffn.d_ff", Count | None, None),
-        "scale_attn_weights": Key("attention.scale", {True: None, False: 1.0}, True),
-        "activation_function": Key("ffn.kind", ACTIVATIONS, "gelu_new"),
-        "layer_norm_epsilon": Key("norm.eps", Positive, 1e-5),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
-        "resid_pdrop": Key("dropout", BelowOne, 0.1),
+        "n_embd": "d_model",
+        "n_layer": "n_layers",
+        "n_head": "n_heads",
+        "n_positions": "context_length",
+        "n_inner": "ffn.d_ff",
+        "scale_attn_weights": "attention.scale",
+        "activation_function": "ffn.kind",
+        "layer_norm_epsilon": "norm.eps",
+        "tie_word_embeddings": "head.tie_weights",
+        "resid_pdrop": "dropout",
     },
-    defaults={BY_LAYER: False},
-    ignored="n_ctx reorder_and_upcast_attn",
-    write=lambda spec, ids: dict.fromkeys(("embd_pdrop", "attn_pdrop"), float(spec["dropout"])),
+    values={"scale_attn_weights": {True: None, False: 1.0}, "activation_function": ACTIVATIONS},
+    write=lambda spec, special: {"n_ctx": spec["context_length"]},  # converters read it
     names=NAMES,
     rules=rules,
-    prefix="transformer.",
-    aliases={"lm_head.weight": "transformer.wte.weight"},
-    optional=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
 )

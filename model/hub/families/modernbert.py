@@ -1,14 +1,13 @@
 """ModernBERT: an encoder with windows in two of three layers, which have a rope of their own, and
 with packed matrices."""
 
-import torch
+from typing import Any
 
-from configs.registry import Count, Positive, check_value
-from model.hub.families.layers import FULL, WINDOW, read_layers, write_layers
+from model.hub.families.layers import read_layers, write_ropes
 from model.hub.families.llama import GATED
-from model.hub.family import SIZES, Family, HFConfig, Key
+from model.hub.family import SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import QKV, Table, columns, packed
+from model.hub.tensors import QKV, Table, TensorRule, columns, packed
 
 NAMES = """
 model.embeddings.tok_embeddings      embedding.table
@@ -18,34 +17,30 @@ model.layers.*.attn.Wo               stack.blocks.*.attention.out
 model.layers.*.mlp_norm              stack.blocks.*.ffn_norm
 model.layers.*.mlp.Wo                stack.blocks.*.ffn.out
 model.final_norm                     stack.final_norm
-head.dense                           head.transform.dense
 head.norm                            head.transform.norm
 decoder                              head.map
 """
-IGNORED = """
-    layer_types rope_parameters classifier_pooling embedding_dropout mlp_dropout
-    sparse_prediction sparse_pred_ignore_index deterministic_flash_attn initializer_cutoff_factor
-    reference_compile repad_logits_with_grad layer_norm_eps position_embedding_type
-"""
-THETAS = {FULL: "global_rope_theta", WINDOW: "local_rope_theta"}
+# without classifier_bias, the bias is zero
+NO_BIAS = TensorRule(
+    ("head.transform.dense.weight", "head.transform.dense.bias"),
+    lambda weight: [weight, weight.new_zeros(len(weight))],
+    lambda parts: parts[0],
+)
 
 
-def rules(spec: Spec, hf_config: HFConfig) -> Table:
+def rules(spec: Spec, config: Any) -> Table:
     table = {
         "model.layers.*.attn.Wqkv": packed(QKV),
         "model.layers.*.mlp.Wi": packed(("ffn.gate", "ffn.up")),
     }
-    if not hf_config["classifier_bias"]:  # which the head has here
-        bias = "head.dense.bias head.transform.dense.bias"
-        table |= columns(bias, torch.zeros_like, torch.zeros_like)
-    return table
+    if config.classifier_bias:
+        return table | columns("head.dense head.transform.dense")
+    return table | {"head.dense.weight": NO_BIAS}
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    """A window has half of local_attention on each side, here and there."""
-    every = hf_config["global_attn_every_n_layers"]
-    check_value("global_attn_every_n_layers", every, Count)
-    return read_layers(hf_config, spec, lambda layer: layer % every, "local_attention", THETAS)
+def write(spec: Spec) -> Keys:
+    keys = write_ropes(spec)
+    return keys | {"local_attention": keys.pop("sliding_window", 128)}
 
 
 MODERNBERT = Family(
@@ -56,32 +51,20 @@ MODERNBERT = Family(
     | {"embedding_norm": True},
     keys={
         **SIZES,
-        "hidden_activation": Key("ffn.kind", GATED, "gelu"),
-        "classifier_activation": Key("head.mlm_transform", ACTIVATIONS, "gelu"),
-        "norm_eps": Key("norm.eps", Positive, 1e-5),
-        "norm_bias": Key("norm.bias", bool, False),
-        "attention_bias": Key("attention.bias attention.o_bias", bool, False),
-        "mlp_bias": Key("ffn.bias", bool, False),
-        "decoder_bias": Key("head.bias", bool, True),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
+        "hidden_activation": "ffn.kind",
+        "classifier_activation": "head.mlm_transform",
+        "norm_eps": "norm.eps",
+        "norm_bias": "norm.bias",
+        "attention_bias": "attention.bias attention.o_bias",
+        "mlp_bias": "ffn.bias",
+        "decoder_bias": "head.bias",
+        "tie_word_embeddings": "head.tie_weights",
     },
-    defaults={
-        "global_attn_every_n_layers": 3,
-        "local_attention": 128,
-        "global_rope_theta": 160_000.0,
-        "local_rope_theta": 10_000.0,
-        "classifier_bias": False,
-    },
-    required={"rope_scaling": None},
-    ignored=IGNORED,
+    values={"hidden_activation": GATED, "classifier_activation": ACTIVATIONS},
     names=NAMES,
     rules=rules,
-    read=read,
-    write=lambda spec, ids: {
-        "classifier_bias": True,
-        **write_layers(spec, "local_attention", THETAS),
-    },
-    prefix="model.",
-    aliases={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    fallback={"head.dense.bias": None},
+    write=lambda spec, special: {"classifier_bias": True},
+    read_position=read_layers,
+    write_position=write,
+    note="its head has a bias here, which training changes",
 )

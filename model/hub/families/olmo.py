@@ -8,7 +8,8 @@ OLMO = DECODER.derive(
     "OlmoForCausalLM",
     without="rms_norm_eps",
     spec={"norm.kind": "layernorm", "norm.weight": False, "norm.eps": 1e-5},
-    required={"clip_qkv": None},
+    keys={"clip_qkv": ""},
+    values={"clip_qkv": {None: None}},  # few texts have values that are clipped
 )
 NAMES = DECODER.names.replace("post_attention_layernorm", "post_feedforward_layernorm")
 NAMES = NAMES.replace("input_layernorm", "post_attention_layernorm")
@@ -16,6 +17,5 @@ OLMO2 = DECODER.derive(
     "olmo2",
     "Olmo2ForCausalLM",
     spec={"block.kind": "olmo2", "attention.qk_norm": "full"},
-    defaults={"rms_norm_eps": 1e-5},
     names=NAMES.replace("query_norm", "query_norm.norm").replace("key_norm", "key_norm.norm"),
 )

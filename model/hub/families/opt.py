@@ -1,7 +1,6 @@
 """OPT: pre-norm, learned positions that begin at the third row."""
 
-from configs.registry import BelowOne
-from model.hub.family import Family, Key
+from model.hub.family import Family
 from model.hub.spec import ACTIVATIONS, BASE
 from model.hub.tensors import skip_rows
 
@@ -24,27 +23,19 @@ OPT = Family(
     architecture="OPTForCausalLM",
     spec=BASE | {"kind": "decoder", "position.kind": "learned", "norm.eps": 1e-5},
     keys={
-        "hidden_size": Key("d_model"),
-        "num_hidden_layers": Key("n_layers"),
-        "num_attention_heads": Key("n_heads"),
-        "max_position_embeddings": Key("context_length"),
-        "ffn_dim": Key("ffn.d_ff"),
-        "activation_function": Key("ffn.kind", ACTIVATIONS, "relu"),
-        "enable_bias": Key("attention.bias attention.o_bias ffn.bias", bool, True),
-        "layer_norm_elementwise_affine": Key("norm.weight norm.bias", bool, True),
-        "tie_word_embeddings": Key("head.tie_weights", bool, True),
-        "dropout": Key("dropout", BelowOne, 0.1),
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "max_position_embeddings": "context_length",
+        "ffn_dim": "ffn.d_ff",
+        "activation_function": "ffn.kind",
+        "enable_bias": "attention.bias attention.o_bias ffn.bias",
+        "layer_norm_elementwise_affine": "norm.weight norm.bias",
+        "tie_word_embeddings": "head.tie_weights",
+        "dropout": "dropout",
     },
-    required={
-        "do_layer_norm_before": True,
-        "_remove_final_layer_norm": False,
-        "learned_embeddings": True,  # Galactica has this one and the next
-        "scale_embeddings": False,
-    },
-    ignored="layerdrop",
-    implied=lambda spec: {"word_embed_proj_dim": spec["d_model"]},
+    values={"activation_function": ACTIVATIONS},
+    write=lambda spec, special: {"word_embed_proj_dim": spec["d_model"]},
     names=NAMES,
-    rules=lambda spec, hf_config: skip_rows(2, POSITIONS),
-    prefix="model.",
-    aliases={"lm_head.weight": "model.decoder.embed_tokens.weight"},
+    rules=lambda spec, config: skip_rows(2, POSITIONS),
 )

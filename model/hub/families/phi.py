@@ -1,8 +1,6 @@
 """Phi: one norm for attention and feed-forward, rope on a part of each head, a bias in the head."""
 
-from configs.registry import BelowOne, Positive
 from model.hub.families.llama import DECODER
-from model.hub.family import Key
 from model.hub.spec import ACTIVATIONS, BASE
 
 NAMES = """
@@ -26,10 +24,10 @@ PHI = DECODER.derive(
     spec=BASE
     | {"block.kind": "parallel_shared", "head.bias": True, "position.rotary_fraction": 0.5},
     keys={
-        "hidden_act": Key("ffn.kind", ACTIVATIONS, "gelu_new"),
-        "layer_norm_eps": Key("norm.eps", Positive, 1e-5),
-        "qk_layernorm": Key("attention.qk_norm", {False: "none", True: "head"}, False),
-        "resid_pdrop": Key("dropout", BelowOne, 0.0),
+        "layer_norm_eps": "norm.eps",
+        "qk_layernorm": "attention.qk_norm",
+        "resid_pdrop": "dropout",
     },
+    values={"hidden_act": ACTIVATIONS, "qk_layernorm": {False: "none", True: "head"}},
     names=NAMES,
 )

@@ -1,45 +1,31 @@
-"""RoPE in config.json: rope_theta with rope_scaling, or both in rope_parameters."""
+"""RoPE: the rope_parameters of transformers, and the order of channels."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from configs.errors import HubError
-from configs.registry import NonNegative, Positive, build, check_value, flatten
-from model.hub.family import HFConfig
+from configs.registry import Positive, build, check_value, flatten
+from model.hub.family import Keys
 from model.hub.spec import Spec
 from model.hub.tensors import Table, columns
 from model.rope_scaling import SCALINGS
 
-KEYS = "rope_theta rope_scaling rope_parameters partial_rotary_factor"
 QUERY_KEY = """
 model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
 model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
 """
 SCALING = "position.scaling."
-
-
-def rope_parameters(hf_config: HFConfig, default_theta: float = 1e4) -> HFConfig:
-    """All that config.json has about rope, in the newer form."""
-    older = hf_config.get("rope_scaling") or {}
-    rope = dict(hf_config.get("rope_parameters") or older)
-    theta = hf_config.get("rope_theta") or rope.get("rope_theta", default_theta)
-    is_contradicted = older not in ({}, rope)
-    if is_contradicted or rope.setdefault("rope_theta", theta) != theta:
-        raise HubError("rope_scaling or rope_theta contradicts rope_parameters; remove one")
-    defaults = {
-        "rope_type": rope.pop("type", "default"),
-        "partial_rotary_factor": hf_config.get("partial_rotary_factor"),
-    }
-    return defaults | rope
+ORIGINAL = "original_max_position_embeddings"
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def read_yarn(rope: HFConfig) -> HFConfig:
+def read_yarn(rope: Keys) -> Keys:
     """As options of our yarn."""
     options = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
     options.pop("finetuned", None)  # whether the model was trained so
@@ -53,21 +39,22 @@ def read_yarn(rope: HFConfig) -> HFConfig:
     return options
 
 
-def read_rope(hf_config: HFConfig, spec: Spec) -> Spec:
-    """The spec has what a missing rope_theta means, and in a class that rotates a part of each head
-    what a missing partial_rotary_factor does."""
-    rope = rope_parameters(hf_config, spec.get("position.rope_theta", 1e4))
-    kind = check_value("rope_type", rope.pop("rope_type"), str).replace("default", "none")
-    theta = check_value("rope_theta", rope.pop("rope_theta"), Positive)
-    rotated = rope.pop("partial_rotary_factor")
-    if rotated is None:
-        rotated = spec.get("position.rotary_fraction", 1.0)
-    check_value("partial_rotary_factor", rotated, NonNegative)
-    if "position.rotary_fraction" not in spec and rotated != 1.0:
-        raise HubError(f"partial_rotary_factor is {rotated}; only 1.0 is supported")
+def read_rope(config: Any, spec: Spec) -> Spec:
+    return rope_options(config.rope_parameters, spec)
+
+
+def rope_options(parameters: Keys, spec: Spec) -> Spec:
+    """The family of a class that rotates a part of each head has a rotary_fraction; others do not
+    look at partial_rotary_factor."""
+    rope = dict(parameters)
+    kind = rope.pop("rope_type").replace("default", "none")
+    rope.pop("type", None)  # its older name
+    theta = float(check_value("rope_theta", rope.pop("rope_theta"), Positive))
+    rotated = rope.pop("partial_rotary_factor", 1.0)
+    if "position.rotary_fraction" not in spec:
+        rotated = 1.0
+    original = rope.pop(ORIGINAL, None)
     if kind in ("yarn", "llama3"):
-        default = hf_config.get("max_position_embeddings")
-        original = rope.pop("original_max_position_embeddings", default)
         rope["original_max_position"] = original
     if kind == "yarn":
         rope = read_yarn(rope)
@@ -75,25 +62,27 @@ def read_rope(hf_config: HFConfig, spec: Spec) -> Spec:
     checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
     if rope:
         scaling |= vars(checked)
-    options = {"rope_theta": float(theta), "rotary_fraction": rotated, "scaling": scaling}
+    options = {"rope_theta": theta, "rotary_fraction": rotated, "scaling": scaling}
     return flatten(options, "position.")
 
 
-def write_rope(spec: Spec, ids: HFConfig) -> HFConfig:
-    options = {}
+def write_rope(spec: Spec) -> Keys:
+    return {"rope_parameters": rope_keys(spec)}
+
+
+def rope_keys(spec: Spec) -> Keys:
+    rope = {"rope_type": spec[f"{SCALING}kind"].replace("none", "default")}
+    rope["rope_theta"] = spec["position.rope_theta"]
+    rope["partial_rotary_factor"] = spec["position.rotary_fraction"]
+    if rope["rope_type"] == "default":
+        return rope
     for name, value in spec.items():
         if name.startswith(SCALING) and value is not None:
-            options[name.removeprefix(SCALING)] = value
-    kind = options.pop("kind")
-    keys = {
-        "rope_theta": spec["position.rope_theta"],
-        "partial_rotary_factor": spec["position.rotary_fraction"],
-    }
-    if kind == "none":
-        return keys
-    if "original_max_position" in options:
-        options["original_max_position_embeddings"] = options.pop("original_max_position")
-    return keys | {"rope_scaling": {"rope_type": kind, **options}}
+            rope[name.removeprefix(SCALING)] = value
+    del rope["kind"]
+    if "original_max_position" in rope:
+        rope[ORIGINAL] = rope.pop("original_max_position")
+    return rope
 
 
 def evens_first(n: int) -> Tensor:

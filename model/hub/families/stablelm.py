@@ -1,9 +1,7 @@
 """StableLM: Llama with layernorm, rope on a quarter of each head, and no bias but those of query,
 key and value."""
 
-from configs.registry import Positive
 from model.hub.families.llama import DECODER
-from model.hub.family import Key
 
 STABLELM = DECODER.derive(
     "stablelm",
@@ -11,12 +9,9 @@ STABLELM = DECODER.derive(
     without="rms_norm_eps attention_bias head_dim block.kind",
     spec={"norm.kind": "layernorm", "norm.bias": True, "position.rotary_fraction": 0.25},
     keys={
-        "layer_norm_eps": Key("norm.eps", Positive, 1e-5),
-        "use_qkv_bias": Key("attention.bias", bool, False),
-        "use_parallel_residual": Key("block.kind", {False: "pre", True: "parallel_shared"}, False),
+        "layer_norm_eps": "norm.eps",
+        "use_qkv_bias": "attention.bias",
+        "use_parallel_residual": "block.kind",
     },
-    defaults={"num_key_value_heads": 32},
-    required={"qk_layernorm": False},
-    ignored=f"{DECODER.ignored} hidden_dropout",
-    implied=lambda spec: {"head_dim": spec["d_model"] // spec["n_heads"]},
+    values={"use_parallel_residual": {False: "pre", True: "parallel_shared"}},
 )

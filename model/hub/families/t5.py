@@ -1,26 +1,16 @@
 """T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled, or
 neither, as always in mT5."""
 
-from configs.registry import BelowOne, Count, Positive
-from model.hub.family import Family, HFConfig, Key
-from model.hub.spec import BASE, RMSNORM_NO_BIAS, Spec, attention_spec
+from typing import Any
+
+from model.hub.families.llama import GATED
+from model.hub.family import Family, Keys
+from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec, attention_spec
 from model.hub.tensors import Table, columns
 
-ACTIVATIONS = {
-    "gated-gelu": "geglu_tanh",  # as transformers reads it
-    "gated-gelu_new": "geglu_tanh",
-    "gated-silu": "swiglu",
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "silu": "silu",
-}
-ACT_FNS = {"geglu_tanh": "gelu_new", "swiglu": "silu", "gelu_tanh": "gelu_new"}
-GATED_KINDS = ("geglu_tanh", "swiglu")
 HEAD_DIMS = (
     "attention.head_dim attention.v_head_dim cross_attention.head_dim cross_attention.v_head_dim"
 )
-COPIES = "lm_head.weight encoder.embed_tokens.weight decoder.embed_tokens.weight"
 ENCODER = """
 encoder.final_layer_norm                                        encoder.final_norm
 encoder.block.0.layer.0.SelfAttention.relative_attention_bias   encoder.position.table
@@ -49,28 +39,27 @@ decoder.block.*.layer.2.DenseReluDense.wi_1                     decoder.blocks.*
 """
 
 
-def rules(spec: Spec, hf_config: HFConfig) -> Table:
-    is_gated = spec["ffn.kind"] in GATED_KINDS
-    return columns(INPUTS if is_gated else INPUTS.replace("wi_1", "wi"))
+# {feed_forward_proj: kind of feed-forward layer}; "gated-gelu" is the approximation, the rest not
+FFNS = {"gated-gelu": "geglu_tanh"}
+FFNS |= {f"gated-{name}": kind for name, kind in GATED.items() if name != "gelu"} | ACTIVATIONS
 
 
-def read(hf_config: HFConfig, spec: Spec) -> Spec:
-    """An untied head is not scaled. In newer configs tie_word_embeddings is always true, and
-    scale_decoder_outputs says what it used to say."""
-    tied = hf_config["tie_word_embeddings"] is not False
-    both = hf_config.get("scale_decoder_outputs", tied)
-    n_layers = spec["n_layers"] or spec["encoder.n_layers"]
-    return {"n_layers": n_layers, "head.tie_weights": both, "head.scale_by_inv_sqrt_d": both}
+def rules(spec: Spec, config: Any) -> Table:
+    return columns(INPUTS if config.is_gated_act else INPUTS.replace("wi_1", "wi"))
 
 
-def implied(spec: Spec) -> HFConfig:
-    kind = spec["ffn.kind"]
-    return {"dense_act_fn": ACT_FNS.get(kind, kind), "is_gated_act": kind in GATED_KINDS}
+def read(config: Any, spec: Spec) -> Spec:
+    """An untied head is not scaled, and mT5 has no such key."""
+    both = getattr(config, "scale_decoder_outputs", False)
+    options = {"head.tie_weights": both, "head.scale_by_inv_sqrt_d": both}
+    return options | {"context_length": getattr(config, "n_positions", 512)}
 
 
-def write(spec: Spec, ids: HFConfig) -> HFConfig:
-    scaled = spec["head.scale_by_inv_sqrt_d"]
-    return {"tie_word_embeddings": scaled, "scale_decoder_outputs": scaled}
+def write(spec: Spec, special: Keys) -> Keys:
+    return {
+        "n_positions": spec["context_length"],
+        "tie_word_embeddings": spec["head.scale_by_inv_sqrt_d"],
+    }
 
 
 T5 = Family(
@@ -81,36 +70,23 @@ T5 = Family(
     | RMSNORM_NO_BIAS
     | {"kind": "encoder_decoder", "position.kind": "relative", "attention.scale": 1.0},
     keys={
-        "d_model": Key("d_model encoder.d_model"),
-        "num_layers": Key("encoder.n_layers"),
-        "num_decoder_layers": Key("n_layers", Count | None, None),
-        "num_heads": Key("n_heads encoder.n_heads"),
-        "n_positions": Key("context_length", default=512),
-        "d_kv": Key(HEAD_DIMS),
-        "d_ff": Key("ffn.d_ff"),
-        "feed_forward_proj": Key("ffn.kind", ACTIVATIONS, "relu"),
-        "relative_attention_num_buckets": Key("position.num_buckets", default=32),
-        "relative_attention_max_distance": Key("position.max_distance", default=128),
-        "layer_norm_epsilon": Key("norm.eps", Positive, 1e-6),
-        "dropout_rate": Key("dropout", BelowOne, 0.1),
+        "d_model": "d_model encoder.d_model",
+        "num_layers": "encoder.n_layers",
+        "num_decoder_layers": "n_layers",
+        "num_heads": "n_heads encoder.n_heads",
+        "d_kv": HEAD_DIMS,
+        "d_ff": "ffn.d_ff",
+        "feed_forward_proj": "ffn.kind",
+        "relative_attention_num_buckets": "position.num_buckets",
+        "relative_attention_max_distance": "position.max_distance",
+        "layer_norm_epsilon": "norm.eps",
+        "dropout_rate": "dropout",
     },
-    defaults={"tie_word_embeddings": True},
-    required={"is_encoder_decoder": True},
-    ignored="scale_decoder_outputs",
-    implied=implied,
+    values={"feed_forward_proj": FFNS},
     read=read,
     write=write,
     # layer.1 of a decoder is its cross-attention
     names=ENCODER + ENCODER.replace("encoder", "decoder").replace("layer.1", "layer.2") + CROSS,
     rules=rules,
-    aliases=dict.fromkeys(COPIES.split(), "shared.weight"),
-    fallback={"lm_head.weight": "shared.weight"},
-    optional=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )
-UNSCALED = {"head.tie_weights": False, "head.scale_by_inv_sqrt_d": False}
-MT5 = T5.derive(
-    "mt5",
-    "MT5ForConditionalGeneration",
-    defaults={"feed_forward_proj": "gated-gelu"},
-    read=lambda hf_config, spec: read(hf_config, spec) | UNSCALED,
-)
+MT5 = T5.derive("mt5", "MT5ForConditionalGeneration")

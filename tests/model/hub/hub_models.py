@@ -173,12 +173,12 @@ def randomize(model, scale=0.15):
     return model.eval()
 
 
-def build_hf(name):
+def build_hf(name, **keys):
     model_type = name.partition(",")[0]
     options = deepcopy(MODELS[name])  # its dicts are changed
     ids = {"vocab_size": ROWS, "pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END}
     ids |= {"decoder_start_token_id": PAD} if options.get("d_model") else {}  # has a decoder
-    config = hf.AutoConfig.for_model(model_type, **ids | options)
+    config = hf.AutoConfig.for_model(model_type, **ids | options | keys)
     auto = AUTO[FAMILIES[model_type].spec["kind"]]
     return randomize(auto.from_config(config, attn_implementation="eager"))
 

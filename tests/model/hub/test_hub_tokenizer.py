@@ -2,7 +2,6 @@
 after."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tokenizers import (
     processors,
 )
 
+from configs.errors import TokenizerError
 from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, HubTokenizer
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
@@ -26,7 +26,7 @@ from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
 from model.hub.tokenizer import NO_CLASS
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, train_hf_bpe
-from tests.model.hub.hub_models import build_hf, edit_config, save, there_and_back
+from tests.model.hub.hub_models import build_hf, byte_pairs, edit_config, save, there_and_back
 from tests.model.hub.test_hub_export import build
 from tests.training.runs import TEXT, train
 
@@ -264,7 +264,15 @@ PROBES = [
     "\u2581a\u2581 \u0120b\u010a <0x0A>",
     *("x" * n for n in (17, 51, 101, 201, 1001)),
 ]
+
+
+def padded():
+    """As many rows as tokens, but for that of padding, which is in tokenizer_config.json alone."""
+    return sentencepiece(pad_token="[PAD]")
+
+
 REBUILT = {
+    "llama, one more": padded,
     "llama": sentencepiece,
     "llama, spaces": lambda: sentencepiece(add_prefix_space=False),
     "bert": long_words,
@@ -274,10 +282,11 @@ REBUILT = {
 
 
 @pytest.mark.parametrize("kind", REBUILT)
-def test_ids_are_those_of_the_class_that_transformers_chooses(kind, tmp_path, monkeypatch):
-    """It replaces parts of tokenizer.json. Without transformers, the file is all there is."""
-    model = {"llama": LLAMA, "llama, spaces": LLAMA}.get(kind, kind)
-    folder = save(build_hf(model), tmp_path / "hf")
+def test_ids_are_those_of_the_class_that_transformers_chooses(kind, tmp_path):
+    """It replaces parts of tokenizer.json."""
+    rows = {"vocab_size": 7, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+    model = LLAMA if kind in ("llama", "llama, spaces", "llama, one more") else kind
+    folder = save(build_hf(model, **(rows if "more" in kind else {})), tmp_path / "hf")
     tokenizer, settings = REBUILT[kind]()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -288,8 +297,24 @@ def test_ids_are_those_of_the_class_that_transformers_chooses(kind, tmp_path, mo
         assert ids == text_ids(auto, text) == text_ids(back, text)
         ids = encode_prompt(text, imported, 9999, False, imported.template, special=True)
         assert ids == auto(text, add_special_tokens=False)["input_ids"]
-    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    assert load_hf(folder)[1].text == tokenizer.to_str(pretty=True) != imported.text
+
+
+def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
+    """A tokenizer may have more tokens than the model, as after an addition without a resize."""
+    folder, tokenizer = save(build_hf(LLAMA), tmp_path / "hf"), byte_pairs()
+    tokenizer.add_special_tokens([f"<x{i}>" for i in range(40)])
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (run, imported, *_), back = there_and_back(folder)
+    assert run.embedding.table.num_embeddings == imported.vocab_size == 300
+    auto = hf.AutoTokenizer.from_pretrained(back)
+    assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
+    with pytest.raises(
+        TokenizerError, match="the token 'zebra' has the id 314, and the model has 3"
+    ):
+        imported.encode("a zebra")
+    with pytest.raises(TokenizerError, match="the token '<x39>' has the id 313"):
+        imported.encode_specials("a <x39>")
 
 
 WORDS = "the cat do n't . ? , ' s 've 's n' v re i 'm !"
