@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Sequence
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torch import OutOfMemoryError
 
@@ -21,7 +21,8 @@ EXIT_CODES: dict[type[Exception], int] = {
 }
 LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
 HINTS = {  # beside the options of a group
-    "model": "; size= sets the size; the weights of a model, also of other families such as Mistral or Phi, are imported by init_from=openai-community/gpt2-medium",
+    "model": "; size= sets the size; the weights of a model, also of other families such as Mistral or "
+    "Phi, are imported by init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
 }
 
@@ -61,12 +62,10 @@ def explain_hydra(error: Exception) -> str:
     text = str(error)
     if override := getattr(error, "override", None):
         return explain_word(override)
-    # Could not find 'optimizer/sgd' / Available options in 'optimizer': / <tab> adamw ...
-    if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
-        group, option = match.groups()
-        options = re.findall(r"(?m)^\t([\w-]+)$", text)
-        hint = did_you_mean(option, options) if options else ""
-        known = f"choose one of: {', '.join(options)}{HINTS.get(group, '')}"
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        hint = did_you_mean(option, error.options)
+        known = f"choose one of: {', '.join(error.options)}{HINTS.get(group, '')}"
         return f"unknown option {group}={option}{hint}; {known}"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"

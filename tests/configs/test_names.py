@@ -1,0 +1,20 @@
+"""Names of other projects."""
+
+import pytest
+import yaml
+
+from configs.names import known_groups, known_settings, nearest
+from tests.parts import CONFIGS, names
+
+pytestmark = pytest.mark.quick
+
+
+def test_synonyms_are_of_names_that_exist():
+    synonyms = yaml.safe_load((CONFIGS / "synonyms.yaml").read_text(encoding="utf-8"))
+    settings = [*known_settings(), *known_groups()]
+    values = ["true", "false", "null", "fp32", "bf16", "fp16", "online", "disabled"]
+    options = [option for group in known_groups() for option in names(group)]
+    assert not synonyms.keys() - {*settings, *options, *values}
+    for ours in synonyms.keys() & {*settings}:
+        for theirs in synonyms[ours]:
+            assert nearest(theirs, settings) in (ours, theirs)
