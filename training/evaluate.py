@@ -109,8 +109,7 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
             count += batch.count
             share = batch.share(*world.share)
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
-                with world.precision.autocast():
-                    losses.append(run.loss_module(*micro_batch)["loss"])
+                losses.append(run.loss_module(*micro_batch)["loss"])
     total = torch.stack(losses).cpu().double().sum()
     return world.sum(total).item() / count
 
@@ -133,9 +132,8 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
     """(the most likely token, the target) of each masked position"""
     batch = batch.to(run.world.device)
     is_target = batch.targets != IGNORE_INDEX
-    with run.world.precision.autocast():
-        hidden = run.model.hidden(**batch.inputs)
-        logits = run.model.head(hidden[is_target])
+    hidden = run.model.hidden(**batch.inputs)
+    logits = run.model.head(hidden[is_target])
     return logits.argmax(-1), batch.targets[is_target]
 
 

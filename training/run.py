@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """In eval mode, with the averaged weights if there are any. Of several processes, all have
-        to evaluate."""
+        """In eval mode and in the precision of the run, with the averaged weights if there are any.
+        Of several processes, all have to evaluate."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
         self.ema.swap()
@@ -68,7 +68,7 @@ class Run(NamedTuple):
         if is_sharded:  # FSDP gathers weights by itself only for module(...)
             module.unshard()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.world.precision.autocast():
                 yield
         finally:
             if is_sharded:
