@@ -37,7 +37,7 @@ from training.ema import EMA
 from training.finetune import with_model
 from training.log import in_words
 from training.run import Run, TrainState
-from training.step import CPU_TOKENS, LossModule, micro_batches
+from training.step import CPU_TOKENS, LossModule, has_own_loss, micro_batches
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
 Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
@@ -70,9 +70,12 @@ def evaluate(
         return watch(split.evaluation(limit), split.n / split.batch_size)
 
     loss = mean_loss(run, batches())
-    metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
+    metrics = {"val_loss": loss}
+    is_cross_entropy = not has_own_loss(run.model)
+    if is_cross_entropy:
+        metrics["val_ppl"] = math.exp(min(loss, 700))
 
-    if data.objective.bits_per_byte:
+    if is_cross_entropy and data.objective.bits_per_byte:
         bits = loss / math.log(2)
         metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
 
@@ -100,7 +103,8 @@ def evaluate(
 
 
 def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
-    """Per target of batches that the processes share: plain cross-entropy."""
+    """Per target of batches that the processes share: cross-entropy without what is added to it in
+    training, or the loss() of the network."""
     world = run.world
     losses = []
     count = 0

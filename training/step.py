@@ -74,7 +74,7 @@ class LossModule(nn.Module):
         count). In eval mode, the main loss alone: the cross-entropy, or loss(hidden, targets) of a
         network that has it."""
         hidden = self.model.hidden(**inputs)
-        if hasattr(self.model, "loss"):
+        if has_own_loss(self.model):
             losses = {"loss": self.model.loss(hidden, targets)}
         else:
             options = self.options if self.training else {}
@@ -91,6 +91,10 @@ class LossModule(nn.Module):
                         total = count * term
                     losses[name] = losses.get(name, 0.0) + total
         return losses
+
+
+def has_own_loss(model: nn.Module) -> bool:
+    return hasattr(model, "loss")
 
 
 def check_name(name: str) -> None:

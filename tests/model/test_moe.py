@@ -134,7 +134,7 @@ def test_the_squared_relu_keeps_the_dtype_of_matmuls():
     assert torch.equal(gradient, torch.autograd.grad(expected.sum(), up)[0])
 
 
-GPUS = [("h100", 9, True), ("b200", 10, torch.__version__ >= (2, 13)), ("a100", 8, False)]
+GPUS = [("h100", 9, True), ("b200", 10, torch.__version__ >= "2.13"), ("a100", 8, False)]
 
 
 @pytest.mark.parametrize(("name", "major", "expected"), GPUS)
