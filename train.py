@@ -25,7 +25,7 @@ from data.objectives import Batch
 from model.adapt import adapt
 from model.checkpoint import RUNS, newest_undamaged, write_metadata
 from model.transformer import build_model
-from training import cost, distributed, run_folder
+from training import cost, distributed, fsdp, run_folder
 from training.checkpointer import Checkpointer
 from training.ema import EMA
 from training.evaluate import evaluate, sample
@@ -72,7 +72,7 @@ def train(config: Config, command_line: dict[str, Any]) -> float:
         if config.train.recompute == "block":
             recompute_blocks(model)
         if world.parallel == "fsdp":
-            distributed.shard(loss_module, world)
+            fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from configs.errors import StopRequested
 from configs.schema import Config
-from model.block import blocks_of
 from model.cpu import tune_malloc
 from model.precision import (
     Precision,
@@ -139,24 +138,6 @@ def end(code: int) -> NoReturn:
 def build_device(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
-
-
-def shard(loss_module: nn.Module, world: World) -> None:
-    """FSDP: each process keeps a part of every tensor, and blocks gather theirs while they run. The
-    parameters become DTensors, so the optimizers have to be made after it."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    mesh = init_device_mesh(world.device.type, (world.size,))
-    policy = MixedPrecisionPolicy(world.precision.dtype, reduce_dtype=torch.float32)
-    weights = loss_module.state_dict()
-    for module in (*blocks_of(loss_module), loss_module):
-        fully_shard(module, mesh=mesh, mp_policy=policy)
-    loss_module.to_empty(device=world.device)
-    # hand out those of the main process
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
 
 
 def is_sharded(tensor: Tensor) -> bool:
