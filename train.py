@@ -44,6 +44,7 @@ from training.settings import read_settings
 from training.step import (
     LossModule,
     compile_module,
+    count_terms,
     fit_micro_batch,
     micro_batches,
     recompute_blocks,
@@ -98,15 +99,12 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             if last is not None:
                 return last
 
-        # micro-batches that fit in memory
-        state.micro_batch_size = fit_micro_batch(run)
-
-        # DDP and torch.compile, for steps only: evaluations and samples use loss_module, which has
-        # the same weights, in eval mode and with other shapes
+        # torch.compile and DDP, for steps alone: evaluations and samples have other shapes
+        compile_module(loss_module, config, world)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
             train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
-        train_module = compile_module(train_module, config, world)
+        state.micro_batch_size = fit_micro_batch(run, train_module)
 
         # the folder of the run, with what it needs besides its weights
         if not is_finished:  # its settings are those that it was trained with
@@ -212,9 +210,10 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     # the gradient of the mean over all targets of all processes, in micro-batches; their number is
     # a tensor, for reading it here would wait for the GPU
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
+    count_terms(run, batch, count)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        # only DDP, also a compiled one, looks at it: it exchanges gradients once they are added up
+        # only DDP looks at it: it exchanges gradients once they are added up
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
             losses = train_module(*micro_batch)  # inputs, targets, number of targets

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cpu import float32_wins, prefer_math_kernel
-from model.cuda import takes_groups
+from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
 def matmul_dtype(values: Tensor) -> torch.dtype:
@@ -172,16 +172,17 @@ def attend_by_kernel(
     missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
     if missing > 0:  # flash attention needs one width
         v = F.pad(v, (0, missing))
-    y = F.scaled_dot_product_attention(
-        queries,
-        k,
-        v,
-        attn_mask=bias,
-        dropout_p=dropout,
-        is_causal=mask.causal,
-        scale=scale,
-        enable_gqa=queries.shape[1] != k.shape[1],
-    )
+    with attention_kernels(bias):
+        y = F.scaled_dot_product_attention(
+            queries,
+            k,
+            v,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=mask.causal,
+            scale=scale,
+            enable_gqa=queries.shape[1] != k.shape[1],
+        )
     y = ungroup_queries(y, q)
     return y[..., :-missing] if missing > 0 else y
 
@@ -201,7 +202,8 @@ def attend(
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
-    if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
+    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
+    if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)

@@ -1,6 +1,6 @@
 """Mixture of experts: a router sends each token to a few of many feed-forward networks."""
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -12,18 +12,29 @@ from model.cuda import has_grouped_mm
 from model.feedforward import FFNS
 
 
-def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
-    """The first counts[0] rows by the first matrix of a stack, the next counts[1] by the second,
-    and so on."""
-    stack = linear.weight.type_as(rows)
-    if has_grouped_mm(stack):
-        return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
+class Groups:
+    """Rows that are sorted by expert: counts[0] of the first expert, counts[1] of the second, and
+    so on."""
 
-    if type(counts) is Tensor:
-        groups = rows.split(counts.tolist())
-    else:  # fake tensors, of a dry run, have no values
-        groups = rows.tensor_split(len(counts))
-    return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
+    def __init__(self, counts: Tensor):
+        self.counts = counts
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """On the host, which waits for a GPU once for all maps."""
+        return self.counts.tolist()
+
+    def multiply(self, rows: Tensor, linear: Any) -> Tensor:
+        """The rows of each expert by its matrix of a stack."""
+        stack = linear.weight.type_as(rows)
+        if has_grouped_mm(stack):
+            return F.grouped_mm(rows, stack.mT, offs=self.counts.cumsum(0, dtype=torch.int32))
+
+        if type(self.counts) is Tensor:
+            groups = rows.split(self.sizes)
+        else:  # fake tensors, of a dry run, have no values
+            groups = rows.tensor_split(len(stack))
+        return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
 
 
 class MixtureOfExperts(nn.Module):
@@ -66,30 +77,25 @@ class MixtureOfExperts(nn.Module):
         # rows sorted by expert, under autocast in the dtype of matmuls, as the logits are
         expert, order = chosen.flatten().sort(stable=True)
         counts_X = F.one_hot(expert, probs_BTX.shape[-1]).sum(0)
+        self.load_X = counts_X / counts_X.sum() * len(counts_X)
+        self.probability_X = probs_BTX.mean((0, 1))
         token = order // self.top_k
         rows_MC = x.flatten(0, 1).type_as(logits_BTX).index_select(0, token)
-        y_MC = self.run_experts(rows_MC, counts_X)
+        y_MC = self.run_experts(rows_MC, Groups(counts_X))
         y_MC = y_MC * weights.flatten()[order, None]
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
-        added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
+        return added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
 
-        # last: with recompute=block, the second forward pass ends at the last tensor that the
-        # backward pass needs, so that it does not come here and keep another graph
-        self.load_X = counts_X / counts_X.sum() * len(counts_X)
-        self.probability_X = probs_BTX.mean((0, 1))
-        return added
-
-    def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
+    def run_experts(self, rows: Tensor, groups: Groups) -> Tensor:
         experts = self.experts
-        multiply = partial(multiply_groups, counts=counts)
-        up = multiply(rows, experts.up)
+        up = groups.multiply(rows, experts.up)
         if experts.gate is None:
             hidden = experts.activation(up)
         else:
-            gate = multiply(rows, experts.gate)
+            gate = groups.multiply(rows, experts.gate)
             hidden = experts.activation(gate) * up
-        return multiply(hidden, experts.out)
+        return groups.multiply(hidden, experts.out)
 
     @property
     def n_inactive(self) -> int:

@@ -82,7 +82,10 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
         if precision == "bf16" and not has_bf16:
             raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
     if precision in DTYPES:
-        return Precision(device, DTYPES[precision], "as configured")
+        reason = "as configured"
+        if precision == "fp16" and device.type == "cpu":
+            reason += ", but a CPU is slow in it; precision=auto chooses what is fast"
+        return Precision(device, DTYPES[precision], reason)
     if precision != "auto":
         raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
 

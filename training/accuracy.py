@@ -38,9 +38,8 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
     """(the most likely token, the target) of each masked position"""
     batch = batch.to(run.world.device)
     is_target = batch.targets != IGNORE_INDEX
-    with run.world.precision.autocast():
-        hidden = run.model.hidden(**batch.inputs)
-        logits = run.model.head(hidden[is_target])
+    hidden = run.model.hidden(**batch.inputs)
+    logits = run.model.head(hidden[is_target])
     return logits.argmax(-1), batch.targets[is_target]
 
 

@@ -17,7 +17,7 @@ from training.accuracy import (
     shuffle_sources,
 )
 from training.run import Run
-from training.step import micro_batches
+from training.step import has_own_loss, micro_batches
 
 PROMPT_TOKENS = 16
 NEW_TOKENS = 48
@@ -44,9 +44,12 @@ def evaluate(
         watched = watch(loader.evaluation(limit), loader.n / loader.batch_size)
         sums[source] = loss_sum(run, watched)
     loss = sum(total for total, _ in sums.values()) / sum(count for _, count in sums.values())
-    metrics = {"val_loss": loss, "val_ppl": math.exp(min(loss, 700))}
+    metrics = {"val_loss": loss}
+    is_cross_entropy = not has_own_loss(run.model)
+    if is_cross_entropy:
+        metrics["val_ppl"] = math.exp(min(loss, 700))
 
-    if data.objective.bits_per_byte:
+    if is_cross_entropy and data.objective.bits_per_byte:
         parts = [loader.part for loader in split.sources.values()]
         tokens_per_byte = sum(part.n_tokens for part in parts) / sum(part.n_bytes for part in parts)
         metrics["val_bpb"] = loss / math.log(2) * tokens_per_byte
@@ -81,7 +84,8 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
 
 
 def loss_sum(run: Run, batches: Iterable[Batch]) -> tuple[float, int]:
-    """(cross-entropy, number of targets) of batches that the processes share."""
+    """(cross-entropy without what is added to it in training, or the loss() of the network; number
+    of targets) of batches that the processes share."""
     world = run.world
     losses = []
     count = 0
@@ -90,8 +94,7 @@ def loss_sum(run: Run, batches: Iterable[Batch]) -> tuple[float, int]:
             count += batch.count
             share = batch.share(*world.share)
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
-                with world.precision.autocast():
-                    losses.append(run.loss_module(*micro_batch)["loss"])
+                losses.append(run.loss_module(*micro_batch)["loss"])
     total = torch.stack(losses).cpu().double().sum()
     return world.sum(total).item(), count
 

@@ -1,4 +1,4 @@
-"""FSDP: each process keeps a part of every tensor."""
+"""FSDP2: each process keeps a part of every weight, gradient and optimizer state."""
 
 import torch
 from torch import nn

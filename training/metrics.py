@@ -15,7 +15,7 @@ from training.step import check_name
 def measure(run: Run) -> dict[str, float]:
     """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
     values: dict[str, float] = {}
-    with run.evaluating(), run.world.precision.autocast():
+    with run.evaluating():
         for metric in run.config.metrics.names:
             for name, value in METRICS[metric](run).items():
                 check_name(name)

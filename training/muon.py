@@ -65,7 +65,7 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = x.mT
-    x = x.to(matmul_dtype(x.device.type))
+    x = x.to(iteration_dtype(x.device.type))
     norms = x.norm(dim=(-2, -1), keepdim=True)
     x = x / norms.clamp(min=1e-7)
     for _ in range(ITERATIONS):
@@ -77,7 +77,7 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     return x.to(matrices.dtype).view(matrices.shape)
 
 
-def matmul_dtype(device: str) -> torch.dtype:
+def iteration_dtype(device: str) -> torch.dtype:
     slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16())
     return torch.float32 if slow_bf16 else torch.bfloat16
 
@@ -92,8 +92,10 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
     for start in range(0, len(updates), size):
         turn = updates[start : start + size]
         matrices = torch.stack([whole(update) for update in turn])
-        results = torch.zeros_like(matrices)  # the sum puts those of all together
-        results[mine] = newton_schulz(matrices[mine])
+        # the sum puts those of all together; it is exact in the dtype that they were computed in
+        dtype = iteration_dtype(matrices.device.type)
+        results = torch.zeros_like(matrices, dtype=dtype)
+        results[mine] = newton_schulz(matrices[mine]).to(dtype)
         dist.all_reduce(results)
-        done += map(shard_like, results, turn)
+        done += map(shard_like, results.type_as(matrices), turn)
     return done

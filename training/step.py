@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from configs.schema import Config, LossConfig
 from data.batch import Batch
 from data.shuffle import hash_seed
 from model.block import AttentionContext, Shared, States, blocks_of
-from model.loss import loss
+from model.loss import chunk_gradients, loss
 from training.distributed import World
 from training.run import Run
 
@@ -24,6 +25,30 @@ COLUMNS |= {"tokens_per_second", "mfu", "full"}
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
+Buffers = list[tuple[nn.Module, dict[str, Any]]]
+
+
+class TermCounts:
+    """The counts of loss terms that are (sum, count): a sum is divided by that of the whole step."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Any, Any] = {}
+        self.ratios: dict[Any, Tensor] = {}  # targets per count, of a step that is split
+        self.exist: bool | None = None  # unknown before the first step
+
+    def over_targets(self, name: Any, term: tuple[Tensor, Any], count: int) -> Tensor:
+        """The sum, times the number of targets and divided by its own count."""
+        total, own = term
+        self.seen[name] = self.seen.get(name, 0) + own
+        if name in self.ratios:
+            return total * self.ratios[name]
+        return total * ratio(count, own)
+
+
+def ratio(count: Any, own: Any) -> Any:
+    return count / (own + (own == 0))  # where nothing counts, the sum is zero
+
+
 class LossModule(nn.Module):
     """Maps a batch to its losses: the module that is compiled, sharded, and wrapped by DDP."""
 
@@ -32,21 +57,43 @@ class LossModule(nn.Module):
         self.model: Any = model
         self.options = vars(config)
         self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
+        self.differentiate: Callable[..., Any] = chunk_gradients
+        self.counts = TermCounts()
+        self.compiler: Compiler | None = None
 
-    def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> dict[str, Tensor]:
+    def forward(
+        self,
+        inputs: dict[str, Tensor],
+        targets: Tensor,
+        count: int,
+        weights: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """{name: sum over the targets}, which the caller divides by their number in the whole
-        batch: the cross-entropy, and the losses() of modules of the network, which are means. In
-        eval mode, plain cross-entropy alone."""
+        batch: the main loss, and the losses() of modules of the network, each a mean or (sum,
+        count). In eval mode, the main loss alone: the cross-entropy, or loss(hidden, targets) of a
+        network that has it."""
         hidden = self.model.hidden(**inputs)
-        options = self.options if self.training else {}
-        total, _ = loss(hidden, self.model.head, targets, count, **options)
-        losses = {"loss": total}
+        if has_own_loss(self.model):
+            losses = {"loss": self.model.loss(hidden, targets)}
+        else:
+            options = self.options if self.training else {}
+            head = self.model.head
+            total, _ = loss(hidden, head, targets, count, weights, self.differentiate, **options)
+            losses = {"loss": total}
         if self.training:
-            for module in self.contributors:
-                for name, mean in module.losses().items():
+            for number, module in enumerate(self.contributors):
+                for name, term in module.losses().items():
                     check_name(name)
-                    losses[name] = losses.get(name, 0.0) + count * mean
+                    if isinstance(term, tuple):
+                        total = self.counts.over_targets((number, name), term, count)
+                    else:
+                        total = count * term
+                    losses[name] = losses.get(name, 0.0) + total
         return losses
+
+
+def has_own_loss(model: nn.Module) -> bool:
+    return hasattr(model, "loss")
 
 
 def check_name(name: str) -> None:
@@ -54,56 +101,124 @@ def check_name(name: str) -> None:
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
-def recompute_blocks(model: nn.Module) -> None:
-    """Blocks keep only their inputs for the backward pass, which runs them again."""
-    for block in blocks_of(model):
-        block.forward = recomputed(block.forward)
+@contextmanager
+def without_traces(module: nn.Module, buffers: Buffers) -> Iterator[None]:
+    """Forward passes within it begin with these buffers, and whatever they change of the attributes
+    and buffers of modules is as before afterwards."""
+    attributes = [(part, dict(vars(part))) for part in module.modules()]
+    present = [(part, dict(part._buffers)) for part in module.modules()]
+    for part, values in buffers:
+        part._buffers.update(values)
+    try:
+        yield
+    finally:
+        for part, values in attributes:
+            vars(part).update(values)
+        for part, values in present:
+            part._buffers.update(values)
 
 
-def recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The second run of a block has to read what earlier layers share with it, and not what the
-    first run has added."""
+def copy_buffers(module: nn.Module) -> Buffers:
+    return [
+        (part, {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)})
+        for part in module.modules()
+    ]
 
-    def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
-        own = context._replace(shared=Shared(given))
-        return forward(x, own), dict(own.shared)
 
-    def forward_and_again(x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+class Recompute:
+    """The forward pass of a block that keeps only its inputs for the backward pass, which runs it
+    again. The second pass has to read the buffers, and what earlier layers share, as the first one
+    found them."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.block = block
+        self.forward = block.forward
+
+    def __call__(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
         if states is not None:  # in decoding
-            return forward(x, context, states)
-        y, shared = checkpoint(run, x, context, dict(context.shared), use_reentrant=False)
-        context.shared.update(shared)
+            return self.forward(x, context, states)
+        options: Any = {"use_reentrant": False, "context_fn": self.make_contexts}
+        y, shared = checkpoint(self.run, x, context, dict(context.shared or {}), **options)
+        if context.shared is not None:
+            context.shared.update(shared)
         return y
 
-    return forward_and_again
+    def run(self, x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
+        own = Shared(given)
+        return self.forward(x, context._replace(shared=own)), dict(own)
+
+    def make_contexts(self) -> tuple[Any, Any]:
+        """(of the first pass, of the second)"""
+        return nullcontext(), without_traces(self.block, copy_buffers(self.block))
 
 
-def compile_module(module: nn.Module, config: Config, world: World) -> Any:
-    """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly."""
+def recompute_blocks(model: nn.Module) -> None:
+    for block in blocks_of(model):
+        block.forward = Recompute(block)
+
+
+def compile_module(module: LossModule, config: Config, world: World) -> LossModule:
+    """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly.
+    The network is one graph, and a chunk of the loss another, whatever the number of chunks. The
+    blocks of a deep network share a graph, as do those that something else runs between: checkpoints
+    and the hooks of FSDP."""
     is_optional = config.compile == "auto" and world.device.type == "cuda"
     if not (is_optional or config.compile is True):
         return module
-    torch._dynamo.config.suppress_errors = is_optional
-    # batches of pairs have different numbers of targets, which the loss cuts into chunks: it has a
-    # graph for each number of chunks
-    torch._dynamo.config.recompile_limit = 64
+    compiler = module.compiler = Compiler(is_optional)
     blocks = list(blocks_of(module))
-    if len(blocks) < MANY_BLOCKS:
-        return torch.compile(module)
-    for block in blocks:  # all of one kind share a graph, which is compiled once
-        block.forward = compiled_in_training(block)
+    is_recomputed = config.train.recompute == "block"
+    if is_recomputed or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
+        for block in blocks:
+            owner: Any = block.forward if is_recomputed else block
+            owner.forward = compiled_in_training(block, owner.forward, compiler)
+    else:
+        network = module.model
+        network.hidden = compiled_in_training(network, network.hidden, compiler)
+    module.differentiate = compiler.compile(module.differentiate)
     return module
 
 
-def compiled_in_training(block: nn.Module) -> Callable[..., Tensor]:
-    """In eval mode it runs eagerly: texts of any length would be compiled anew."""
-    eager = block.forward
-    compiled = torch.compile(eager)
+def compiled_in_training(
+    module: nn.Module, eager: Callable[..., Tensor], compiler: "Compiler"
+) -> Callable[..., Tensor]:
+    """Elsewhere it runs eagerly: texts of any length would be compiled anew."""
+    compiled = compiler.compile(eager)
 
-    def forward(*inputs: Any) -> Tensor:
-        return compiled(*inputs) if block.training else eager(*inputs)
+    def method(*inputs: Any, **options: Any) -> Tensor:
+        is_training = module.training and torch.is_grad_enabled()
+        return (compiled if is_training else eager)(*inputs, **options)
 
-    return forward
+    return method
+
+
+class Compiler:
+    """torch.compile, until something cannot be compiled: then all runs eagerly, if compiling is
+    optional."""
+
+    def __init__(self, is_optional: bool) -> None:
+        from torch._dynamo.exc import TorchDynamoException
+
+        self.failures: Any = TorchDynamoException if is_optional else ()
+        self.has_failed = False
+
+    def compile(self, eager: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = torch.compile(eager)
+
+        def function(*inputs: Any, **options: Any) -> Any:
+            if not self.has_failed:
+                try:
+                    return compiled(*inputs, **options)
+                except self.failures as error:
+                    self.give_up(error)
+            return eager(*inputs, **options)
+
+        return function
+
+    def give_up(self, error: Exception) -> None:
+        self.has_failed = True
+        reason = " ".join(str(error).splitlines()[:2])  # the first may only name the backend
+        warn(f"training goes on uncompiled, and slower: torch.compile failed ({reason})")
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -119,10 +234,35 @@ def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tup
         yield rows.to(device), start + size >= n
 
 
-def fit_micro_batch(run: Run) -> int:
-    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
-    a backward pass fit in memory in every process. No weight changes. A resumed run keeps its
-    own."""
+def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
+    """Find the counts of a step before its first backward pass, if micro-batches or processes split
+    it, by forward passes that leave no trace. Models without such loss terms have them once."""
+    module = run.loss_module
+    world = run.world
+    counts = module.counts
+    size = run.state.micro_batch_size
+    is_split = world.size > 1 or size < len(batch.targets)
+    if not module.contributors or not is_split or counts.exist is False:
+        return
+
+    counts.seen = {}
+    gpus = [world.device] if world.device.type == "cuda" else []
+    traces = without_traces(module, copy_buffers(module))
+    with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
+        for micro_batch, _ in micro_batches(batch, size, world.device):
+            module(*micro_batch)
+    counts.exist = bool(counts.seen)
+    if counts.exist:
+        sums = world.sum(*counts.seen.values())
+        counts.ratios = {
+            term: ratio(count, total).float() for term, total in zip(counts.seen, sums, strict=True)
+        }
+
+
+def fit_micro_batch(run: Run, train_module: Any) -> int:
+    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until two forward
+    and backward passes fit in memory in every process, the second beside the gradients of the
+    first. No weight changes. A resumed run keeps its own."""
     config = run.config
     world = run.world
     rows = config.train.batch_size // world.size
@@ -134,7 +274,7 @@ def fit_micro_batch(run: Run) -> int:
     if run.state.micro_batch_size:
         return min(run.state.micro_batch_size, rows)
     widest = run.data.train.widest().share(*world.share)
-    while world.sum(runs_out_of_memory(run.loss_module, widest.rows(0, rows), world)).any():
+    while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
         if rows == 1:
             hint = "lower size= or model.context_length"
             raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
@@ -145,17 +285,27 @@ def fit_micro_batch(run: Run) -> int:
         rows = smaller
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
+        torch.compiler.reset()  # else the graphs of these would be for rows of any number
     return rows
 
 
-def runs_out_of_memory(module: nn.Module, rows: Batch, world: World) -> bool:
+def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
+    # DDP exchanges nothing: a process would wait for one that has run out of memory
+    train_module.require_backward_grad_sync = False
+    compiler = run.loss_module.compiler
+    failures = compiler.failures if compiler else ()
     try:
-        with world.precision.autocast():
-            losses = module(*rows.to(world.device))
-        sum(losses.values()).backward()
+        with without_traces(train_module, copy_buffers(train_module)):
+            for _ in range(2):
+                with run.world.precision.autocast():
+                    losses = train_module(*rows.to(run.world.device))
+                sum(losses.values()).backward()
     except torch.OutOfMemoryError:
         return True
+    except failures as error:  # by a backward pass, whose graph is compiled when it first runs
+        compiler.give_up(error)
+        return runs_out_of_memory(run, train_module, rows)
     finally:
-        module.zero_grad(set_to_none=True)
+        train_module.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
     return False

@@ -1,7 +1,6 @@
 """Every preset in lower precision, and compiled: the same model within rounding."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from configs.schema import IGNORE_INDEX, LossConfig
 from model.loss import loss
 from model.transformer import build_model
 from tests.parts import TYPICAL, names, thin, tokens
-from training import step
-from training.step import LossModule, compile_module
+from training.step import LossModule
 
 SOURCE = tokens(2, 9, seed=1)
 TEXT = tokens(2, 7)
@@ -99,21 +97,3 @@ def test_a_step_compiles_to_one_graph(preset, graphs):
         ]
         torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
     assert len(graphs) <= (2 if preset in ("bert", "t5") else 1)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # read by torch.compile itself
-def test_the_blocks_of_a_deep_model_share_a_graph(graphs, monkeypatch):
-    """They are compiled for training alone."""
-    net, _ = built("gpt2")
-    module = LossModule(net, PLAIN).train()
-    inputs = ({"tokens": TEXT}, TEXT, TEXT.numel())
-    parameters = list(net.parameters())
-    expected = torch.autograd.grad(module(*inputs)["loss"], parameters)
-    monkeypatch.setattr(step, "MANY_BLOCKS", 2)
-    config = SimpleNamespace(compile=True)
-    compiled = compile_module(module, config, SimpleNamespace(device=torch.device("cpu")))
-    actual = torch.autograd.grad(compiled(*inputs)["loss"], parameters)
-    torch.testing.assert_close(actual, expected)
-    assert len(graphs) == 1
-    compiled.eval()(*inputs)
-    assert len(graphs) == 1

@@ -97,3 +97,9 @@ def test_precision_of_a_gpu(monkeypatch):
     assert choose_precision(gpu, "auto").dtype == torch.float16
     with pytest.raises(ValueError, match="no native bf16 matmul; choose precision=fp16"):
         choose_precision(gpu, "bf16")
+
+
+def test_a_cpu_that_is_asked_for_fp16_gets_a_hint():
+    cpu = torch.device("cpu")
+    assert "a CPU is slow in it; precision=auto" in choose_precision(cpu, "fp16").reason
+    assert choose_precision(cpu, "bf16").reason == "as configured"

@@ -22,12 +22,14 @@ from tests.training.test_update import (
     after_sgd,
     cross_entropy,
     make_batch,
+    make_run,
     sgd,
     updater,
 )
+from train import update
 from training.metrics import METRICS
 from training.optimizer import AdamW
-from training.step import LossModule
+from training.step import LossModule, recompute_blocks
 
 OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
 
@@ -49,8 +51,8 @@ def own(monkeypatch):
     monkeypatch.setitem(FFNS, "own", partial(Own, activation=ACTIVATIONS["relu"], gated=False))
 
 
-def make_model():
-    return build_model(tiny(ffn=part("ffn", "relu", kind="own")), VOCABULARY, seed=3).double()
+def make_model(kind="own"):
+    return build_model(tiny(ffn=part("ffn", "relu", kind=kind)), VOCABULARY, seed=3).double()
 
 
 def test_it_is_weighted_by_the_targets_of_each_micro_batch():
@@ -67,6 +69,103 @@ def test_it_is_weighted_by_the_targets_of_each_micro_batch():
     _, expected = after_sgd(model, sum(sums) / batch.count)
     updater(model, sgd(model), rows=4)(batch)
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-9, atol=1e-12)
+
+
+class Counted(Own):
+    """Those that begin with a positive number should be small: not all tokens are."""
+
+    def forward(self, x):
+        y = MLP.forward(self, x)
+        squares = y.square().mean(-1)
+        is_counted = y[..., 0] > 0
+        self.term = squares[is_counted].sum(), is_counted.sum()
+        return y
+
+    def losses(self):
+        return {"size": self.term}
+
+
+@pytest.mark.parametrize("rows", [6, 4, 1])
+def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(rows, monkeypatch):
+    """Its sum is divided by its count in the whole step."""
+    monkeypatch.setitem(FFNS, "counted", partial(Counted, activation=torch.relu, gated=False))
+    model, batch = make_model("counted"), make_batch()
+    loss = cross_entropy(model, batch)
+    terms = [block.ffn.term for block in model.stack.blocks]
+    size = sum(total / count for total, count in terms)
+    _, expected = after_sgd(model, loss + size)
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    losses = update(make_run(module, sgd(model), rows), module, batch, clock=0.0).losses
+    assert losses["size"] == pytest.approx(size.item(), rel=1e-6)
+    torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_weights_are_factors_of_the_cross_entropy_of_each_target():
+    """The loss is still divided by the number of targets."""
+    model, batch = make_model(), make_batch()
+    weights = torch.linspace(0, 2, batch.targets.numel()).view_as(batch.targets)
+    logits = model(**batch.inputs)
+    each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    for mode in (True, False):
+        found = module.train(mode)(*batch, weights)["loss"]
+        torch.testing.assert_close(found, (weights * each).sum())
+
+
+class Preference(Decoder):
+    """The main loss is its own: rows in pairs, of which the first is to be the likelier one."""
+
+    def loss(self, hidden, targets):
+        total = hidden.new_zeros(())
+        for states, row in zip(hidden, targets, strict=True):
+            total = total + 2 * loss(states, self.head, row)[0]
+        return total
+
+
+def test_an_architecture_with_a_main_loss_of_its_own(start, monkeypatch):
+    """It is that of training and of validation, which says so, and no perplexity."""
+    monkeypatch.setitem(ARCHITECTURES, "own", Preference)
+    monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "own"))
+    use = ["schedule=constant", "log.every=1", "eval.every=4"]
+    own = start("name=own", "model.kind=own", *use).out
+    assert "loss        that of Preference.loss, also as val_loss" in own
+    start("name=plain", *use)
+    for name in ("loss", "val_loss"):
+        [first, *_] = rows("runs/own", name)
+        [plain, *_] = rows("runs/plain", name)
+        assert first[0] == pytest.approx(2 * plain[0], rel=1e-5)
+    assert rows("runs/plain", "val_ppl") and not rows("runs/own", "val_ppl")
+
+
+class Stateful(Own):
+    """Its gain grows with each forward pass, before it is used."""
+
+    passes = 0
+
+    def forward(self, x):
+        self.passes += 1
+        self.gain += 0.5
+        return super().forward(x) * self.gain.clone()
+
+
+def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
+    """With train.recompute=block: it begins with the buffers of the first."""
+    monkeypatch.setitem(FFNS, "stateful", partial(Stateful, activation=torch.relu, gated=False))
+    found = []
+    for is_recomputed in (False, True):
+        model = make_model("stateful")
+        for block in model.stack.blocks:
+            block.ffn.register_buffer("gain", torch.ones((), dtype=torch.float64))
+        if is_recomputed:
+            recompute_blocks(model)
+        module = LossModule(model, LossConfig(0.0, 0.0))
+        sum(module(*make_batch()).values()).backward()
+        ffn = model.stack.blocks[1].ffn
+        kept = ffn.mean
+        state = [ffn.gain.item(), ffn.passes, kept.item()]
+        found.append((state, [p.grad for p in model.parameters()]))
+    assert found[0][0] == found[1][0] and found[0][0][:2] == [1.5, 1]
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
 
 
 class MultiToken(Decoder):

@@ -129,14 +129,15 @@ def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
 
 OTHERS = [
     ({}, True),
-    ({"requires_grad": True}, False),
+    ({"requires_grad": True}, True),  # samples while training
+    ({"full_tensor": None}, False),
     ({"is_cuda": False}, False),
     ({"get_device": lambda: 1}, False),
 ]
 
 
 @pytest.mark.parametrize(("other", "expected"), OTHERS)
-def test_only_frozen_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
+def test_only_whole_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     usual = {"is_cuda": True, "requires_grad": False, "ndim": 2, "get_device": lambda: 0}
     weights = [SimpleNamespace(**usual), SimpleNamespace(**usual | other)]
