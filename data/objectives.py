@@ -6,7 +6,7 @@ The names given to draw() are seeds: with other names, the same seed gives other
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -78,6 +78,8 @@ class Objective:
     accuracy: str | None = None  # of ACCURACIES in training/evaluate.py
     # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
     prompt: tuple[str, ...] = ()
+    # generate(model, prompts, *, tokenizer, ...) of a kind of your own, in place of decode()
+    generate: Callable[..., Any] | None = None
 
 
 class NextToken(Objective):

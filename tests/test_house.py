@@ -30,8 +30,8 @@ CORE_MODULES = """
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.options")
-USE_DATA += ("model.generate.stream",)
+USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.sampler")
+USE_DATA += ("model.generate.chat",)
 
 
 def module_name(path):

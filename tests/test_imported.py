@@ -22,6 +22,7 @@ TEMPLATES = {
     "bert": "<pad> $A <eos>",
     "t5": "$A <eos>",
     "bart": "<eos> $A <eos>",
+    "marian": "$A <eos>",
     "mistral": "<pad> $A",
 }
 PROMPT = "the cat's hat"
@@ -161,6 +162,37 @@ def test_generation_rules_are_obeyed(name, imported, run):
         model.generation_config.update(repetition_penalty=1.3, num_beams=3, early_stopping="never")
         _, output = hf_generate(model, tokenizer)
         assert generated(run, "--source", PROMPT, "--beams", "3")["ids"] == output[n_prompt:]
+
+
+@pytest.mark.parametrize("name", ["mistral", "bart"])
+def test_a_folder_generates_as_its_import_does(name, imported, run, monkeypatch):
+    """And stays as it is."""
+    imported(name)
+    args = ["--prompt", PROMPT, "--temperature", "0"]
+    expected = generated(run, *args)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    monkeypatch.setitem(globals(), "RUN", HF)
+    assert generated(run, *args) == expected
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+    code = run_command(lambda: sample.main(["--run", "hf", "--checkpoint", "best", *args]))
+    assert code == 4
+
+
+def test_the_length_of_a_target_is_that_of_the_folder(imported, run):
+    """It counts the start token, and the forced end."""
+    model, tokenizer = imported("marian")
+    config = {"decoder_start_token_id": PAD, "eos_token_id": END, "bad_words_ids": [[PAD]]}
+    config |= {"forced_eos_token_id": END, "max_length": 21, "pad_token_id": PAD}
+    (HF / "generation_config.json").write_text(json.dumps(config))
+    model = hf.MarianMTModel.from_pretrained(HF)
+    inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    [[_, *greedy]] = model.generate(**inputs).tolist()
+    [[_, *best]] = model.generate(**inputs, num_beams=3, early_stopping="never").tolist()
+    args = ["--run", str(HF), "--source", PROMPT, "--json"]
+    assert json.loads(run(*args))["ids"] == greedy
+    assert json.loads(run(*args, "--beams", "3"))["ids"] == best
+    assert greedy[-1] == END and len(greedy) == 20
+    assert len(json.loads(run(*args, "--max-new-tokens", "4"))["ids"]) == 4
 
 
 def test_generation_settings_of_config_json_are_kept(imported):

@@ -30,8 +30,9 @@ from data.objectives import Batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import init_run, init_settings, newest_run, read_state, step_name
 from model.generate.beams import beam_search
-from model.generate.decode import Rows, generate
-from model.generate.options import add_options
+from model.generate.decode import Rows
+from model.generate.sampler import choose_search
+from model.generate.sampling import GREEDY
 from training.distributed import start
 from training.ema import EMA
 from training.finetune import with_model
@@ -43,15 +44,6 @@ PROMPT_TOKENS, NEW_TOKENS = 16, 48
 Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
 DATA = ("data", "objective")
 OVERRIDES = (*DATA, "device", "precision", "model.context_length")
-OPTIONS = """
---run PATH          run or Hugging Face folder (default: the newest run)
---checkpoint NAME   latest (default), best or a step
---parts PATH        Python file of the parts that it was trained with
---limit N           evaluate N examples, always the same (default: all)
---beams N           exact match by beam search, of an encoder-decoder
---answers PATH      new file: source, target and prediction of each answer as JSON lines
---json              print JSON
-"""
 
 
 def evaluate(
@@ -151,6 +143,8 @@ def exact_match(
         correct += decode(row["prediction"]) == decode(row["target"])
         if file:
             texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
+            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
+                texts["source"] = decode(row["source"])
             file.write(json.dumps(texts) + "\n")
     return correct, len(rows)
 
@@ -166,12 +160,18 @@ def sample(run: Run) -> dict[str, str]:
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         [tokens] = batch.inputs["tokens"].tolist()
-        if run.model.kind == "encoder":
+        is_encoder = run.model.kind == "encoder"
+        has_own_search = run.data.objective.generate or run.model.generate
+        if is_encoder and not has_own_search:
             predicted, targets = predict_masks(run, batch)
             row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}
         elif "source" in batch.inputs or run.data.objective.input_kind != "text":
             [row, *_] = predict_targets(run, batch)
         else:
+            if is_encoder:  # its text has masks
+                [targets] = batch.targets.tolist()
+                pairs = zip(tokens, targets, strict=True)
+                tokens = [token if target == IGNORE_INDEX else target for token, target in pairs]
             prompt = tokens[:PROMPT_TOKENS]
             [continuation] = predict(run, [prompt], NEW_TOKENS)
             row = {"prompt": prompt, "continuation": continuation}
@@ -225,7 +225,9 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
-    steps = generate(run.model, prompts, **options)
+    search = choose_search(run.model, run.data.objective, tokenizer)
+    options |= {"sampling": GREEDY, "row_ids": range(len(prompts))}
+    steps = (step.ids for step in search(prompts, **options))
     # a step has one for every row, None for a row that has ended
     rows = zip(*steps, strict=True)
     return [[i for i in row if i is not None] for row in rows]
@@ -279,10 +281,24 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
 def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser("python -m training.evaluate", description=__doc__)
-    add_options(parser, OPTIONS)
+    add = parser.add_argument
+    path: Any = {"type": expand_user, "metavar": "PATH"}
+    add("--run", **path, help="run or Hugging Face folder (default: the newest run)")
+    add("--checkpoint", metavar="NAME", help="latest (default), best or a step")
+    add("--parts", **path, help="Python file of the parts that it was trained with")
+    limit = "evaluate N examples, always the same (default: all)"
+    add("--limit", type=int, metavar="N", help=limit)
+    beams = "exact match by beam search, of an encoder-decoder"
+    add("--beams", type=int, metavar="N", help=beams)
+    answers = "new file: source, target and prediction of each answer as JSON lines"
+    add("--answers", **path, help=answers)
+    add("--json", action="store_true", help="print JSON")
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
+    add("overrides", nargs="*", metavar="key=value", help=help)
     options = parser.parse_intermixed_args(args)
+    for override in options.overrides:
+        if "=" not in override:
+            raise ValueError(f"{override} is no key=value; did you mean --run {override}?")
     for name in ("limit", "beams"):
         check_value(f"--{name}", vars(options)[name], Count | None)
     if options.parts:

@@ -1,6 +1,7 @@
 """Logits processor: the rules of an imported generation_config.json, as transformers applies them."""
 
 import math
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -9,15 +10,29 @@ from torch import Tensor
 
 from model.generate.decode import Rows
 
+NO_RULES: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
+
 
 class LogitsProcessor:
     """Forbids tokens, whose logits become -inf, or forces one. `rules` have the names of
     transformers."""
 
     def __init__(
-        self, rules: dict[str, Any], prompts: Rows, max_new_tokens: int, stop: list[int]
+        self, rules: dict[str, Any], prompts: Rows, max_new_tokens: int, stop: Sequence[int]
     ) -> None:
-        self.rules = rules
+        given = {name: rules[name] for name in NO_RULES if rules.get(name) is not None}
+        self.is_active = given != {name: NO_RULES[name] for name in given}
+        self.rules = NO_RULES | given
         self.prompts = prompts
         self.last = max_new_tokens - 1
         self.stop = stop
@@ -27,7 +42,7 @@ class LogitsProcessor:
         rules = self.rules
         logits_BV = logits_BV.clone()
         for row, prompt, logits_V in zip(rows, cycle(self.prompts), logits_BV, strict=False):
-            penalty = rules.get("repetition_penalty", 1.0)
+            penalty = rules["repetition_penalty"]
             seen = logits_V[row]
             logits_V[row] = torch.where(seen > 0, seen / penalty, seen * penalty)
 
@@ -35,25 +50,25 @@ class LogitsProcessor:
             known = [i for i in forbidden if i < len(logits_V)]
             logits_V[known] = -math.inf
 
-            forced = rules.get("forced_bos_token_id") if len(row) == 1 else None
-            if step == self.last:
-                forced = rules.get("forced_eos_token_id", forced)
+            forced = rules["forced_bos_token_id"] if len(row) == 1 else None
+            if step == self.last and rules["forced_eos_token_id"] is not None:
+                forced = rules["forced_eos_token_id"]
             if forced is not None:
                 logits_V.fill_(-math.inf)[forced] = 0.0
         return logits_BV
 
     def forbidden(self, row: list[int], n_prompt: int, step: int) -> list[int]:
         rules = self.rules
-        ids = list(rules.get("suppress_tokens", []))
-        is_forced = n_prompt == 1 and "forced_bos_token_id" in rules
+        ids = list(rules["suppress_tokens"])
+        is_forced = n_prompt == 1 and rules["forced_bos_token_id"] is not None
         if step == is_forced:  # the first token that is free
-            ids += rules.get("begin_suppress_tokens", [])
-        if n_prompt + step < rules.get("min_length", 0) or step < rules.get("min_new_tokens", 0):
+            ids += rules["begin_suppress_tokens"]
+        if n_prompt + step < rules["min_length"] or step < rules["min_new_tokens"]:
             ids += self.stop
 
-        words = rules.get("bad_words_ids", [])
-        banned = [word for word in words if word not in [[i] for i in self.stop]]
-        if size := rules.get("no_repeat_ngram_size", 0):
+        ends = [[i] for i in self.stop]
+        banned = [word for word in rules["bad_words_ids"] if word not in ends]
+        if size := rules["no_repeat_ngram_size"]:
             banned += [row[start : start + size] for start in range(len(row) - size + 1)]
         for *before, last in banned:
             if row[len(row) - len(before) :] == before:
