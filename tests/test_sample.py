@@ -323,6 +323,8 @@ WRONG = [
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
     ("gpt2", "--source a", "--source has no effect: this model continues a --prompt"),
     ("bart", "--prompt a --beams 2 --seed 1", "--seed has no effect: beam search does not sample"),
+    ("bart", "--prompt a --length-penalty 0", "--length-penalty has no effect: it is for --beams"),
+    ("bart", "--prompt a --beams 2 --temperature 0", "--temperature has no effect: beam search"),
     ("bart", "--prompt a --length-penalty 2", "--length-penalty has no effect: it is for --beams"),
     ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),

@@ -1,58 +1,62 @@
-"""Chat: a sampler of answers in conversations, by the chat template of its run."""
+"""Chat: conversations become prompts by the chat template of a run."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from configs.cli import print
 from data.chat import ChatTemplate, Messages, read_turns, to_messages
 from data.readers import parse_json
-from model.checkpoint import LoadedRun
 from model.generate.sampler import Row, Sampler
+from model.generate.stream import TextStream
 
 
-class ChatSampler(Sampler):
-    """Its prompts are messages."""
+class ChatRow(Row):
+    @property
+    def messages(self) -> Messages:
+        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
 
-    def __init__(self, run: LoadedRun) -> None:
-        super().__init__(run)
-        self.continues = False  # it answers
-        self.template = ChatTemplate(run.tokenizer)
-        if not self.template.is_own and self.objective.input_kind != "chat":
-            needed = "a run of data=chat, or an import with a chat template"
-            raise ValueError(f"--chat needs {needed}")
-
-    def encode(self, prompt: Any, special: bool, slide: bool) -> list[int]:
-        if prompt[-1]["role"] == "assistant":
-            raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
-        return self.template.encode_prompt(prompt)
+    def asked(self) -> dict[str, Any]:
+        return {"messages": self.messages}
 
 
-class Conversation:
+class Chat:
     """What has been said so far. Once the context is full, earlier turns are forgotten."""
 
-    def __init__(self, sampler: Sampler, system: Sequence[str], max_new_tokens: int) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: Sampler, stop: Sequence[str], system: Sequence[str]) -> None:
+        self.tokenizer = sampler.tokenizer
+        self.template = ChatTemplate(self.tokenizer)
+        if not self.template.is_own and sampler.objective.input_kind != "chat":
+            needed = "a run of data=chat, or an import with a chat template"
+            raise ValueError(f"--chat needs {needed}")
+        self.context = sampler.model.context_length
+        self.stop = stop
         self.system = [{"role": "system", "content": text} for text in system]
         self.messages = self.system
-        self.context = sampler.model.context_length
-        self.longest = self.context - min(max_new_tokens, self.context // 2)  # leaves some room
 
-    def ask(self, text: str, stop: Sequence[str]) -> Row:
+    def row(self, messages: Messages, sample_id: int = 0) -> ChatRow:
+        if messages[-1]["role"] == "assistant":
+            raise ValueError(f"nothing is asked after {messages[-1]['content']!r:.60}")
+        ids = self.template.encode_prompt(messages)
+        return ChatRow(messages, ids, TextStream(self.tokenizer, self.stop), sample_id)
+
+    def reply(self, text: str, write: Callable[[list[Row]], None], max_new_tokens: int) -> None:
+        """Write an answer; of one that is interrupted, what was said is remembered."""
+        if not text.strip():
+            return
         turn = {"role": "user", "content": text}
-        row = self.sampler.row([*self.messages, turn], stop=stop)
-        if len(row.ids) > self.longest and self.messages != self.system:
-            row = self.sampler.row([*self.system, turn], stop=stop)
+        row = self.row([*self.messages, turn])
+        n_new = min(max_new_tokens, self.context // 2)  # for which there should be room
+        is_full = len(row.ids) + n_new > self.context
+        if is_full and self.messages != self.system:
+            row = self.row([*self.system, turn])
             if len(row.ids) < self.context:
                 print("the context is full: earlier turns are forgotten", file=sys.stderr)
-        return row
-
-    def remember(self, row: Row) -> None:
-        self.messages = answered(row)
-
-
-def answered(row: Row) -> Messages:
-    return [*row.prompt, {"role": "assistant", "content": row.stream.text}]
+        try:
+            write([row])
+        except KeyboardInterrupt:
+            print()
+        self.messages = row.messages
 
 
 def read_messages(number: int, line: str) -> Messages:

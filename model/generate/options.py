@@ -3,7 +3,7 @@
 import sys
 from argparse import Namespace
 from dataclasses import fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, Natural, NonNegative, Positive, check_value
@@ -11,6 +11,49 @@ from model.generate.prompt import MASK
 from model.generate.sampler import Generation, Sampler
 from model.generate.sampling import Probability, Sampling
 
+Settings = TypeVar("Settings", Generation, Sampling)
+KINDS: dict[str, dict[str, Any]] = {
+    "": {"action": "store_true", "default": None},
+    "TEXT": {"metavar": "TEXT", "action": "append"},
+    "NAME": {"metavar": "NAME"},
+    "[NAME]": {"metavar": "NAME", "nargs": "?", "const": ""},  # none is explained below
+    "PATH": {"metavar": "PATH", "type": expand_user},
+    "N": {"metavar": "N", "type": int},
+    "X": {"metavar": "X", "type": float},
+}
+INPUTS = [
+    ("--prompt", "TEXT", "text to continue, or a source; --prompt=TEXT if it begins with a dash"),
+    ("--source", "TEXT", "text whose target to generate"),
+    ("--file", "PATH", "file with one prompt per line"),
+    ("--interactive", "", "read one prompt after another"),
+    ("--chat", "", "hold a conversation; with --json, each line of stdin has its messages"),
+]
+OPTIONS = [
+    ("--system", "TEXT", "system message of --chat"),
+    ("--special", "", "parse special tokens in the prompt, such as <|im_start|>, and add none"),
+    ("--slide", "", "truncate a prompt longer than the context on the left"),
+    ("--run", "PATH", "run, or Hugging Face folder (default: the newest run)"),
+    ("--checkpoint", "NAME", "latest (default), best, or a step"),
+    ("--parts", "PATH", "Python file of the parts that it was trained with"),
+    ("--device", "NAME", "auto (default), cpu, cuda or mps"),
+    ("--precision", "NAME", "auto (default), fp32, bf16 or fp16"),
+    ("--max-new-tokens", "N", "maximum length in tokens (default: 200, or that of an import)"),
+    ("--stop", "TEXT", "stop before this string"),
+    ("--temperature", "X", "0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)"),
+    ("--top-k", "N", "sample from the N most likely tokens"),
+    ("--top-p", "X", "from the smallest set with total probability X"),
+    ("--min-p", "X", "from tokens at least X times as likely as the top one"),
+    ("--repetition-penalty", "X", "above 1, penalize tokens already in the text"),
+    ("--seed", "N", "random seed (default: 0)"),
+    ("--n", "N", "number of samples per prompt (default: 1)"),
+    ("--beams", "N", "beam search with N beams, for an encoder-decoder"),
+    ("--length-penalty", "X", "for --beams; higher favors longer texts (default: 1)"),
+    ("--no-stream", "", "print a text only when it is complete"),
+    ("--json", "", "JSON lines: prompt, text, ids, logprobs, finish_reason"),
+    ("--embed", "[NAME]", "mean or first: a vector for each text or line of stdin, by an encoder"),
+    ("--attention-map", "PATH", "save all attention weights as .png, .pdf or .svg"),
+    ("--debug", "", "show the traceback of an error"),
+]
 VALUES: dict[str, Any] = {
     "temperature": NonNegative,
     "top_k": Count,
@@ -28,12 +71,6 @@ FILTERS = ("top_k", "top_p", "min_p", "n")
 SAMPLING = (*FILTERS, "temperature", "repetition_penalty", "seed")
 GENERATION = (*SAMPLING, "max_new_tokens", "stop", "beams", "length_penalty")
 IMAGES = (".png", ".pdf", ".svg")
-TEXT: dict[str, Any] = {"metavar": "TEXT", "action": "append", "default": []}
-NAME: dict[str, Any] = {"metavar": "NAME"}
-PATH: dict[str, Any] = {"metavar": "PATH", "type": expand_user}
-N: dict[str, Any] = {"metavar": "N", "type": int}
-X: dict[str, Any] = {"metavar": "X", "type": float}
-FLAG: dict[str, Any] = {"action": "store_true"}
 
 
 def make_parser() -> ArgumentParser:
@@ -44,58 +81,17 @@ def make_parser() -> ArgumentParser:
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
     )
-    add_inputs(parser.add_mutually_exclusive_group())
-    add_generation(parser)
-    add = parser.add_argument
-    add("--run", **PATH, help="run or Hugging Face folder (default: the newest run)")
-    add("--checkpoint", **NAME, help="latest (default), best, or a step")
-    add("--parts", **PATH, help="Python file of the parts that it was trained with")
-    add("--device", **NAME, default="auto", help="auto (default), cpu, cuda or mps")
-    add("--precision", **NAME, default="auto", help="auto (default), fp32, bf16 or fp16")
-    add("--no-stream", **FLAG, help="print a text only when it is complete")
-    add("--json", **FLAG, help="JSON lines: prompt, text, ids, logprobs, finish_reason")
-    vectors = "mean or first: a vector for each text or line of stdin, by an encoder"
-    add("--embed", **NAME, nargs="?", const="", help=vectors)
-    add("--attention-map", **PATH, help="save all attention weights as .png, .pdf or .svg")
-    add("--debug", **FLAG, help="show the traceback of an error")
+    group = parser.add_mutually_exclusive_group()
+    for flag, kind, text in INPUTS:
+        group.add_argument(flag, help=text, **KINDS[kind])
+    for flag, kind, text in OPTIONS:
+        parser.add_argument(flag, help=text, **KINDS[kind])
+    parser.set_defaults(device="auto", precision="auto")
     return parser
 
 
-def add_inputs(group: Any) -> None:
-    add = group.add_argument
-    text = "text to continue, or a source; --prompt=TEXT if it begins with a dash"
-    add("--prompt", **TEXT, help=text)
-    add("--source", **TEXT, help="text whose target to generate")
-    add("--file", **PATH, help="file with one prompt per line")
-    add("--interactive", **FLAG, help="read one prompt after another")
-    chat = "hold a conversation; with --json, each line of stdin has its messages"
-    add("--chat", **FLAG, help=chat)
-
-
-def add_generation(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--system", **TEXT, help="system message of --chat")
-    special = "special tokens in the prompt, such as <|im_start|>, are parsed; none are added"
-    add("--special", **FLAG, help=special)
-    add("--slide", **FLAG, help="truncate a prompt longer than the context on the left")
-    length = "maximum length in tokens (default: that of an imported model, or 200)"
-    add("--max-new-tokens", **N, help=length)
-    add("--stop", **TEXT, help="stop before this string")
-    greedy = "0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)"
-    add("--temperature", **X, help=greedy)
-    add("--top-k", **N, help="sample from the N most likely tokens")
-    add("--top-p", **X, help="from the smallest set with total probability X")
-    add("--min-p", **X, help="from tokens at least X times as likely as the top one")
-    add("--repetition-penalty", **X, help="above 1, penalize tokens already in the text")
-    add("--seed", **N, help="random seed (default: 0)")
-    add("--n", **N, help="number of samples per prompt (default: 1)")
-    add("--beams", **N, help="beam search with N beams, for an encoder-decoder")
-    longer = "for --beams; higher favors longer texts (default: 1)"
-    add("--length-penalty", **X, help=longer)
-
-
 def parse_options(args: list[str] | None = None) -> Namespace:
-    """The options, as far as they can be checked without the run."""
+    """The options, checked as far as they can be without the run."""
     parser = make_parser()
     options, unknown = parser.parse_known_args(args)
     if unknown:
@@ -103,10 +99,9 @@ def parse_options(args: list[str] | None = None) -> Namespace:
 
         raise ValueError(explain_unknown(unknown[0], parser))
     for name, annotation in VALUES.items():
-        value = vars(options)[name]
-        if value is not None:
-            check_value(flag_of(name), value, annotation)
-    if "" in options.stop:
+        if vars(options)[name] is not None:
+            check_value(flag_of(name), vars(options)[name], annotation)
+    if "" in (options.stop or []):
         raise ValueError("--stop cannot be empty")
     if options.attention_map and options.attention_map.suffix not in IMAGES:
         raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
@@ -135,7 +130,7 @@ def flag_of(name: str) -> str:
 def refuse(names: tuple[str, ...], options: Namespace, reason: str) -> None:
     """An option that would be ignored is an error."""
     for name in names:
-        if vars(options)[name] not in (None, False, []):
+        if vars(options)[name] is not None:
             raise ValueError(f"{flag_of(name)} has no effect: {reason}")
 
 
@@ -151,22 +146,29 @@ def choose_generation(options: Namespace, sampler: Sampler) -> Generation:
     if sampler.continues:
         refuse(("source",), options, "this model continues a --prompt")
 
-    given = {}
-    for field in fields(Sampling):
-        if vars(options)[field.name] is not None:
-            given[field.name] = vars(options)[field.name]
-    sampling = replace(sampler.default_sampling, **given)
+    sampling = changed(sampler.usual.sampling, options)
     if sampling.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
-    penalty = 1.0 if options.length_penalty is None else options.length_penalty
-    return Generation(sampling, options.max_new_tokens, options.beams, penalty)
+    return replace(changed(sampler.usual, options), sampling=sampling)
+
+
+def changed(usual: Settings, options: Namespace) -> Settings:
+    """With the values of the command line."""
+    given = {}
+    for field in fields(usual):
+        value = vars(options).get(field.name)
+        if value is not None:
+            given[field.name] = value
+    return replace(usual, **given)
 
 
 def read_texts(options: Namespace) -> list[Any]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
-    its lines for --embed; messages in each for --chat."""
+    its lines for --embed; messages in each for --chat. None if they are read one by one."""
     if options.prompt or options.source:
         return options.prompt or options.source
+    if options.interactive or (options.chat and not options.json):
+        return []
     file = options.file
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")

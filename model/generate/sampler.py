@@ -1,6 +1,6 @@
 """Sampler: a run that is ready to generate text, for sample.py and for programs of your own."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,39 +11,106 @@ from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import LoadedRun
 from model.generate.decode import DecodeStep, decode
 from model.generate.prompt import encode_prompt
-from model.generate.sampling import Sampling
+from model.generate.sampling import GREEDY, Sampling
 from model.generate.stream import TextStream
 
-MAX_NEW_TOKENS = 200
-# special tokens that an imported model begins or ends a target with
-FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
+Search = Callable[..., Iterator[DecodeStep]]
 
 
 @dataclass
 class Row:
-    """A prompt, and the text that is generated for it. Without ids, it has none."""
+    """A prompt, and the text that is generated for it; for none without ids."""
 
     prompt: Any  # text, or messages
     ids: list[int]  # of the prompt in its template
     stream: TextStream
     sample_id: int = 0
-    shown: str = ""  # what has been printed of it
+    shown: str = ""  # what is printed of it
+
+    def asked(self) -> dict[str, Any]:
+        return {"prompt": self.prompt}
+
+    def fields(self) -> dict[str, Any]:
+        names = ("text", "ids", "logprobs", "finish_reason")
+        return self.asked() | {name: getattr(self.stream, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How to generate: what is None is as the model does by default."""
-
-    sampling: Sampling | None = None
-    max_new_tokens: int | None = None
+    sampling: Sampling = GREEDY
+    max_new_tokens: int = 200
     beams: int | None = None
     length_penalty: float = 1.0
 
 
-Search = Callable[..., Iterator[DecodeStep]]
+class Sampler:
+    def __init__(self, run: LoadedRun) -> None:
+        self.run = run
+        self.model: Any = run.model
+        self.tokenizer = run.tokenizer
+        # that of an imported run is not known
+        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)
+        self.objective = build_objective(run) if objective.generate else objective
+        self.search = choose_search(run.model, self.objective, run.tokenizer)
+        self.has_own_search = self.search.func is not decode
+        self.kind = str(self.model.kind)
+        if self.kind == "encoder" and self.has_own_search:
+            self.kind = "decoder"
+        # a decoder continues a text, unless it was trained on pairs: then it generates a target
+        self.continues = self.kind == "decoder" and self.objective.input_kind != "pairs"
+        self.usual = Generation(Sampling(0.8 if self.continues else 0.0))
+
+    def encode(self, text: str, slide: bool = False, special: bool = False) -> list[int]:
+        """The ids of a prompt. slide: the end of one that is too long. special: special tokens that
+        are written in it are parsed."""
+        before, after = self.tokenizer.template
+        if self.continues:
+            after = []  # it would end the text
+        elif self.kind == "decoder":
+            after = [self.tokenizer.start]  # of a target
+        around = self.objective.prompt
+        context = self.model.context_length
+        template = [before, after]
+        ids = encode_prompt(text, self.tokenizer, context, slide, template, around, special)
+        if not ids and self.continues:
+            return before or [self.tokenizer.specials["end"]]
+        return ids
+
+    def generate(self, rows: list[Row], how: Generation) -> Iterator[tuple[Row, str]]:
+        """Complete each row. Yields its text as it grows."""
+        prompts = [row.ids for row in rows]
+        inputs: dict[str, Any] = {
+            "max_new_tokens": how.max_new_tokens,
+            "stop": self.tokenizer.end_ids,
+        }
+        if self.model.kind == "encoder_decoder":
+            inputs["sources"] = prompts
+            prompts = [[self.tokenizer.start]] * len(rows)
+        inputs |= self.restrict(prompts, how)
+        if how.beams:
+            from model.generate.beams import beam_search
+
+            inputs |= {"beams": how.beams, "length_penalty": how.length_penalty}
+            steps: Any = beam_search(self.model, prompts, **inputs)
+        else:
+            inputs["sampling"] = how.sampling
+            inputs["row_ids"] = [row.sample_id for row in rows]
+            steps = self.search(prompts, **inputs)
+
+        for step in steps:
+            for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
+                yield row, row.stream.push(i, logprob)
+            if all(row.stream.finish_reason for row in rows):
+                break
+        for row in rows:
+            yield row, row.stream.finish("length")
+
+    def restrict(self, prompts: list[list[int]], how: Generation) -> dict[str, Any]:
+        """Further options of decoding, for those of an imported model."""
+        return {}
 
 
-def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> Search:
+def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> "partial[Any]":
     """decode(), or the generate() of an objective or an architecture of your own."""
     if objective.generate:
         return partial(objective.generate, model, tokenizer=tokenizer)
@@ -55,108 +122,3 @@ def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> Search:
 def build_objective(run: LoadedRun) -> Objective:
     shared = run.config["model"] | {"architecture": run.model.kind, "document_mask": False}
     return build("objective", OBJECTIVES, run.config["objective"], shared)
-
-
-class Sampler:
-    def __init__(self, run: LoadedRun) -> None:
-        self.run = run
-        self.model: Any = run.model
-        self.tokenizer = run.tokenizer
-        # that of an imported run is not known
-        kind = OBJECTIVES.get(run.config["objective"]["kind"], Objective)
-        self.objective = build_objective(run) if kind.generate else kind
-        self.has_own_search = bool(self.objective.generate or self.model.generate)
-        self.search = choose_search(self.model, self.objective, self.tokenizer)
-        self.kind = str(self.model.kind)
-        if self.kind == "encoder" and self.has_own_search:
-            self.kind = "decoder"
-        # a decoder continues a text, unless it was trained on pairs: then it generates a target
-        self.continues = self.kind == "decoder" and self.objective.input_kind != "pairs"
-        self.temperature = 0.8 if self.continues else 0.0
-
-        # of an imported model, by the names of transformers
-        self.rules: dict[str, Any] = dict(run.config.get("generation") or {})
-        for special, name in FORCED.items():
-            if special in self.tokenizer.specials:
-                self.rules[name] = self.tokenizer.specials[special]
-
-    def row(
-        self,
-        prompt: Any,
-        sample_id: int = 0,
-        *,
-        stop: Sequence[str] = (),
-        special: bool = False,
-        slide: bool = False,
-    ) -> Row:
-        """special: special tokens that are written in the prompt are parsed. slide: of a prompt
-        that is too long, its end is read."""
-        ids = self.encode(prompt, special, slide)
-        stream = TextStream(self.tokenizer, stop, ids if self.continues else ())
-        return Row(prompt, ids, stream, sample_id)
-
-    def encode(self, prompt: Any, special: bool, slide: bool) -> list[int]:
-        before, after = self.tokenizer.template
-        if self.continues:
-            after = []  # it would end the text
-        elif self.kind == "decoder":
-            after = [self.tokenizer.start]  # of a target
-        ids = encode_prompt(
-            prompt,
-            self.tokenizer,
-            self.model.context_length,
-            slide,
-            [before, after],
-            self.objective.prompt,
-            special,
-        )
-        if not ids and self.continues:
-            return before or [self.tokenizer.specials["end"]]
-        return ids
-
-    @property
-    def default_sampling(self) -> Sampling:
-        penalty = self.rules.get("repetition_penalty") or 1.0
-        return Sampling(self.temperature, repetition_penalty=penalty)
-
-    @property
-    def default_length(self) -> int:
-        length = self.rules.get("max_new_tokens")
-        if not length and self.model.kind == "encoder_decoder" and self.rules.get("max_length"):
-            length = self.rules["max_length"] - 1  # it counts the start token
-        return length or MAX_NEW_TOKENS
-
-    def generate(self, rows: list[Row], how: Generation) -> Iterator[tuple[Row, str]]:
-        """Complete each row. Yields its text as it grows."""
-        prompts = [row.ids for row in rows]
-        length = how.max_new_tokens or self.default_length
-        stop = self.tokenizer.end_ids
-        inputs: dict[str, Any] = {"max_new_tokens": length, "stop": stop}
-        if self.model.kind == "encoder_decoder":
-            inputs["sources"] = prompts
-            prompts = [[self.tokenizer.start]] * len(rows)
-        if self.rules:
-            from model.generate.logits_processor import LogitsProcessor
-
-            rules = self.rules if how.beams else self.rules | {"repetition_penalty": 1.0}
-            processor = LogitsProcessor(rules, prompts, length, stop)
-            if processor.is_active:
-                inputs["processor"] = processor
-
-        if how.beams:
-            from model.generate.beams import beam_search
-
-            inputs |= {"beams": how.beams, "length_penalty": how.length_penalty}
-            steps: Any = beam_search(self.model, prompts, **inputs)
-        else:
-            inputs["sampling"] = how.sampling or self.default_sampling
-            inputs["row_ids"] = [row.sample_id for row in rows]
-            steps = self.search(prompts, **inputs)
-
-        for step in steps:
-            for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
-                yield row, row.stream.push(i, logprob)
-            if all(row.stream.finish_reason for row in rows):
-                break
-        for row in rows:
-            yield row, row.stream.finish("length")
