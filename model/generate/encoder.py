@@ -20,7 +20,7 @@ def fill(sampler: Sampler, rows: list[Row]) -> Iterator[tuple[Row, str]]:
     decode = sampler.tokenizer.decode
     specials = sampler.tokenizer.specials
     if sampler.run.is_headless:
-        raise ValueError("this encoder was imported without a head; --embed mean gives vectors")
+        raise ValueError("this encoder was imported without a head; --embed gives vectors")
     mask = specials["mask"]
     for row in rows:
         if mask not in row.ids:
