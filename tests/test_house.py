@@ -31,7 +31,7 @@ CORE_MODULES = """
 """
 CORE = set(CORE_MODULES.split())
 USE_DATA = ("model.hub", "model.checkpoint", "model.generate.prompt", "model.generate.sampler")
-USE_DATA += ("model.generate.chat",)
+USE_DATA += ("model.generate.chat", "model.generate.marks")
 
 
 def module_name(path):
