@@ -4,242 +4,132 @@ python sample.py --prompt "def "
 """
 
 import json
-import math
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
-from data.chat import ChatTemplate, Messages
-from data.objectives import OBJECTIVES, Objective
-from model.attention_maps import attention_maps, draw_maps
-from model.checkpoint import load_run, newest_run
-from model.generate.beams import beam_search
-from model.generate.decode import decode
-from model.generate.encoder import embed, fill_masks
-from model.generate.options import choose_sampling, parse_options, read_texts
-from model.generate.prompt import MASK, encode_prompt
+from model.checkpoint import LoadedRun, load_run, newest_run
+from model.generate.options import choose_generation, parse_options, read_texts
+from model.generate.sampler import Generation, Row, Sampler
 from model.generate.stream import TextStream
+from model.hub.files import is_hf_folder
 from model.inference import prepare
 from model.precision import choose_device, choose_precision
 
 MAX_BATCH = 64
 
 
-@dataclass
-class Row:
-    """One sample, and what has become of it."""
+def main(args: list[str] | None = None) -> None:
+    options = parse_options(args)
+    texts = read_texts(options)  # before a model is loaded in vain
+    sampler = make_sampler(load(options))
+    how = choose_generation(options, sampler)
+    write = partial(write_rows, sampler, options, how)
 
-    prompt: Any  # text, or messages
-    ids: list[int]  # of the prompt in its template
-    sample_id: int
-    stream: TextStream
-    shown: str = ""
+    if options.chat:
+        from model.generate.chat import Chat
 
-    def conversation(self) -> Messages:
-        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
-
-
-class Sampler:
-    def __init__(self, options: Namespace) -> None:
-        load_parts(options.parts)
-        folder = options.run or newest_run()
-        run = load_run(folder, options.checkpoint)
-
-        precision = choose_precision(choose_device(options.device), options.precision)
-        prepare(run.model.to(precision.device, precision.dtype))
-        dtype = str(precision.dtype).removeprefix("torch.")
-        where = f"{dtype} on {precision.device}, {precision.reason}"
-        print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
-
-        self.options = options
-        self.model: Any = run.model
-        self.tokenizer = run.tokenizer
-
-        # a decoder continues a text, unless it was trained on pairs: then it generates a target
-        kind = str(run.model.kind)
-        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
-        continues = kind == "decoder" and objective.input_kind != "pairs"
-        self.sampling = choose_sampling(options, kind, continues)
-        self.continues = continues and not options.chat
-
-        is_imported = run.config.get("code") is None  # its hash, if it was trained here
-        has_head = run.config["model"]["head"].get("mlm_transform") is not None
-        self.is_headless = is_imported and not has_head
-
-        specials = run.tokenizer.specials
-        before, after = run.tokenizer.template
-        if continues:
-            after = []  # it would end the text
-        elif kind == "decoder":
-            after = [run.tokenizer.start]  # of a target
-        self.encode_text = partial(
-            encode_prompt,
-            tokenizer=run.tokenizer,
-            context_length=run.config["model"]["context_length"],
-            slide=options.slide,
-            template=[before, after],
-            around=objective.prompt,
-            special=options.special,
-        )
-        # the ids of an empty text; without any, it has no output
-        self.empty: list[int] = []
-        if options.embed:
-            self.empty = before + after
-        elif continues:
-            self.empty = before or [specials["end"]]
-        starts = ("start", "forced_start")
-        self.target_start = [specials[name] for name in starts if name in specials]
-
-        self.chat = ChatTemplate(run.tokenizer) if options.chat else None
-        self.system = [{"role": "system", "content": text} for text in options.system]
-        self.messages = self.system  # of the conversation so far
-        if self.chat and not self.chat.is_own and objective.input_kind != "chat":
-            needed = "a run of data=chat, or an import with a chat template"
-            raise ValueError(f"--chat needs {needed}")
-
-    def reply(self, text: str) -> None:
-        """Print an answer; of one that is interrupted, what was said is remembered."""
-        turn = {"role": "user", "content": text}
-        row = self.encode([*self.messages, turn])
-        context = self.model.context_length
-        n_new = min(self.options.max_new_tokens, context // 2)  # for which there should be room
-        is_full = len(row.ids) + n_new > context
-
-        if is_full and self.messages != self.system:
-            row = self.encode([*self.system, turn])
-            if len(row.ids) < context:
-                print("the context is full: earlier turns are forgotten", file=sys.stderr)
-
-        try:
-            self.write([row])
-        except KeyboardInterrupt:
-            print()
-        self.messages = row.conversation()
-
-    def answer(self, texts: list[Any]) -> None:
-        numbers = range(self.options.n)
-        self.write([self.encode(text, number) for text in texts for number in numbers])
-
-    def write(self, rows: list[Row]) -> None:
-        """Print each text with its continuation, its target, or the text with its masks filled."""
-        options = self.options
-        complete = self.generate
-        if self.model.kind == "encoder":
-            complete = self.vectors if options.embed else self.fill
-        streaming = len(rows) == 1 and not options.json and not options.no_stream
-        size = MAX_BATCH if options.beams is None else 1
-
-        for start in range(0, len(rows), size):
-            batch = rows[start : start + size]
-            todo = [row for row in batch if row.ids]
-            pieces = complete(todo) if todo else ()
-            for row, piece in pieces:
-                row.shown += piece
-                if streaming:
-                    show(piece)
-
-            for row in batch:
-                if options.json:
-                    show(as_json(row))
-                elif not streaming:
-                    rule = "---\n" if self.continues and row is not rows[0] else ""
-                    show(rule + (row.shown or "\n"))
-
-        if options.attention_map:
-            self.save_attention_maps(rows[0])
-
-    def encode(self, prompt: Any, sample_id: int = 0) -> Row:
-        options = self.options
-        if not self.chat:
-            ids = self.encode_text(prompt) or self.empty
-        elif prompt[-1]["role"] == "assistant":
-            raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
+        chat = Chat(sampler, options.stop or [], options.system or [])
+        if options.json:
+            write([chat.row(messages, n) for messages in texts for n in range(options.n or 1)])
         else:
-            ids = self.chat.encode_prompt(prompt)
+            interact(lambda text: chat.reply(text, write, how.max_new_tokens))
+    elif options.interactive:
+        interact(lambda text: write(make_rows(sampler, options, [text])))
+    else:
+        write(make_rows(sampler, options, texts))
 
+
+def load(options: Namespace) -> LoadedRun:
+    """The run, ready for inference on its device."""
+    load_parts(options.parts)
+    place = options.run or newest_run()
+    if options.run and is_hf_folder(str(place)):
+        from model.generate.imported import load_folder
+
+        run = load_folder(str(place), options.checkpoint)
+    else:
+        run = load_run(place, options.checkpoint or "latest")
+
+    precision = choose_precision(choose_device(options.device), options.precision)
+    prepare(run.model.to(precision.device, precision.dtype))
+    dtype = str(precision.dtype).removeprefix("torch.")
+    where = f"{dtype} on {precision.device}, {precision.reason}"
+    print(f"{place}, step {run.step}: {where}", file=sys.stderr)
+    return run
+
+
+def make_sampler(run: LoadedRun) -> Sampler:
+    if run.tokenizer.text:  # that of an import
+        from model.generate.imported import ImportedSampler
+
+        return ImportedSampler(run)
+    return Sampler(run)
+
+
+def make_rows(sampler: Sampler, options: Namespace, texts: list[str]) -> list[Row]:
+    rows = []
+    for text in texts:
+        ids = sampler.encode(text, options.slide, options.special)
+        if not ids and options.embed:
+            before, after = sampler.tokenizer.template
+            ids = before + after
         if not ids and (options.embed or options.attention_map):
             raise ValueError("the text is empty")
-        stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
-        return Row(prompt, ids, sample_id, stream)
+        known = ids if sampler.continues else ()
+        for sample_id in range(options.n or 1):
+            stream = TextStream(sampler.tokenizer, options.stop or [], known)
+            rows.append(Row(text, ids, stream, sample_id))
+    return rows
 
-    def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """Complete each row. Yields its text as it grows."""
-        options = self.options
-        prompts = [row.ids for row in rows]
-        # transformers counts forced tokens (BART's first and last), which are not generated here
-        n_forced = sum(name.startswith("forced") for name in self.tokenizer.specials)
-        inputs: dict[str, Any] = {
-            "max_new_tokens": max(1, options.max_new_tokens - n_forced),
-            "stop": self.tokenizer.end_ids,
-        }
-        if self.model.kind == "encoder_decoder":
-            inputs["sources"] = prompts
-            prompts = [self.target_start] * len(rows)
 
-        search: Any = decode
-        if options.beams is None:
-            inputs["sampling"] = self.sampling
-            inputs["row_ids"] = [row.sample_id for row in rows]
-        else:
-            search = beam_search
-            inputs["beams"] = options.beams
-            inputs["length_penalty"] = options.length_penalty
+def write_rows(sampler: Sampler, options: Namespace, how: Generation, rows: list[Row]) -> None:
+    """Print each text with its continuation, its target, or the text with its masks filled."""
+    streaming = len(rows) == 1 and not options.json and not options.no_stream
+    size = 1 if options.beams else MAX_BATCH
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
+        todo = [row for row in batch if row.ids]
+        for row, piece in complete(sampler, options, how, todo):
+            row.shown += piece
+            if streaming:
+                show(piece)
 
-        for row in rows:
-            yield row, (row.prompt if self.continues else "")
-        for step in search(self.model, prompts, **inputs):
-            for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
-                yield row, row.stream.push(i, logprob)
-            if all(row.stream.finish_reason for row in rows):
-                break
-        for row in rows:
-            yield row, row.stream.finish("length") + "\n"
+        for row in batch:
+            if options.json:
+                show(json.dumps(row.fields(), ensure_ascii=sys.stdout.isatty()) + "\n")
+            elif not streaming:
+                rule = "---\n" if sampler.continues and row is not rows[0] else ""
+                show(rule + (row.shown or "\n"))
 
-    def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """Each text with its masks filled in, and the top predictions for each mask."""
-        decode = self.tokenizer.decode
-        specials = self.tokenizer.specials
-        if self.is_headless:
-            raise ValueError("this encoder was imported without a head; --embed gives vectors")
-        mask = specials["mask"]
-        for row in rows:
-            if mask not in row.ids:
-                raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
+    if options.attention_map:
+        from model.attention_maps import save_maps
 
-        found = fill_masks(self.model, [row.ids for row in rows], specials)
-        for row in rows:
-            filled = list(row.ids)
-            predictions = ""
-            while mask in filled:
-                ids, logprobs = next(found)
-                filled[filled.index(mask)] = ids[0]
-                row.stream.push(ids[0], logprobs[0])
-                pairs = zip(ids, logprobs, strict=True)
-                named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in pairs)
-                predictions += f"  {MASK} {len(row.stream.ids)}: {named}\n"
-            row.stream.text = decode(filled)
-            yield row, f"{row.stream.text}\n{predictions}"
+        target = [sampler.tokenizer.start, *rows[0].stream.ids]
+        save_maps(sampler.model, sampler.tokenizer, rows[0].ids, target, options.attention_map)
 
-    def vectors(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """A line of JSON for each text."""
-        found = embed(self.model, [row.ids for row in rows], self.options.embed)
-        for row, vector in zip(rows, found, strict=True):
-            line = {"text": row.prompt, "embedding": vector}
-            yield row, json.dumps(line) + "\n"
 
-    def save_attention_maps(self, row: Row) -> None:
-        inputs = {"tokens": row.ids}
-        if self.model.kind == "encoder_decoder":
-            target = [*self.target_start, *row.stream.ids[:-1]]
-            inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
-        maps = attention_maps(self.model, inputs)
-        draw_maps(maps, self.tokenizer.decode_with_specials, self.options.attention_map)
+def complete(
+    sampler: Sampler, options: Namespace, how: Generation, rows: list[Row]
+) -> Iterator[tuple[Row, str]]:
+    """What is printed of each row, as it grows."""
+    if not rows:
+        return
+    if sampler.kind == "encoder":
+        from model.generate.encoder import fill, vectors
+
+        yield from vectors(sampler, rows, options.embed) if options.embed else fill(sampler, rows)
+        return
+    for row in rows:
+        if sampler.continues and not options.chat:
+            yield row, row.prompt
+    yield from sampler.generate(rows, how)
+    for row in rows:
+        yield row, "\n"
 
 
 def show(text: str) -> None:
@@ -250,42 +140,18 @@ def show(text: str) -> None:
     sys.stdout.flush()
 
 
-def as_json(row: Row) -> str:
-    fields = {"prompt": row.prompt}
-    if isinstance(row.prompt, list):
-        fields = {"messages": row.conversation()}
-    for name in ("text", "ids", "logprobs", "finish_reason"):
-        fields[name] = getattr(row.stream, name)
-    return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
-
-
-def interact(sampler: Sampler) -> None:
+def interact(respond: Callable[[str], None]) -> None:
     """One prompt after another; an error or an interrupt ends only its own."""
     with suppress(ImportError):  # not on every system
         import readline  # noqa: F401  line editing and history
     with suppress(EOFError):
         while True:
             try:
-                prompt = input("> " if sys.stdin.isatty() else "")
-                if not sampler.chat:
-                    sampler.answer([prompt])
-                elif prompt.strip():
-                    sampler.reply(prompt)
+                respond(input("> " if sys.stdin.isatty() else ""))
             except ValueError as error:
                 print(f"error: {error}", file=sys.stderr)
             except KeyboardInterrupt:
                 print()
-
-
-def main(args: list[str] | None = None) -> None:
-    options = parse_options(args)
-    takes_turns = options.chat and not options.json
-
-    if options.interactive or takes_turns:
-        interact(Sampler(options))
-    else:
-        texts = read_texts(options)  # before a model is loaded in vain
-        Sampler(options).answer(texts)
 
 
 if __name__ == "__main__":

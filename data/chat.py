@@ -17,10 +17,11 @@ from numpy import ndarray
 from configs.cli import warn
 from configs.errors import DataError, TokenizerError, errors_as
 from data.tables import texts_of
-from data.tokenizers.tokenizer import Tokenizer
+from data.tokenizers.tokenizer import SPLIT, Tokenizer
 
 Messages = list[dict[str, str]]
 Spans = list[tuple[int, int]]  # of characters
+DATE = "%Y-%m-%d"
 FIELDS = ["role", "content"]
 ROLES = ("system", "user", "assistant")
 PAIRS = {"prompt": "completion", "instruction": "output"}
@@ -75,9 +76,13 @@ def to_messages(texts: Sequence[Any]) -> Messages:
     return [{"role": role, "content": content} for role, content in pairs]
 
 
-def compiled(template: str) -> Any:
+def compiled(template: str, date: str | None) -> Any:
     """As transformers has it. {% generation %} becomes a call that encloses its text in marks."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def strftime_now(form: str) -> str:
+        now = time.strptime(date, DATE) if date else time.localtime()
+        return time.strftime(form, now)
 
     def raise_exception(message: str) -> None:
         raise ValueError(message)
@@ -87,7 +92,7 @@ def compiled(template: str) -> Any:
     )
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = time.strftime
+    environment.globals["strftime_now"] = strftime_now
     environment.globals["generation"] = lambda caller: START + caller() + STOP
 
     template = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1call generation()", template)
@@ -96,9 +101,10 @@ def compiled(template: str) -> Any:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, or else the plain one."""
+    """The chat template of a tokenizer, or else the plain one. It writes this date, by default that
+    of today."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, date: str | None = None) -> None:
         self.tokenizer = tokenizer
         self.specials = tokenizer.special_texts()
 
@@ -117,8 +123,11 @@ class ChatTemplate:
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
         self.is_own = own is not None
+        if self.is_own and tokenizer.splits_specials:
+            raise TokenizerError(f"the chat template needs special tokens, and {SPLIT}")
         with errors_as(TokenizerError, "the chat template has a mistake"):
-            self.template = compiled(own or PLAIN)
+            self.template = compiled(own or PLAIN, date)
+        self.has_date = "strftime_now" in (own or PLAIN)
 
     def render(self, messages: Messages, prompt: bool = False) -> tuple[str, Spans]:
         """(text, the spans that the template marks); with `prompt`, an answer is next."""
@@ -178,6 +187,11 @@ class ChatTemplate:
 
         if not mask[1:].any():
             raise ValueError("the assistant says nothing in this conversation")
+        for i in range(1, len(messages)):
+            if messages[i]["role"] == "assistant":
+                prompt, _ = self.render(messages[:i], prompt=True)
+                if text.startswith(prompt):
+                    self.check_prompt(prompt, ids[places < len(prompt)].tolist())
         return ids, mask
 
     def encode_prompt(self, messages: Messages) -> list[int]:
@@ -186,10 +200,25 @@ class ChatTemplate:
         ids, _ = self.tokenizer.encode_specials(text)
         return ids
 
+    def check_prompt(self, prompt: str, trained: list[int]) -> None:
+        """In generation, nothing follows a prompt: it must have the ids that are trained on."""
+        alone, _ = self.tokenizer.encode_specials(prompt)
+        if alone == trained:
+            return
+        show = self.tokenizer.decode_with_specials
+        found, seen = [[show([i]) for i in ids[-3:]] for ids in (alone, trained)]
+        raise ValueError(
+            f"the prompt of the chat template ends in the tokens {found}, but in {seen} where an "
+            "answer follows, which generation never sees; change the white space between them"
+        )
 
-def add_turn_end(tokenizer: Tokenizer) -> None:
-    """The special token behind an answer, such as <|im_end|>, ends a text from now on."""
+
+def fit_to_chat(tokenizer: Tokenizer) -> None:
+    """The special token behind an answer, such as <|im_end|>, ends a text from now on. A template
+    that writes the date keeps that of today, so that a resumed run has the same ids."""
     template = ChatTemplate(tokenizer)
+    if template.has_date and tokenizer.date is None:
+        tokenizer.date = time.strftime(DATE)
     ids, mask = template.encode(to_messages(["user", "a", "assistant", "b"]))
     last = ids[mask][-2:].tolist()  # white space may follow the special token
     ends = template.specials.keys() & last

@@ -90,9 +90,9 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
             reason = f"the tokenizer has no special token {missing[0]!r}"
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
         if objective.input_kind == "chat" and tokenizer.text:
-            from data.chat import add_turn_end
+            from data.chat import fit_to_chat
 
-            add_turn_end(tokenizer)
+            fit_to_chat(tokenizer)
         trainer = Pretrained(tokenizer.state())
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})

@@ -176,7 +176,7 @@ def tokenize(
 ) -> None:
     """Write the corpus."""
     skipped: list[str] = []
-    template = ChatTemplate(tokenizer) if source.input_kind == "chat" else None
+    template = ChatTemplate(tokenizer, tokenizer.date) if source.input_kind == "chat" else None
     to_ids = partial(encode, tokenizer, template)
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
     limit = source.most_tokens()

@@ -50,6 +50,15 @@ def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[Atten
     return maps
 
 
+def save_maps(model: Any, tokenizer: Any, prompt: list[int], target: list[int], path: Path) -> None:
+    """The maps of a prompt or, in an encoder-decoder, of a source and its target."""
+    inputs = {"tokens": prompt}
+    if model.kind == "encoder_decoder":
+        inputs = {"source": prompt, "tokens": target[:-1][: model.context_length]}
+    maps = attention_maps(model, inputs)
+    draw_maps(maps, tokenizer.decode_with_specials, path)
+
+
 def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path: Path) -> None:
     """Save the maps as an image; decode(ids) gives the label of a token."""
     from matplotlib.figure import Figure

@@ -306,6 +306,12 @@ class LoadedRun(NamedTuple):
     config: dict[str, Any]
     step: int  # at which it was saved
 
+    @property
+    def is_headless(self) -> bool:
+        """Whether it is an encoder that was imported without a head."""
+        is_imported = self.config.get("code") is None  # the hash of the code that trained it
+        return is_imported and self.config["model"]["head"].get("mlm_transform") is None
+
 
 def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> LoadedRun:
     """The model and tokenizer of a run, for sampling, fine-tuning and export. merge: adapters are

@@ -33,6 +33,8 @@ class Transformer(nn.Module):
     kind: str
     make_stacks: Callable[..., None]
     hidden: Callable[..., Tensor]
+    # generate(prompts, *, tokenizer, ...) of a kind of your own, in place of decode()
+    generate: Callable[..., Any] | None = None
 
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()

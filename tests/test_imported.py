@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import transformers as hf
+import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
@@ -16,12 +17,13 @@ from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
 from model.pretrained import init_run
 from model.weights import read_json
-from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save
+from tests.model.hub.hub_models import AUTO, END, PAD, build_hf, byte_pairs, edit_config, save
 
 TEMPLATES = {
     "bert": "<pad> $A <eos>",
     "t5": "$A <eos>",
     "bart": "<eos> $A <eos>",
+    "marian": "$A <eos>",
     "mistral": "<pad> $A",
 }
 PROMPT = "the cat's hat"
@@ -123,9 +125,10 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
 
     model = hf.BartForConditionalGeneration.from_pretrained(HF).eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(HF)
-    _, [start, forced, *expected] = hf_generate(model, tokenizer)
+    _, [start, *expected] = hf_generate(model, tokenizer)
     row = generated(run, "--source", PROMPT)
-    assert (start, forced, expected) == (7, 8, [*row["ids"], END])
+    assert (start, row["ids"]) == (7, expected)
+    assert (expected[0], expected[-1]) == (8, END)
 
     export_run(RUN, "latest", BACK, None)
     assert read_json(BACK / "generation_config.json") == config
@@ -135,6 +138,62 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
     dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped
+
+
+@pytest.mark.parametrize("name", ["mistral", "bart"])
+def test_generation_rules_are_obeyed(name, imported, run):
+    """A flag takes the place of its rule."""
+    imported(name)
+    rules = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [7, 8]}
+    model = AUTO[load_run(RUN).model.kind].from_pretrained(HF)
+    tokenizer = hf.AutoTokenizer.from_pretrained(HF)
+    plain = hf_generate(model, tokenizer)
+    config = yaml.safe_load((RUN / "config.yaml").read_text())
+    (RUN / "config.yaml").write_text(yaml.safe_dump(config | {"generation": rules}))
+    model.generation_config.update(**rules)
+    prompt, output = hf_generate(model, tokenizer)
+    assert output != plain[1]
+    n_prompt = len(prompt) if name == "mistral" else 1
+    args = ["--prompt", PROMPT, "--temperature", "0"]
+    assert generated(run, *args)["ids"] == output[n_prompt:]
+    model.generation_config.repetition_penalty = 2.0
+    _, output = hf_generate(model, tokenizer)
+    assert generated(run, *args, "--repetition-penalty", "2")["ids"] == output[n_prompt:]
+    if name == "bart":
+        model.generation_config.update(repetition_penalty=1.3, num_beams=3, early_stopping="never")
+        _, output = hf_generate(model, tokenizer)
+        assert generated(run, "--source", PROMPT, "--beams", "3")["ids"] == output[n_prompt:]
+
+
+@pytest.mark.parametrize("name", ["mistral", "bart"])
+def test_a_folder_generates_as_its_import_does(name, imported, run, monkeypatch):
+    """And stays as it is."""
+    imported(name)
+    args = ["--prompt", PROMPT, "--temperature", "0"]
+    expected = generated(run, *args)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    monkeypatch.setitem(globals(), "RUN", HF)
+    assert generated(run, *args) == expected
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+    code = run_command(lambda: sample.main(["--run", "hf", "--checkpoint", "best", *args]))
+    assert code == 4
+
+
+def test_the_length_of_a_target_is_that_of_the_folder(imported, run):
+    """It counts the start token, and the forced end."""
+    model, tokenizer = imported("marian")
+    config = {"decoder_start_token_id": PAD, "eos_token_id": END, "bad_words_ids": [[PAD]]}
+    config |= {"forced_eos_token_id": END, "max_length": 21, "pad_token_id": PAD}
+    (HF / "generation_config.json").write_text(json.dumps(config))
+    model = hf.MarianMTModel.from_pretrained(HF)
+    inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    [[_, *greedy]] = model.generate(**inputs).tolist()
+    [[_, *best]] = model.generate(**inputs, num_beams=3, early_stopping="never").tolist()
+    args = ["--run", str(HF), "--source", PROMPT, "--json"]
+    assert json.loads(run(*args))["ids"] == greedy
+    assert json.loads(run(*args, "--beams", "3"))["ids"] == best
+    assert greedy[-1] == END and len(greedy) == 20
+    assert len(json.loads(run(*args, "--max-new-tokens", "4"))["ids"]) == 4
 
 
 RULES = {"repetition_penalty": 1.3, "bad_words_ids": [[PAD]], "min_length": 3}

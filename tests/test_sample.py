@@ -15,6 +15,7 @@ from configs.cli import run_command
 from configs.compose import compose
 from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, assign_ids
 from model.checkpoint import load_run
+from model.generate import sampler
 from model.generate.options import parse_options
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import write_run
@@ -191,8 +192,8 @@ def test_an_interrupt_ends_one_prompt(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sample.Sampler, "generate", interrupt)
-    assert run("--interactive", stdin=b"line\nof\n") == "\n\n"
-    assert run("--prompt", "line") == ""
+    assert run("--interactive", stdin=b"line\nof\n") == "line\nof\n"
+    assert run("--prompt", "line") == "line"
     typed = Mock(side_effect=[KeyboardInterrupt, EOFError])
     monkeypatch.setattr("builtins.input", typed)
     assert run("--interactive") == "\n", "one without a prompt ends nothing"
@@ -269,7 +270,7 @@ def test_beam_search(rows):
 def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
     """The weights are cast once, and training on pairs puts a start token behind the source."""
     decode = Mock(return_value=[])
-    monkeypatch.setattr(sample, "decode", decode)
+    monkeypatch.setattr(sampler, "decode", decode)
     start = load_run("runs/llama").tokenizer.specials["start"]
     for name, precision, dtype, after in (
         ("llama", "bf16", torch.bfloat16, [start]),
@@ -279,6 +280,13 @@ def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
         model, prompts = decode.call_args.args
         assert prompts == [[*b"abc", *after]]
         assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+
+
+def test_a_decoder_without_beams_prints_nothing(home, monkeypatch, capsys):
+    """Not even the prompt, before its error."""
+    monkeypatch.chdir(home)
+    assert run_command(lambda: sample.main(["--run", "runs/gpt2", "--prompt=a", "--beams=2"])) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_slide_truncates_on_the_left(rows):
@@ -315,6 +323,8 @@ WRONG = [
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
     ("gpt2", "--source a", "--source has no effect: this model continues a --prompt"),
     ("bart", "--prompt a --beams 2 --seed 1", "--seed has no effect: beam search does not sample"),
+    ("bart", "--prompt a --length-penalty 0", "--length-penalty has no effect: it is for --beams"),
+    ("bart", "--prompt a --beams 2 --temperature 0", "--temperature has no effect: beam search"),
     ("bart", "--prompt a --length-penalty 2", "--length-penalty has no effect: it is for --beams"),
     ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
@@ -327,7 +337,19 @@ WRONG = [
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
-    ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; options are written"),
+    ("gpt2", "--prompt a --tempersture 1", "argument '--tempersture'; did you mean --temperature?"),
+    ("gpt2", "--prompt a --xyz 1", "unknown argument '--xyz'; options are written --run"),
+    ("gpt2", "'def '", "unknown argument 'def '; did you mean --prompt 'def '?"),
+    ("gpt2", "--prompt a --top_p=1", "unknown argument '--top_p=1'; did you mean --top-p?"),
+    ("gpt2", "--prompt a --num_samples 2", "unknown argument '--num_samples'; did you mean --n?"),
+    ("gpt2", "--start a", "unknown argument '--start'; did you mean --prompt?"),
+    (
+        "nowhere",
+        "--prompt a --top-p 1.5",
+        "--top-p is 1.5; expected a number above 0 and at most 1",
+    ),
+    ("bert", "--embed --prompt x", "--embed is ''; expected mean or first"),
+    ("gpt2", "--prompt a --beams 2", "--beams needs an encoder_decoder; this model is a decoder"),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),
 ]
@@ -338,9 +360,10 @@ def test_errors(run, name, args, sentence):
     Path("latin.txt").write_bytes(b"na\xe9ve")
     Path("runs/hf").mkdir(exist_ok=True)
     code, error = run(*shlex.split(args), name=name)
-    is_missing = name not in FAMILIES or "--checkpoint" in args
+    is_missing = (name not in FAMILIES and "--top-p" not in args) or "--checkpoint" in args
     assert code == (4 if is_missing else 2)
     assert sentence in error
+    assert "null" not in error
 
 
 def test_a_terminal_without_a_prompt(run, monkeypatch):

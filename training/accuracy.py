@@ -14,7 +14,9 @@ from configs.schema import IGNORE_INDEX
 from data.batch import Batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.generate.beams import beam_search
-from model.generate.decode import Rows, generate
+from model.generate.decode import Rows
+from model.generate.sampler import choose_search
+from model.generate.sampling import GREEDY
 from training.run import Run
 
 Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
@@ -55,6 +57,8 @@ def exact_match(
         correct += decode(row["prediction"]) == decode(row["target"])
         if file:
             texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
+            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
+                texts["source"] = decode(row["source"])
             file.write(json.dumps(texts) + "\n")
     return correct, len(rows)
 
@@ -105,7 +109,9 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
-    steps = generate(run.model, prompts, **options)
+    search = choose_search(run.model, run.data.objective, tokenizer)
+    options |= {"sampling": GREEDY, "row_ids": range(len(prompts))}
+    steps = (step.ids for step in search(prompts, **options))
     # a step has one for every row, None for a row that has ended
     rows = zip(*steps, strict=True)
     return [[i for i in row if i is not None] for row in rows]

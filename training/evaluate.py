@@ -84,11 +84,10 @@ def make_parser() -> ArgumentParser:
     parser = ArgumentParser("python -m training.evaluate", description=__doc__)
     add = parser.add_argument
     add("--run", metavar="PATH", help="run or Hugging Face folder (default: the newest run)")
-    add("--checkpoint", default="latest", help="latest (default), best or a step")
+    add("--checkpoint", metavar="NAME", help="latest (default), best or a step")
     add("--parts", metavar="PATH", help="Python file of the parts that it was trained with")
-    add(
-        "--limit", type=int, metavar="N", help="evaluate N examples, always the same (default: all)"
-    )
+    limit = "evaluate N examples, always the same (default: all)"
+    add("--limit", type=int, metavar="N", help=limit)
     add("--beams", type=int, metavar="N", help="exact match by beam search, of an encoder-decoder")
     answers = "new file: source, target and prediction of each answer as JSON lines"
     add("--answers", type=expand_user, metavar="PATH", help=answers)
@@ -100,6 +99,9 @@ def make_parser() -> ArgumentParser:
 
 def main(args: list[str] | None = None) -> None:
     options = make_parser().parse_intermixed_args(args)
+    for override in options.overrides:
+        if "=" not in override:
+            raise ValueError(f"{override} is no key=value; did you mean --run {override}?")
     for name in ("limit", "beams"):
         check_value(f"--{name}", vars(options)[name], Count | None)
     if options.parts:

@@ -7,11 +7,12 @@ from itertools import islice
 import numpy as np
 import torch
 
+from configs.schema import IGNORE_INDEX
 from data.batch import Batch
-from model.generate.decode import generate
 from training.accuracy import (
     ACCURACIES,
     Accuracy,
+    predict,
     predict_masks,
     predict_targets,
     shuffle_sources,
@@ -104,15 +105,20 @@ def sample(run: Run) -> dict[str, str]:
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         [tokens] = batch.inputs["tokens"].tolist()
-        if run.model.kind == "encoder":
+        is_encoder = run.model.kind == "encoder"
+        has_own_search = run.data.objective.generate or run.model.generate
+        if is_encoder and not has_own_search:
             predicted, targets = predict_masks(run, batch)
             row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}
         elif "source" in batch.inputs or run.data.objective.input_kind != "text":
             [row, *_] = predict_targets(run, batch)
         else:
+            if is_encoder:  # its text has masks
+                [targets] = batch.targets.tolist()
+                pairs = zip(tokens, targets, strict=True)
+                tokens = [token if target == IGNORE_INDEX else target for token, target in pairs]
             prompt = tokens[:PROMPT_TOKENS]
-            stop = run.data.tokenizer.end_ids
-            steps = generate(run.model, [prompt], max_new_tokens=NEW_TOKENS, stop=stop)
-            row = {"prompt": prompt, "continuation": [i for [i] in steps]}
+            [continuation] = predict(run, [prompt], NEW_TOKENS)
+            row = {"prompt": prompt, "continuation": continuation}
     decode = run.data.tokenizer.decode_with_specials
     return {name: decode(ids) for name, ids in row.items()}

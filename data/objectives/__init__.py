@@ -4,7 +4,7 @@ The names given to draw() are seeds: with other names, the same seed gives other
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from numpy import ndarray
@@ -31,6 +31,8 @@ class Objective:
     accuracy: str | None = None  # of ACCURACIES in training/accuracy.py
     # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
     prompt: tuple[str, ...] = ()
+    # generate(model, prompts, *, tokenizer, ...) of a kind of your own, in place of decode()
+    generate: Callable[..., Any] | None = None
 
 
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:

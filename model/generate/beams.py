@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from configs.registry import Count, check_value
-from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Rows
+from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Processor, Rows
 
 Steps = list[DecodeStep]
 
@@ -28,6 +28,7 @@ def beam_search(
     length_penalty: float,
     max_new_tokens: int,
     stop: Sequence[int] = (),
+    processor: Processor | None = None,
 ) -> Steps:
     """The finished sequence with the best score, for one prompt; each step continues the `beams`
     most likely ones."""
@@ -43,6 +44,8 @@ def beam_search(
 
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = state.next_logits().log_softmax(-1)
+        if processor:
+            logprobs_BV = processor(state.rows, length - 1, logprobs_BV)
         sums = [score(steps, 1, length_penalty) for steps in active]
         sums_B1 = logprobs_BV.new_tensor(sums)[:, None]
         totals = (logprobs_BV + sums_B1).flatten()

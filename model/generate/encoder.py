@@ -1,5 +1,6 @@
 """Encoder: what it finds for the masks of a text, or the vector of a text."""
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -7,9 +8,37 @@ from typing import Any, Literal
 import torch
 
 from model.generate.decode import Rows, left_pad
+from model.generate.prompt import MASK
+from model.generate.sampler import Row, Sampler
 
 Pooling = Literal["mean", "first"]
 TOP_K = 5
+
+
+def fill(sampler: Sampler, rows: list[Row]) -> Iterator[tuple[Row, str]]:
+    """Each text with its masks filled in, and the top predictions for each mask."""
+    decode = sampler.tokenizer.decode
+    specials = sampler.tokenizer.specials
+    if sampler.run.is_headless:
+        raise ValueError("this encoder was imported without a head; --embed gives vectors")
+    mask = specials["mask"]
+    for row in rows:
+        if mask not in row.ids:
+            raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
+
+    found = fill_masks(sampler.model, [row.ids for row in rows], specials)
+    for row in rows:
+        filled = list(row.ids)
+        predictions = ""
+        while mask in filled:
+            ids, logprobs = next(found)
+            filled[filled.index(mask)] = ids[0]
+            row.stream.push(ids[0], logprobs[0])
+            pairs = zip(ids, logprobs, strict=True)
+            named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in pairs)
+            predictions += f"  {MASK} {len(row.stream.ids)}: {named}\n"
+        row.stream.text = decode(filled)
+        yield row, f"{row.stream.text}\n{predictions}"
 
 
 @torch.inference_mode()
@@ -30,6 +59,14 @@ def fill_masks(
     vocab_size = logprobs_NV.shape[-1]
     top = logprobs_NV.topk(min(TOP_K, vocab_size))
     return zip(top.indices.tolist(), top.values.tolist(), strict=True)
+
+
+def vectors(sampler: Sampler, rows: list[Row], pooling: Pooling) -> Iterator[tuple[Row, str]]:
+    """A line of JSON for each text."""
+    found = embed(sampler.model, [row.ids for row in rows], pooling)
+    for row, vector in zip(rows, found, strict=True):
+        line = {"text": row.prompt, "embedding": vector}
+        yield row, json.dumps(line) + "\n"
 
 
 @torch.inference_mode()

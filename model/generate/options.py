@@ -1,74 +1,76 @@
 """Options: the command line of sample.py."""
 
-import re
 import sys
 from argparse import Namespace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeVar
 
 from configs.cli import ArgumentParser, expand_user
-from configs.registry import Count, check_value, from_dict
-from data.chat import Messages, read_turns, to_messages
-from data.tables import parse_json
-from model.generate.encoder import Pooling
+from configs.registry import Count, Natural, NonNegative, Positive, check_value
 from model.generate.prompt import MASK
-from model.generate.sampling import Sampling
+from model.generate.sampler import Generation, Sampler
+from model.generate.sampling import Probability, Sampling
 
-INPUTS = """
---prompt TEXT               text to continue, or a source; --prompt=TEXT if it begins with a dash
---source TEXT               text whose target to generate
---file PATH                 file with one prompt per line
---interactive               read one prompt after another
---chat                      hold a conversation; with --json, each line of stdin has its messages
-"""
-OPTIONS = """
---system TEXT               system message of --chat
---special                   special tokens in the prompt, such as <|im_start|>, are parsed; none are added
---slide                     truncate a prompt longer than the context on the left
---run PATH                  run folder (default: the newest with a checkpoint)
---checkpoint NAME           latest (default), best, or a step
---parts PATH                Python file of the parts that it was trained with
---device NAME               auto (default), cpu, cuda or mps
---precision NAME            auto (default), fp32, bf16 or fp16
---max-new-tokens N          maximum length in tokens (default: 200)
---stop TEXT                 stop before this string
---temperature X             0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)
---top-k N                   sample from the N most likely tokens
---top-p X                   from the smallest set with total probability X
---min-p X                   from tokens at least X times as likely as the top one
---repetition-penalty X      above 1, penalize tokens already in the text
---seed N                    random seed (default: 0)
---n N                       number of samples per prompt (default: 1)
---beams N                   beam search with N beams, for an encoder-decoder
---length-penalty X          for --beams; higher favors longer texts (default: 1)
---no-stream                 print a text only when it is complete
---json                      JSON lines: prompt, text, ids, logprobs, finish_reason
---embed NAME                mean or first: a vector for each text or line of stdin, by an encoder
---attention-map PATH        save all attention weights as .png, .pdf or .svg
---debug                     show the traceback of an error
-"""
-DEFAULTS: dict[str, Any] = {
-    "checkpoint": "latest",
-    "device": "auto",
-    "precision": "auto",
-    "max_new_tokens": 200,
-    "stop": [],
-    "n": 1,
-    "length_penalty": 1.0,
-    "system": [],
-}
-# names of options
-FILTERS = "top_k top_p min_p n"
-SAMPLING = f"{FILTERS} temperature repetition_penalty seed"
-GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
-IMAGES = (".png", ".pdf", ".svg")
-SETTINGS: dict[str, dict[str, Any]] = {
+Settings = TypeVar("Settings", Generation, Sampling)
+KINDS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true", "default": None},
-    "TEXT": {"action": "append", "metavar": "TEXT"},
+    "TEXT": {"metavar": "TEXT", "action": "append"},
     "NAME": {"metavar": "NAME"},
-    "PATH": {"type": expand_user, "metavar": "PATH"},
-    "N": {"type": int, "metavar": "N"},
-    "X": {"type": float, "metavar": "X"},
+    "[NAME]": {"metavar": "NAME", "nargs": "?", "const": ""},  # none is explained below
+    "PATH": {"metavar": "PATH", "type": expand_user},
+    "N": {"metavar": "N", "type": int},
+    "X": {"metavar": "X", "type": float},
 }
+INPUTS = [
+    ("--prompt", "TEXT", "text to continue, or a source; --prompt=TEXT if it begins with a dash"),
+    ("--source", "TEXT", "text whose target to generate"),
+    ("--file", "PATH", "file with one prompt per line"),
+    ("--interactive", "", "read one prompt after another"),
+    ("--chat", "", "hold a conversation; with --json, each line of stdin has its messages"),
+]
+OPTIONS = [
+    ("--system", "TEXT", "system message of --chat"),
+    ("--special", "", "parse special tokens in the prompt, such as <|im_start|>, and add none"),
+    ("--slide", "", "truncate a prompt longer than the context on the left"),
+    ("--run", "PATH", "run, or Hugging Face folder (default: the newest run)"),
+    ("--checkpoint", "NAME", "latest (default), best, or a step"),
+    ("--parts", "PATH", "Python file of the parts that it was trained with"),
+    ("--device", "NAME", "auto (default), cpu, cuda or mps"),
+    ("--precision", "NAME", "auto (default), fp32, bf16 or fp16"),
+    ("--max-new-tokens", "N", "maximum length in tokens (default: 200, or that of an import)"),
+    ("--stop", "TEXT", "stop before this string"),
+    ("--temperature", "X", "0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)"),
+    ("--top-k", "N", "sample from the N most likely tokens"),
+    ("--top-p", "X", "from the smallest set with total probability X"),
+    ("--min-p", "X", "from tokens at least X times as likely as the top one"),
+    ("--repetition-penalty", "X", "above 1, penalize tokens already in the text"),
+    ("--seed", "N", "random seed (default: 0)"),
+    ("--n", "N", "number of samples per prompt (default: 1)"),
+    ("--beams", "N", "beam search with N beams, for an encoder-decoder"),
+    ("--length-penalty", "X", "for --beams; higher favors longer texts (default: 1)"),
+    ("--no-stream", "", "print a text only when it is complete"),
+    ("--json", "", "JSON lines: prompt, text, ids, logprobs, finish_reason"),
+    ("--embed", "[NAME]", "mean or first: a vector for each text or line of stdin, by an encoder"),
+    ("--attention-map", "PATH", "save all attention weights as .png, .pdf or .svg"),
+    ("--debug", "", "show the traceback of an error"),
+]
+VALUES: dict[str, Any] = {
+    "temperature": NonNegative,
+    "top_k": Count,
+    "top_p": Probability,
+    "min_p": Probability,
+    "repetition_penalty": Positive,
+    "seed": Natural,
+    "n": Count,
+    "max_new_tokens": Count,
+    "beams": Count,
+    "length_penalty": float,
+    "embed": Literal["mean", "first"],
+}
+FILTERS = ("top_k", "top_p", "min_p", "n")
+SAMPLING = (*FILTERS, "temperature", "repetition_penalty", "seed")
+GENERATION = (*SAMPLING, "max_new_tokens", "stop", "beams", "length_penalty")
+IMAGES = (".png", ".pdf", ".svg")
 
 
 def make_parser() -> ArgumentParser:
@@ -79,80 +81,94 @@ def make_parser() -> ArgumentParser:
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
     )
-    add_options(parser.add_mutually_exclusive_group(), INPUTS)
-    add_options(parser, OPTIONS)
-    parser.set_defaults(**DEFAULTS)
+    group = parser.add_mutually_exclusive_group()
+    for flag, kind, text in INPUTS:
+        group.add_argument(flag, help=text, **KINDS[kind])
+    for flag, kind, text in OPTIONS:
+        parser.add_argument(flag, help=text, **KINDS[kind])
+    parser.set_defaults(device="auto", precision="auto")
     return parser
 
 
-def add_options(parser: Any, table: str) -> None:
-    """An option for each line of a table: its flag, what its value is called, and its help."""
-    for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", table):
-        parser.add_argument(flag, help=text, **SETTINGS[metavar])
-
-
 def parse_options(args: list[str] | None = None) -> Namespace:
-    options, unknown = make_parser().parse_known_args(args)
+    """The options, checked as far as they can be without the run."""
+    parser = make_parser()
+    options, unknown = parser.parse_known_args(args)
     if unknown:
-        hint = "options are written --run runs/name --prompt TEXT; see --help"
-        raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
-    check_value("--n", options.n, Count)
-    if "" in options.stop:
+        from model.generate.unknown import explain_unknown
+
+        raise ValueError(explain_unknown(unknown[0], parser))
+    for name, annotation in VALUES.items():
+        if vars(options)[name] is not None:
+            check_value(flag_of(name), vars(options)[name], annotation)
+    if "" in (options.stop or []):
         raise ValueError("--stop cannot be empty")
     if options.attention_map and options.attention_map.suffix not in IMAGES:
         raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
+
     if options.chat:
-        names = "slide special " + ("system" if options.json else "n")
+        names = ("slide", "special", "system" if options.json else "n")
         refuse(names, options, "--chat has a template and, with --json, all messages")
     else:
-        refuse("system", options, "it is for --chat")
-    if options.embed is not None:
-        check_value("--embed", options.embed, Pooling)
-        refuse(
-            f"{GENERATION} attention_map json",
-            options,
-            "--embed prints a vector for each text, as JSON",
-        )
+        refuse(("system",), options, "it is for --chat")
+    if options.embed:
+        others = (*GENERATION, "attention_map", "json")
+        refuse(others, options, "--embed prints a vector for each text, as JSON")
         if options.precision == "auto":
             options.precision = "fp32"  # vectors are compared with those of other programs
-    if options.beams is None:
-        refuse("length_penalty", options, "it is for --beams")
-    else:
+    if options.beams:
         refuse(SAMPLING, options, "beam search does not sample")
+    else:
+        refuse(("length_penalty",), options, "it is for --beams")
     return options
 
 
-def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
-    """The options of sampling, for a model of this kind; `continues` if it continues a text."""
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse(names: tuple[str, ...], options: Namespace, reason: str) -> None:
+    """An option that would be ignored is an error."""
+    for name in names:
+        if vars(options)[name] is not None:
+            raise ValueError(f"{flag_of(name)} has no effect: {reason}")
+
+
+def choose_generation(options: Namespace, sampler: Sampler) -> Generation:
+    """How this model is to generate; options that it cannot obey are refused."""
+    kind = sampler.kind
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
+    if options.beams and (kind != "encoder_decoder" or sampler.has_own_search):
+        raise ValueError(f"--beams needs an encoder_decoder; this model is a {kind}")
     if kind == "encoder":
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
-    if continues:
-        refuse("source", options, "this model continues a --prompt")
+    if sampler.continues:
+        refuse(("source",), options, "this model continues a --prompt")
 
-    values = {"temperature": 0.8 if continues else 0.0}
-    for name in vars(Sampling()):
-        if vars(options)[name] is not None:
-            values[name] = vars(options)[name]
-    sampling = from_dict(Sampling, values)
+    sampling = changed(sampler.usual.sampling, options)
     if sampling.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
-    return sampling
+    return replace(changed(sampler.usual, options), sampling=sampling)
 
 
-def refuse(names: str, options: Namespace, reason: str) -> None:
-    """An option that would be ignored is an error."""
-    for name in names.split():
-        if vars(options)[name] != DEFAULTS.get(name):
-            raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
+def changed(usual: Settings, options: Namespace) -> Settings:
+    """With the values of the command line."""
+    given = {}
+    for field in fields(usual):
+        value = vars(options).get(field.name)
+        if value is not None:
+            given[field.name] = value
+    return replace(usual, **given)
 
 
 def read_texts(options: Namespace) -> list[Any]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
-    its lines for --embed; messages in each for --chat."""
+    its lines for --embed; messages in each for --chat. None if they are read one by one."""
     if options.prompt or options.source:
         return options.prompt or options.source
+    if options.interactive or (options.chat and not options.json):
+        return []
     file = options.file
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
@@ -163,10 +179,7 @@ def read_texts(options: Namespace) -> list[Any]:
         return [text]
     lines = text.split("\n")
     if options.chat:
+        from model.generate.chat import read_messages
+
         return [read_messages(number, line) for number, line in enumerate(lines, 1)]
     return lines
-
-
-def read_messages(number: int, line: str) -> Messages:
-    place = f"line {number}"
-    return to_messages(read_turns(place, parse_json(place, line)))

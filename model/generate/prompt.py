@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from data.tokenizers.tokenizer import Template, Tokenizer
-
-MASK = "[MASK]"
+from model.generate.marks import MASK, encode_marked
 
 
 def encode_prompt(
@@ -16,43 +15,17 @@ def encode_prompt(
     around: Sequence[str] = (),
     special: bool = False,
 ) -> list[int]:
-    """The ids of a text in its template, none for a text without any. With `special`, the text has
-    all special tokens written out. Else each [MASK] becomes one: of an encoder the mask, of T5 the
-    next sentinel, of an objective with tokens `around` pieces (<prefix> a <suffix> b <middle>)
-    those between them; of other models it is ordinary text."""
-    before, after = template
-    count = text.count(MASK)
-    specials = tokenizer.specials
-    marks = [specials[name] for name in specials if name.startswith("sentinel")]
-    if special:
-        before, after, marks = [], [], []
-    elif around and count:
-        first, *marks, last = [specials[name] for name in around]
-        before = [*before, first]
-        after = [last, *after]
-    elif "mask" in specials:
-        marks = [specials["mask"]] * count
-
-    too_many = count > len(marks) > 0
-    too_few = around and 0 < count < len(marks)
-    if too_many or too_few:
-        raise ValueError(f"the prompt has {count} {MASK}; this run knows {len(marks)}")
-    marks = marks[:count]
-
-    if special or (tokenizer.text and (marks or "mask" in specials)):
-        # an imported tokenizer decides which white space belongs to a mark
-        written = tokenizer.special_texts()
-        for mark in marks:
-            text = text.replace(MASK, written[mark], 1)
-        ids, _ = tokenizer.encode_specials(text)
+    """The ids of a text in its template, none for a text without any. What [MASK], `around` and
+    `special` mean is told by encode_marked."""
+    # an imported encoder finds its special tokens in any text
+    if special or MASK in text or (tokenizer.text and "mask" in tokenizer.specials):
+        ids, template = encode_marked(text, tokenizer, template, around, special)
     else:
-        begin, *pieces = text.split(MASK, len(marks))
-        ids = tokenizer.encode(begin).tolist()
-        for mark, piece in zip(marks, pieces, strict=True):
-            ids += [mark, *tokenizer.encode(piece).tolist()]
+        ids = tokenizer.encode(text).tolist()
     if not ids:
         return []
 
+    before, after = template
     n = len(before + ids + after)
     excess = max(0, n - context_length)
     if excess and not slide:

@@ -111,12 +111,17 @@ def test_what_the_library_cannot_read(text):
 
 
 def test_a_model_with_too_few_rows():
-    """A token without a row is refused where it is used."""
-    ours = HubTokenizer(train_hf_bpe().to_str(), {"end": 1}, 260)
-    with pytest.raises(
-        TokenizerError, match="the token .* has the id .*, and the model has 260 rows"
-    ):
-        ours.encode(SAMPLE)
+    """A text is refused that has one of the tokens beyond them."""
+    tokenizer = HubTokenizer(train_hf_bpe(vocab_size=300).to_str(), {"end": 1}, 301)
+    known = tokenizer.encode("the<eos>")
+    assert known.max() < 301
+    assert tokenizer.encode_specials("a<eos>")[0][-1] == 300
+    sentence = "the text has the token '<pad>', whose id is 301; the model's vocab_size is 301"
+    with pytest.raises(TokenizerError, match=sentence):
+        tokenizer.encode_specials("a<pad>")
+    tokenizer = HubTokenizer(train_hf_bpe(vocab_size=300).to_str(), {"end": 1}, 270)
+    with pytest.raises(TokenizerError, match="the model's vocab_size is 270"):
+        tokenizer.encode(STORY[:200])
 
 
 def test_a_text_that_cannot_be_encoded():

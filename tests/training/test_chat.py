@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +18,21 @@ from configs.cli import run_command
 from configs.compose import compose
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
-from data.chat import ChatTemplate, add_turn_end, read_turns, to_messages
+from data.chat import ChatTemplate, fit_to_chat, read_turns, to_messages
 from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
-from data.tokenizers.tokenizer import BytePairTokenizer, ByteTokenizer, HubTokenizer, to_base64
+from data.tokenizers.tokenizer import (
+    NO_TEMPLATE,
+    BytePairTokenizer,
+    ByteTokenizer,
+    HubTokenizer,
+    to_base64,
+    tokenizer_from_state,
+)
 from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
+from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import source
 from tests.model.hub.hub_models import edit_config
@@ -78,13 +88,15 @@ def folder(tmp_path):
 START, TURN_END = 257, 258
 
 
-def letters(template):
-    """A tokenizer with this template, whose tokens are bytes and special tokens."""
-    vocabulary = {letter: i for i, letter in enumerate(bytes_to_unicode())}
-    backend = Tokenizer(models.BPE(vocabulary, []))
+def letters(template, merges=()):
+    """A tokenizer with this template, whose tokens are bytes, special tokens and pairs."""
+    specials = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+    vocabulary = {letter: i for i, letter in enumerate([*bytes_to_unicode(), *specials])}
+    pairs = {"".join(pair): 259 + i for i, pair in enumerate(merges)}
+    backend = Tokenizer(models.BPE(vocabulary | pairs, [*merges]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<|end|>", "<|im_start|>", "<|im_end|>"])
+    backend.add_special_tokens(specials)
     return HubTokenizer(backend.to_str(), {"end": 256}, 300, {"chat_template.jinja": template})
 
 
@@ -127,7 +139,7 @@ def test_templates_that_write_the_last_turn_in_another_way(template):
         [*thought, *b"c", TURN_END],
         last,
     ]
-    add_turn_end(tokenizer)
+    fit_to_chat(tokenizer)
     assert tokenizer.end_ids == [256, TURN_END]
 
 
@@ -141,11 +153,33 @@ def test_the_plain_template_by_hand():
     ]
     tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", "\u00e9".encode()]
     tokenizer = BytePairTokenizer(r"\s+|\S+", to_base64(tokens), {"end": 258})
-    assert parts(tokenizer, "user", "\u00e9", "assistant", "\n\u00e9") == [
-        [*b"user:", 10, 257, 10, *b"assistant:", 256],  # of the whole text
+    assert parts(tokenizer, "user", "\n\u00e9", "assistant", "\u00e9") == [
+        [*b"user:", 256, 257, 10, *b"assistant:", 10],  # of the whole text
         [257, 258],
         [10],
     ]
+    with pytest.raises(
+        ValueError, match=re.escape("'\\n'], but in ['t', ':', '\\n\\n'] where an answer")
+    ):
+        parts(tokenizer, "user", "a", "assistant", "\nb")
+
+
+def test_a_prompt_has_the_ids_that_are_trained_on():
+    """Llama 3's two line ends are one token at the end of a text, and two before an answer."""
+    turn = "<|im_start|>{{ m.role }}\n\n{{ m.content }}<|im_end|>"
+    ask = "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
+    template = f"{{% for m in messages %}}{turn}{{% endfor %}}{ask}"
+    texts = ["user", "a", "assistant", "b"]
+    assert len(parts(letters(template), *texts)) == 2
+    tokenizer = letters(template, [("\u010a", "\u010a")])
+    sentence = r"'t', '\n\n'], but in ['t', '\n', '\n'] where an answer follows"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parts(tokenizer, *texts)
+    marked = template.replace(
+        "{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parts(letters(marked, [("\u010a", "\u010a")]), *texts)
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
@@ -212,6 +246,20 @@ def test_the_preview_marks_what_is_trained_on(room, capsys):
     assert errors.count("conversations by data=chat") == 1
 
 
+def test_a_tokenizer_that_never_parses_special_tokens():
+    """As transformers has it, <|im_start|> would be eleven characters in every prompt."""
+    settings = {"tokenizer_config.json": '{"split_special_tokens": true}'}
+    tokenizer = letters(CHATML)
+    tokenizer = HubTokenizer(tokenizer.text, {"end": 256}, 300, tokenizer.files | settings)
+    sentence = "tokenizer_config.json has split_special_tokens: true; set it to false and import"
+    with pytest.raises(ValueError, match=f"the chat template needs special tokens, and {sentence}"):
+        ChatTemplate(tokenizer)
+    with pytest.raises(ValueError, match=f"--special has no effect: {sentence}"):
+        encode_prompt("<|im_end|>", tokenizer, 9, False, NO_TEMPLATE, special=True)
+    del tokenizer.files["chat_template.jinja"]
+    assert parts(tokenizer, "user", "a", "assistant", "b")[1] == [*b"b", 256], "the plain one"
+
+
 REFUSES = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
 CHANGES = CHATML.replace("(m.content", "((m.content if loop.last or m.role == 'user' else 'x')")
 FAILS = [
@@ -229,6 +277,27 @@ def test_a_template_that_fails(folder, room, template, reason):
     _, tokenizer = folder(template)
     with pytest.raises(ValueError, match=re.escape(reason)):
         load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+
+
+def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
+    """Another day, with a touched text and the tokenizer of the run; sampling has the new date."""
+    strftime = time.strftime
+    day = time.strptime("2026-11-24", "%Y-%m-%d")
+    monkeypatch.setattr(time, "localtime", lambda: day)
+    monkeypatch.setattr(time, "strftime", lambda form, t=None: strftime(form, t or day))
+    write(ROWS)
+    _, tokenizer = folder("{{ strftime_now('%d %b') }}" + CHATML)
+    other = tokenizer_from_state(tokenizer.state())
+    started = load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+    assert started.tokenizer.decode(started.train.part.tokens[:6]).startswith("24 Nov")
+
+    day = time.strptime("2026-11-25", "%Y-%m-%d")
+    os.utime("c.jsonl", (1, 1))
+    resumed = load_data(compose([*CHAT, "objective=chat"]), started.tokenizer)
+    assert resumed.content_hash == started.content_hash
+    new = load_data(compose([*CHAT, "objective=chat"]), other)
+    assert new.tokenizer.decode(new.train.part.tokens[:6]).startswith("25 Nov")
+    assert ChatTemplate(resumed.tokenizer).render(QUESTION)[0].startswith("25 Nov")
 
 
 def test_conversations_that_begin_alike_are_in_both_splits(room):
@@ -313,7 +382,11 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
     usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
     start.plainly(*CHAT, *usual, *lora)
-    run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
+    run_command(lambda: evaluate(["--run", "runs/tuned", "--json", "--answers", "a.jsonl"]))
+    for row in read_lines("a.jsonl"):
+        assert re.fullmatch(
+            r"<\|im_start\|>user\nthe cat \d+<\|im_end\|>\n<\|im_start\|>assistant\n", row["source"]
+        )
     found = json.loads(capsys.readouterr().out)
     logged = [row for row in read_lines("runs/tuned/metrics.jsonl") if "val_loss" in row]
     assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"

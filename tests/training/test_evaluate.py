@@ -15,6 +15,7 @@ from configs.compose import compose
 from configs.schema import IGNORE_INDEX
 from data.batch import make_batch
 from data.corpus import load_data
+from data.objectives import Objective
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.__main__ import export_run
 from model.pretrained import init_tokenizer
@@ -160,7 +161,8 @@ def test_beams(run, evaluate, command):
 
 def test_a_row_may_have_several_answers():
     """Each is predicted from all that is before it."""
-    data = SimpleNamespace(tokenizer=SimpleNamespace(end_ids=[1]))
+    tokenizer = SimpleNamespace(end_ids=[1])
+    data = SimpleNamespace(tokenizer=tokenizer, objective=Objective())
     run = SimpleNamespace(model=alive(tiny()), data=data)
     [ids] = tokens(1, 12)
     ids[10] = 1  # what follows is no part of the answer
@@ -179,6 +181,7 @@ BAD = {
     "--run runs/nine": "there is no folder runs/nine (did you mean runs/mine?)",
     "data=text": "data.path is required",
     "data=pairs data.path=pairs.jsonl model.n_layers=1": "model.n_layers has no effect on an",
+    "nope": "nope is no key=value; did you mean --run nope?",
     "optimizer.lr=1": "optimizer.lr has no effect on an evaluation: its settings are data, ",
     "data.fraction=0.1": "unknown setting data.fraction (did you mean data.val_fraction?)",
     "data.val_fraction=0.1": "evaluate runs/mine on what? add data= and its settings",

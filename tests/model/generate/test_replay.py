@@ -13,6 +13,7 @@ from configs.compose import compose
 from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
+from model.generate.logits_processor import LogitsProcessor
 from model.generate.sampling import GREEDY
 from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
 from tests.parts import TYPICAL, alive, names, part, thin
@@ -125,6 +126,19 @@ def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
     assert len(runs) == 3
     assert len(list(steps)) == 8
     assert len(runs) == 3
+
+
+def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
+    model = lively()
+    options = {"max_new_tokens": 12}
+    rules = {"no_repeat_ngram_size": 1}
+    expected = []
+    for is_replayed in (False, True):
+        monkeypatch.setattr(decode_module, "can_replay", lambda model: is_replayed)  # noqa: B023
+        processor = LogitsProcessor(rules, PROMPTS, 12, [])
+        expected.append([*decode(model, PROMPTS, processor=processor, **options)])
+    assert expected[0] == expected[1] != [*decode(model, PROMPTS, **options)]
+    assert len(graphs) == 1, "of the last call alone"
 
 
 OTHERS = [
