@@ -4,10 +4,10 @@ python train.py model=llama data=text data.path=book.txt name=book
 torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
 """
 
-from configs import startup  # isort: split
+from configs import cli  # isort: split
 
 if __name__ == "__main__":
-    startup.begin()
+    cli.begin()
 
 import itertools
 import math
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from configs.cli import print, run_hydra
+from configs.cli import print
+from configs.compose import run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
 from data.batch import Batch

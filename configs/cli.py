@@ -1,17 +1,18 @@
-"""Command line: every command ends with 0, or with one sentence on stderr and an exit code."""
+"""Command line: every command ends with 0, or with one sentence on stderr and an exit code. It
+imports nothing slow."""
 
 import argparse
 import builtins
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TextIO
-
-from configs import startup
 
 # characters that a terminal acts on, but for tabs and line breaks, and marks of text direction
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -33,9 +34,35 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
+def begin() -> None:
+    """Until the settings are known there is nothing to clean up, and Ctrl-C ends the process at once:
+    imports and Hydra would lose a KeyboardInterrupt, or turn it into another error."""
+    open_streams()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+        signal.signal(signal.SIGINT, end_at_once)
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    os._exit(130)
+
+
+def settings_known() -> None:
+    """From here on Ctrl-C is a KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def open_streams() -> None:
+    """A scheduler may start a program with closed streams, whose numbers the next files that are
+    opened would take; what is printed is dropped then."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def run_command(main: Callable[[], Any]) -> int:
     """main(), and the exit code of the command."""
-    startup.open_streams()
+    open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     try:
@@ -50,23 +77,6 @@ def run_command(main: Callable[[], Any]) -> int:
     except Exception as error:
         return report(error)
     return 0
-
-
-def run_hydra(main: Callable[[], Any]) -> int:
-    """The command of a main that Hydra has decorated; returns its exit code."""
-    from configs.compose import prepare_arguments
-
-    def command() -> None:
-        sys.argv[1:] = prepare_arguments(sys.argv[1:])
-        # Hydra raises errors, which run_command prints, instead of printing them itself
-        os.environ["HYDRA_FULL_ERROR"] = "1"
-        main()
-
-    startup.begin()
-    try:
-        return run_command(command)
-    finally:
-        startup.settings_known()
 
 
 def report(error: Exception) -> int:

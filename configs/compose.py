@@ -2,17 +2,16 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
-from configs import startup
+from configs.cli import begin, run_command, settings_known
 from configs.parts import CONFIGS, load_parts, parts_configs
 from configs.registry import SettingError, from_dict
 from configs.schema import Config
@@ -21,6 +20,22 @@ from configs.schema import Config
 VERBATIM = ["name", "init_from", "parts", "adapt.layers", "data.path", "data.val_path", "data.id"]
 VERBATIM += ["data.source", "data.target", "data.cache"]
 LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
+
+
+def run_hydra(main: Callable[[], Any]) -> int:
+    """The command of a main that Hydra has decorated; returns its exit code."""
+
+    def command() -> None:
+        sys.argv[1:] = prepare_arguments(sys.argv[1:])
+        # Hydra raises errors, which run_command prints, instead of printing them itself
+        os.environ["HYDRA_FULL_ERROR"] = "1"
+        main()
+
+    begin()
+    try:
+        return run_command(command)
+    finally:
+        settings_known()
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -48,7 +63,8 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     overrides: list[str] = parsed.overrides
     if unknown:
-        refuse_option(unknown[0], arguments)
+        given = unknown[0] if "=" in unknown[0] else f"{unknown[0]}=..."
+        raise SettingError(f"unknown option {unknown[0]}; settings are written key=value", given)
     for override in overrides:
         check_text(override)
     if parsed.multirun:
@@ -57,33 +73,25 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     return [*flags, *map(quote, overrides), *implied(overrides)]
 
 
-def refuse_option(option: str, arguments: Sequence[str]) -> NoReturn:
-    """As other programs take it: --lr=1, --lr 1, or --resume."""
-    given = option
-    if "=" not in option:
-        following = dict(pairwise(arguments)).get(option, "-")
-        value = "true" if following.startswith("-") or "=" in following else following
-        given = f"{option}={value}"
-    raise SettingError(f"unknown option {option}; settings are written key=value", given)
-
-
 def check_text(override: str) -> None:
     """Python keeps bytes that it cannot decode as halves of characters, which no library takes."""
     try:
         override.encode()
     except UnicodeEncodeError:
-        encoding = sys.getfilesystemencoding()
-        hint = "set PYTHONUTF8=1 or LC_ALL=C.UTF-8, or rename the file"
-        raise ValueError(f"{override} cannot be read as {encoding}; {hint}") from None
+        message = f"{override} cannot be read as {sys.getfilesystemencoding()}; set PYTHONUTF8=1 or LC_ALL=C.UTF-8, or rename the file"
+        raise ValueError(message) from None
 
 
 def check_sweep(overrides: Sequence[str]) -> None:
     if "RANK" in os.environ:
-        hint = "with torchrun, start each run by itself"
-        raise ValueError(f"-m trains one model after another; {hint}")
+        raise ValueError(
+            "-m trains one model after another; with torchrun, start each run by itself"
+        )
     if {"name", "resume"} & set(map(key_of, overrides)):
-        reason = "each run of a sweep is new, with a name of its own"
-        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
+        message = (
+            "-m takes neither name= nor resume=: each run of a sweep is new, with its own name"
+        )
+        raise ValueError(message)
 
 
 def quote(override: str) -> str:
@@ -120,10 +128,10 @@ def to_config(node: DictConfig) -> Config:
     values: Any = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     for name in values.keys() - Config.__dataclass_fields__.keys():
         if (CONFIGS / name).is_dir():  # where Hydra puts a file that does not say where it belongs
-            line = "'# @package ...', as the others in its folder"
-            raise ValueError(f"the file of {name}=... must begin with the line {line}")
+            message = f"the file of {name}=... must begin with the line '# @package ...', as the others in its folder"
+            raise ValueError(message)
     config = from_dict(Config, values)
-    startup.settings_known()
+    settings_known()
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train

@@ -1,15 +1,19 @@
-"""Explain: an error becomes one sentence and an exit code. A run without errors never reads it."""
+"""Explain: an error becomes one sentence and an exit code, with the name that was probably meant. A run
+without errors never reads it."""
 
 import argparse
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torch import OutOfMemoryError
 
-from configs.names import known_groups, known_settings, nearest
-from configs.registry import SettingError
+from configs.parts import CONFIGS
+from configs.registry import SettingError, flatten
 
 # of errors without an exit_code, which those of configs/errors.py have
 EXIT_CODES: dict[type[Exception], int] = {
@@ -19,6 +23,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     ValueError: 2,
     argparse.ArgumentError: 2,
 }
+ALIKE = 1.3  # of 2.0, the similarity of two equal names
 LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
 HINTS = {  # beside the options of a group
     "model": "; size= sets the size; the weights of a model, also of other families such as Mistral or "
@@ -53,15 +58,55 @@ def explain(error: Exception) -> tuple[int | None, str]:
 def did_you_mean(given: str, known: Sequence[str] = ()) -> str:
     """The nearest of the known names, or of all settings; given as name, name=value, --name=value."""
     name, equals, value = given.lstrip("-").partition("=")
-    near = nearest(name, known or [*known_settings(), *known_groups()])
+    near = nearest(name, known or list(known_settings()))
     return f" (did you mean {near}{equals}{value}?)" if near else ""
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that this one looks most like, or what other projects call it; or ""."""
+    synonyms = yaml.safe_load((CONFIGS / "synonyms.yaml").read_text(encoding="utf-8"))
+    pairs = [(ours, str(other)) for ours in known for other in (ours, *synonyms.get(ours, ()))]
+    alike, found = max((similarity(name, other), ours) for ours, other in pairs)
+    return found if alike > ALIKE else ""
+
+
+def similarity(a: str, b: str) -> float:
+    """From 0 to 2; the last part counts twice: model.attention.windw is like
+    model.attention.sliding_window."""
+    pairs = ((a, b), (last(a), last(b)))
+    return sum(SequenceMatcher(None, plain(ours), plain(theirs)).ratio() for ours, theirs in pairs)
+
+
+def plain(name: str) -> str:
+    """Its letters and digits."""
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def last(name: str) -> str:
+    return re.split("[./]", name)[-1]
+
+
+def known_settings() -> dict[str, list[str]]:
+    """{setting, or group: the options that have it}"""
+    options: dict[str, list[str]] = defaultdict(list)
+    for path in [CONFIGS / "train.yaml", *sorted(CONFIGS.glob("*/*.yaml"))]:
+        text = path.read_text(encoding="utf-8")
+        settings = yaml.safe_load(text)
+        settings.pop("hydra", None)
+        package = re.match(r"# @package (\w.*)", text)
+        for name in flatten(settings, f"{package[1]}." if package else ""):
+            options[name].append(f"{path.parent.name}={path.stem}")
+        options[path.parent.name] = []
+    # a kind is chosen by an option of its group
+    no_names = {"kind", "defaults", CONFIGS.name}
+    return {name: found for name, found in options.items() if last(name) not in no_names}
 
 
 def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
     if override := getattr(error, "override", None):
-        return explain_word(override)
+        return f"cannot parse {override!r:.60}; write group=option or key=value, each as one shell word, such as model=gpt2 train.steps=200"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         hint = did_you_mean(option, error.options)
@@ -80,20 +125,9 @@ def explain_hydra(error: Exception) -> str:
     return text.partition("\n")[0]
 
 
-def explain_word(word: str) -> str:
-    """A word of the command line that Hydra cannot parse."""
-    example = "experiment=shakespeare_char train.steps=200"
-    if match := re.fullmatch(r"([\w.]+)(?: *[:=] *)(\S+)", word):  # model: gpt2
-        example = f"{match[1]}={match[2]}"
-    rule = "group=option or key=value, each as one shell word"
-    return f"cannot parse {word!r:.60}; write {rule}, such as {example}"
-
-
 def unknown_setting(key: str) -> str:
     """Name the options that have this setting, or the nearest name."""
-    options = known_settings().get(key)
-    if options:
-        group = options[0].partition("=")[0]
-        hint = HINTS.get(group, "")
+    if options := known_settings().get(key):
+        hint = HINTS.get(options[0].partition("=")[0], "")
         return f"{key} is a setting of {' or '.join(options)}, which is not chosen{hint}"
     return f"unknown setting {key}{did_you_mean(key)}; --cfg job prints all"

@@ -22,8 +22,7 @@ def find_parts(place: str | Path) -> Path:
 
 def load_parts(place: str | Path | None) -> None:
     """Run the file, once in a process."""
-    path = find_parts(place) if place is not None else None
-    if path is None or path in LOADED:
+    if place is None or (path := find_parts(place)) in LOADED:
         return
     source = path.read_bytes()
     module = ModuleType(f"parts_{path.stem}")
@@ -33,9 +32,9 @@ def load_parts(place: str | Path | None) -> None:
         exec(compile(source, path, "exec"), vars(module))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
-        raise ValueError(f"{place}, line {line}: {type(error).__name__}: {error}") from error
+        lines = [getattr(error, "lineno", None)]  # of what is no Python
+        lines += [frame.lineno for frame in frames if frame.filename == str(path)]
+        raise ValueError(f"{place}, line {lines[-1]}: {type(error).__name__}: {error}") from error
     LOADED[path] = hashlib.sha256(source).hexdigest()[:16]
 
 

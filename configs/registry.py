@@ -5,9 +5,9 @@ import inspect
 import math
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
-from importlib import import_module
+from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -30,13 +30,13 @@ class Bounds:
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
-        ends = [
-            ("at least", self.least),
-            ("above", self.above),
-            ("at most", self.most),
-            ("below", self.below),
-        ]
-        return " and ".join(f"{word} {end:,}" for word, end in ends if abs(end) < LARGEST)
+        ends = {
+            "at least": self.least,
+            "above": self.above,
+            "at most": self.most,
+            "below": self.below,
+        }
+        return " and ".join(f"{word} {end:,}" for word, end in ends.items() if abs(end) < LARGEST)
 
 
 Natural = Annotated[int, Bounds(least=0, most=LARGEST)]
@@ -63,9 +63,7 @@ class Registry(UserDict[str, Kind]):
     is imported when it is asked for: Registry(mha=MultiHead, mla="model.mla:MultiHeadLatent")."""
 
     def __init__(self, **kinds: Kind | str) -> None:
-        super().__init__()
-        for name, kind in kinds.items():
-            self[name] = kind
+        super().__init__(kinds)  # type: ignore[arg-type]
 
     def __setitem__(self, name: str, kind: Kind | str) -> None:
         if name in self:
@@ -74,10 +72,7 @@ class Registry(UserDict[str, Kind]):
 
     def __getitem__(self, name: str) -> Kind:
         kind = self.data[name]
-        if isinstance(kind, str):
-            module, _, attribute = kind.partition(":")
-            kind = getattr(import_module(module), attribute)
-        return kind
+        return resolve_name(kind) if isinstance(kind, str) else kind
 
 
 NAMES = {
@@ -91,52 +86,40 @@ NAMES = {
 }
 
 
-def matches(value: Any, annotation: Any) -> bool:
+def alternatives(annotation: Any) -> list[tuple[Any, Bounds]]:
+    """What a value may be: Count | Literal["auto"] is an integer of some bounds, or "auto"."""
+    base, inner = get_origin(annotation), get_args(annotation)
+    if base in UNIONS:
+        return [pair for option in inner for pair in alternatives(option)]
+    if base is Literal:
+        return [(value, Bounds()) for value in inner]
+    if base is Annotated:
+        return [inner]
+    return [(base or annotation, Bounds())]
+
+
+def allows(kind: Any, bounds: Bounds, value: Any) -> bool:
     """What lists and dicts contain is not checked."""
-    if annotation in (Any, inspect.Parameter.empty):
-        return True
-    base, inner = get_origin(annotation), get_args(annotation)
-    if base is Annotated:
-        plain, bounds = inner
-        return matches(value, plain) and bounds.allow(value)
-    if base is Literal:
-        return value in inner
-    if base in UNIONS:
-        return any(matches(value, option) for option in inner)
-    if annotation is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is (base or annotation)
-
-
-def describe_type(annotation: Any) -> str:
-    base, inner = get_origin(annotation), get_args(annotation)
-    if base is Annotated:
-        plain, bounds = inner
-        return f"{describe_type(plain)} {bounds}"
-    if base is Literal:
-        return " or ".join(map(str, inner))
-    if base in UNIONS:
-        return " or ".join(map(describe_type, inner))
-    return NAMES.get(base or annotation, str(annotation))
+    if kind in (int, float):
+        return type(value) in (int, kind) and bounds.allow(value)
+    return kind in (Any, inspect.Parameter.empty, type(value)) or value == kind
 
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """The value, if its annotation allows it; 1e3 passes as an integer, too."""
-    if isinstance(value, dict) and isinstance(annotation, type) and is_dataclass(annotation):
+    is_group = is_dataclass(annotation)
+    if is_group and isinstance(value, dict):
         return from_dict(annotation, value, f"{name}.")
-    if matches(value, annotation):
-        return value
-    if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
-        return int(value)
-    if is_dataclass(annotation):
-        settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
-        expected = f"its settings one by one: {settings}"
-    else:
-        expected = describe_type(annotation)
-    message = f"{name} is {value!r:.60}; expected {expected}"
-    if is_dataclass(annotation) or expected == NAMES[dict]:
+    options = alternatives(dict if is_group else annotation)
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    for candidate in (value, whole):
+        if any(allows(kind, bounds, candidate) for kind, bounds in options):
+            return candidate
+    words = [f"{NAMES.get(kind, kind)} {bounds}".strip() for kind, bounds in options]
+    message = f"{name} is {value!r:.60}; expected {' or '.join(words)}"
+    if NAMES[dict] in words:
         raise SettingError(message, f"{name}={value}")  # attention=mla, perhaps
-    raise SettingError(message, str(value), expected.split(" or "))
+    raise SettingError(message, str(value), words)
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:
@@ -213,9 +196,12 @@ def build(
     `memory` of attentions that can be cross-attention."""
     options = dict(node)
     kind = options.pop("kind", None)
-    fits = kind in list(kinds) and (needs is None or needs in signature(kinds[kind]))
-    if not fits:
-        names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
+
+    def fits(kind: str) -> bool:
+        return needs is None or needs in signature(kinds[kind])
+
+    if kind not in list(kinds) or not fits(kind):
+        names = list(filter(fits, kinds))
         message = f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}"
         raise SettingError(message, str(kind), names)
     return construct(f"{name} ({kind}): ", kinds[kind], options, shared)

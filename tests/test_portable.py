@@ -79,7 +79,8 @@ def act(overrides):
         importlib.import_module(name)
     import sample
     import train
-    from configs.cli import run_command, run_hydra
+    from configs.cli import run_command
+    from configs.compose import run_hydra
 
     for more in ([], ["train.steps=4", "resume=true"]):
         sys.argv = ["train.py", *overrides, *more]

@@ -330,15 +330,6 @@ def test_parallel_files():
         found.version()
 
 
-@pytest.mark.parametrize("sides", [("  ", "x"), ("x", "")])
-def test_an_empty_side_is_an_error(sides):
-    rows = [("good", "gut"), sides]
-    write_rows("p.jsonl", [{"en": source, "de": target} for source, target in rows])
-    found = source("pairs", path="p.jsonl", source="en", target="de")
-    with pytest.raises(DataError, match=r"p\.jsonl:2: the source or the target is empty"):
-        list(split_chunks(found, []))
-
-
 def test_docstrings_of_the_standard_library(monkeypatch):
     """Of a tenth of its files."""
     monkeypatch.setattr(data.sources, "stdlib_files", lambda: stdlib_files()[::10])

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from configs.cli import run_hydra
+from configs.compose import run_hydra
 from tests.parts import ROOT
 from train import main
 

@@ -10,9 +10,9 @@ import yaml
 
 from data.mix import MixLoader
 from data.objectives import OBJECTIVES
-from data.objectives.next_token import NextToken
 from data.pairs import PairLoader
 from model import checkpoint
+from tests.data.test_loader import Shorter
 from tests.training.runs import content, newest, rows
 from training.log import Log
 
@@ -196,16 +196,8 @@ def test_a_resumed_run_verifies_all_tokens(run, start):
     assert "resuming from step 1" in start("name=mine", "resume=true", "train.steps=2").out
 
 
-class Growing(NextToken):
-    """A curriculum: a token more in each step."""
-
-    def batch(self, rows, draw, tokenizer, step):
-        length = self.seq_len if step is None else 1 + step % self.seq_len
-        return super().batch(rows[:, : length + 1], draw, tokenizer)
-
-
 def test_a_length_curriculum_ends_by_its_tokens_and_resumes(run, start, monkeypatch):
-    monkeypatch.setitem(OBJECTIVES, "growing", Growing)
+    monkeypatch.setitem(OBJECTIVES, "growing", Shorter)
     growing = ["objective=next_token", "objective.kind=growing", "train.tokens=600", *FULL]
     full = run(*growing, "name=full")
     tokens = [sum(4 * length for length in range(1, step + 1)) for step in range(1, 18)]

@@ -59,24 +59,6 @@ def test_one_beam_is_greedy(position):
         assert search(net, source, beams=1, length_penalty=0.0, **limits)[0] == greedy
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("attention", ["mha", "mla"])
-def test_logprobs_are_those_of_a_forward_pass(attention):
-    """Beams are reordered on the way, and every cache with them; past the context of 16, those that
-    remain are prefilled again, each with its own newer half."""
-    parts = {"attention": part("attention", attention), "position": part("position", "rope")}
-    net = lively("encoder_decoder", **parts)
-    for source in SOURCES:
-        best = search(net, source, max_new_tokens=24)
-        assert len(best[0]) == 24
-        row = [1]
-        for i, logprob in zip(*best, strict=True):
-            row = row[-8:] if len(row) > 16 else row
-            logits = net(torch.tensor([source]), torch.tensor([row]))[0, -1]
-            assert logits.log_softmax(-1)[i].item() == pytest.approx(logprob, abs=1e-10)
-            row = [*row, i]
-
-
 @pytest.mark.parametrize(
     ("length_penalty", "first", "later", "expected"),
     [(3.0, 0.1, 0.99, [0] * 10), (-1.0, 0.7, 0.01, [0, END])],

@@ -16,7 +16,7 @@ from model.generate.decode import decode
 from model.generate.logits_processor import LogitsProcessor
 from model.generate.sampling import GREEDY
 from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
-from tests.parts import TYPICAL, alive, names, part, thin
+from tests.parts import TYPICAL, alive, names, thin
 
 aten = torch.ops.aten
 
@@ -103,16 +103,6 @@ def test_presets(name, n, sampling, replayed):
     if model.kind == "encoder_decoder":
         options["sources"] = SOURCES[:n]
     replayed(model, PROMPTS[:n], **options)
-
-
-@BATCHES
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("window", [None, 3])
-def test_windows_and_positions(position, window, n, replayed):
-    attention = part("attention", "gqa", sliding_window=window)
-    model = lively(attention=attention, position=part("position", position))
-    options = {"sampling": HOT, "max_new_tokens": 24}
-    assert len({*replayed(model, PROMPTS[:n], **options)}) > 3
 
 
 def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
