@@ -108,7 +108,8 @@ def explain_hydra(error: Exception) -> str:
     if override := getattr(error, "override", None):
         return f"cannot parse {override!r:.60}; write group=option or key=value, each as one shell word, such as model=gpt2 train.steps=200"
     if isinstance(error, MissingConfigException) and error.options:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        # of optimizer/sgd, or hydra/launcher/slurm
+        [(group, option)] = re.findall("((?:hydra/)?.+?)/(.*)", str(error.missing_cfg_file))
         hint = did_you_mean(option, error.options)
         known = f"choose one of: {', '.join(error.options)}{HINTS.get(group, '')}"
         return f"unknown option {group}={option}{hint}; {known}"
