@@ -1,6 +1,7 @@
 """From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
 
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -11,8 +12,9 @@ from data.loader import LOADERS, Loaders
 from data.objectives import OBJECTIVES, Objective
 from data.prepare import prepare
 from data.sources import SOURCES, Source
+from data.splits import HeldOut
 from data.tokenizers.tokenizer import Tokenizer
-from data.tokenizers.train import TOKENIZERS, Pretrained
+from data.tokenizers.train import TOKENIZERS, Pretrained, Trainer
 
 REPLACEABLE = ("start", "pad")  # by `end`, in a tokenizer that lacks them
 
@@ -97,25 +99,31 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    verify = bool(config.resume)  # then all tokens must be those that the run has seen
-    shared = {
+    shared: dict[str, Any] = {
         "objective": objective,
         "batch_size": config.train.batch_size,
         "seed": config.seed,
     }
+    verify = bool(config.resume)  # then all tokens must be those that the run has seen
     if source.members():
         from data.mix import load_mix
 
         return load_mix(source, trainer, verify, **shared)
+    return load_source(source, trainer, verify, **shared)
 
-    corpus = prepare(source, trainer, objective.specials, verify=verify)
-    shared["tokenizer"] = corpus.tokenizer
-    kind = LOADERS[objective.input_kind]
-    return Loaders(
-        objective,
-        corpus.content_hash,
-        corpus.folder,
-        corpus.tokenizer,
-        kind(part=corpus.train, **shared),
-        kind(part=corpus.validation, **shared),
-    )
+
+def load_source(
+    source: Source,
+    trainer: Trainer,
+    verify: bool,
+    held_out: HeldOut | None = None,
+    **shared: Any,
+) -> Loaders:
+    """shared: what each loader takes."""
+    objective = shared["objective"]
+    corpus = prepare(source, trainer, objective.specials, held_out, verify)
+    tokenizer = corpus.tokenizer
+    make = partial(LOADERS[objective.input_kind], tokenizer=tokenizer, **shared)
+    train = make(part=corpus.train)
+    validation = make(part=corpus.validation)
+    return Loaders(objective, corpus.content_hash, corpus.folder, tokenizer, train, validation)

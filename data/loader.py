@@ -109,18 +109,17 @@ class TokenLoader(Loader):
 
     def sequences(self, ids: ndarray) -> ndarray:
         size = self.objective.seq_len
-        return self.part.windows(ids * size, size + self.objective.lookahead)
+        places = ids[:, None] * size + np.arange(size + self.objective.lookahead)
+        return self.part.tokens[places].astype(np.int64)
 
     def read(self, ids: ndarray) -> Batch:
         return self.make(self.sequences(ids), draw_for(ids, "evaluation"))
 
     def rest(self) -> Iterator[Batch]:
         """The last tokens, as a shorter sequence."""
-        start = self.n * self.objective.seq_len
-        length = self.n_tokens - start
-        if length > 1:
-            row = self.part.windows(np.array([start]), length)
-            yield self.make(row, draw_for(np.array([self.n]), "evaluation"))
+        last = self.part.tokens[self.n * self.objective.seq_len :].astype(np.int64)
+        if len(last) > 1:
+            yield self.make(last[None], draw_for(np.array([self.n]), "evaluation"))
 
 
 def draw_for(numbers: ndarray, seed: object) -> Draw:

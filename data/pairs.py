@@ -83,7 +83,7 @@ class PairLoader(Loader):
         if self.objective.input_kind == "chat":  # its second text is a mask of the answers
             self.n_tokens //= 2
             for i in np.flatnonzero(is_too_long):
-                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
+                _, mask = self.part.texts(starts[i], truncated[i])
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
@@ -109,9 +109,11 @@ class PairLoader(Loader):
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""
-        starts, lengths = self.starts[ids], self.lengths[ids]
-        sides = zip(starts.T, lengths.T, strict=True)
-        return [self.part.texts(*side) for side in sides]
+        pairs = map(self.pair, ids)
+        return [list(side) for side in zip(*pairs, strict=True)]
+
+    def pair(self, i: int) -> list[ndarray]:
+        return self.part.texts(self.starts[i], self.lengths[i])
 
     def sort(self, ids: ndarray) -> ndarray:
         return sort_by_length(ids, self.widths)

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from data.mix import MixLoader
-from data.objectives import OBJECTIVES
-from data.objectives.next_token import NextToken
+from data.objectives import OBJECTIVES, NextToken
 from data.pairs import PairLoader
 from model import checkpoint
 from tests.training.runs import content, newest, rows
