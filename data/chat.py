@@ -15,20 +15,12 @@ import numpy as np
 from numpy import ndarray
 
 from configs.cli import warn
-from configs.errors import DataError, TokenizerError, errors_as
-from data.tables import texts_of
+from configs.errors import TokenizerError, errors_as
 from data.tokenizers.tokenizer import SPLIT, Tokenizer
 
 Messages = list[dict[str, str]]
 Spans = list[tuple[int, int]]  # of characters
 DATE = "%Y-%m-%d"
-FIELDS = ["role", "content"]
-ROLES = ("system", "user", "assistant")
-PAIRS = {"prompt": "completion", "instruction": "output"}
-EXPECTED = (
-    "expected a list of messages, prompt and completion, or instruction and output (and input)"
-)
-MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
 # files of an imported tokenizer
 TEMPLATE = "chat_template.jinja"
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
@@ -43,31 +35,6 @@ PLAIN = r"""{% for message in messages %}
 # around what {% generation %} marks; no text has U+FDD0, which is no character
 START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
-
-
-def read_turns(place: str, row: Any) -> list[str]:
-    """The roles and contents of a row, in turn. An instruction, which an input may follow, and its
-    output are two."""
-    row = row if isinstance(row, dict) else {"messages": row}
-    messages = row.get("messages")
-    for question, answer in PAIRS.items():
-        if messages is None and question in row:
-            asked = row[question]
-            if row.get("input"):
-                asked = f"{asked}\n\n{row['input']}"
-            messages = to_messages(["user", asked, "assistant", row.get(answer)])
-
-    if not messages or not isinstance(messages, list):
-        raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
-
-    turns: list[str] = []
-    for message in messages:
-        role, content = texts_of(place, message, FIELDS)
-        given = {name for name, value in message.items() if value is not None}
-        if given != {*FIELDS} or role not in ROLES or not content.strip():
-            raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")
-        turns += [role, content]
-    return turns
 
 
 def to_messages(texts: Sequence[Any]) -> Messages:

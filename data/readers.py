@@ -76,10 +76,6 @@ def suffix_of(path: Path) -> str:
     return name.suffix.lower()
 
 
-def is_table(path: Path) -> bool:
-    return suffix_of(path) in TABLES
-
-
 @contextmanager
 def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> Iterator[TextIO]:
     """A file, perhaps compressed, unchanged except that a byte order mark of UTF-8 is dropped."""

@@ -16,8 +16,7 @@ from configs.registry import Count
 from data.disk import atomic_write
 from data.readers import find_files
 from data.sources import Document, Source
-from data.sources.tables import row_documents
-from data.tables import numbered, texts_of
+from data.tables import numbered, row_documents, texts_of
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -90,7 +89,7 @@ class Hub(Source):
                 table = table.select_columns([column])  # do not decode images and the like
             yield from row_documents(
                 numbered(self.id, table),
-                lambda place, row: texts_of(place, row, [self.field], "set data.field"),
+                lambda place, row: texts_of(place, row, [self.field], "; set data.field"),
             )
 
 
