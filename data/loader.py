@@ -58,8 +58,6 @@ class Loader:
         for start in range(0, len(ordered), self.batch_size):
             stop = start + self.batch_size
             yield self.read(ordered[start:stop])
-        if len(positions) == self.n:
-            yield from self.rest()
 
     def sort(self, ids: ndarray) -> ndarray:
         return ids
@@ -67,10 +65,6 @@ class Loader:
     def read(self, ids: ndarray) -> Batch:
         """A batch of an evaluation."""
         raise NotImplementedError
-
-    def rest(self) -> Iterator[Batch]:
-        """What is left after the examples."""
-        return iter(())
 
     def widest(self) -> Batch:
         """The largest batch, or nearly so: any other fits in memory if this one does."""
@@ -115,10 +109,11 @@ class TokenLoader(Loader):
     def read(self, ids: ndarray) -> Batch:
         return self.make(self.sequences(ids), draw_for(ids, "evaluation"))
 
-    def rest(self) -> Iterator[Batch]:
-        """The last tokens, as a shorter sequence."""
+    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
+        """The last tokens, if there is no limit, are a shorter sequence."""
+        yield from super().evaluation(limit)
         last = self.part.tokens[self.n * self.objective.seq_len :].astype(np.int64)
-        if len(last) > 1:
+        if len(last) > 1 and (limit or self.n) >= self.n:
             yield self.make(last[None], draw_for(np.array([self.n]), "evaluation"))
 
 

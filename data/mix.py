@@ -1,7 +1,7 @@
 """A mix: several sources, each with a share of the examples of a run and epochs of its own."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -23,7 +23,6 @@ from data.prepare import build_once, make_recipe, train_tokenizer
 from data.sources import SOURCES, Source
 from data.splits import HeldOut, hold_out
 from data.store import damaged
-from data.tokenizers.tokenizer import State
 from data.tokenizers.train import Pretrained, Trainer
 
 
@@ -88,12 +87,8 @@ class MixLoader(Loader):
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         drawn = self.mix.drawn(np.array([step * self.batch_size]))
-        seen = {}
-
-        for (name, loader), [count] in zip(self.sources.items(), drawn, strict=True):
-            seen[name] = round(count * loader.tokens_per_example)
-
-        return seen
+        counts = zip(self.sources.items(), drawn, strict=True)
+        return {name: round(n * loader.tokens_per_example) for (name, loader), [n] in counts}
 
     def gather(self, start: int, stop: int, read: Callable[[Any, ndarray], ndarray]) -> ndarray:
         """What read(number, positions) gives of each source, in the order of their turns. The positions
@@ -146,29 +141,23 @@ class PairMix(MixLoader, PairLoader):
         return self.loaders[number].pair(i - self.firsts[number])
 
 
-def agree(mix: Mix, trainer: Trainer, specials: Sequence[str]) -> tuple[Path, State, HeldOut]:
-    """What the sources have in common: a folder in the cache, a tokenizer that was trained on all of
-    them, and what is held out."""
+def load_mix(mix: Mix, trainer: Trainer, verify: bool, **shared: Any) -> Loaders:
+    """Each source is a corpus of its own. What they have in common is in a folder of the cache: a
+    tokenizer that was trained on all of them, and what is held out. shared: as in load_source."""
+    objective = shared["objective"]
     sources = [*mix.members().values()]
-    recipe = make_recipe(sources, trainer, specials, prefix="mix")
+    folder = make_recipe(sources, trainer, objective.specials, prefix="mix").folder
 
     def build_folder(draft: Path) -> None:
         held_out = hold_out(sources)
-        tokenizer = train_tokenizer(sources, held_out, trainer, specials)
+        tokenizer = train_tokenizer(sources, held_out, trainer, objective.specials)
         index = [tokenizer.state(), [*held_out.shares.items()], held_out.fraction]
         write_synced(draft / "index.json", json.dumps(index))
 
-    build_once(recipe.folder, build_folder)
-    with damaged(recipe.folder):
-        text = (recipe.folder / "index.json").read_text()
-        state, shares, fraction = json.loads(text)
-        return recipe.folder, state, HeldOut(dict(shares), fraction)
-
-
-def load_mix(mix: Mix, trainer: Trainer, verify: bool, **shared: Any) -> Loaders:
-    """Each source is a corpus of its own, under one tokenizer. shared: as in load_source."""
-    objective = shared["objective"]
-    folder, state, held_out = agree(mix, trainer, objective.specials)
+    build_once(folder, build_folder)
+    with damaged(folder):
+        state, shares, fraction = json.loads((folder / "index.json").read_text())
+        held_out = HeldOut(dict(shares), fraction)
 
     parts = []
     for name, source in mix.members().items():

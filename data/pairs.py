@@ -53,11 +53,6 @@ class BatchSampler:
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ordered.reshape(n_steps, self.batch_size)[turns]
 
-    def widest(self) -> ndarray:
-        """Of the first SORT_GROUP steps; one of a later step may be a bit wider."""
-        batches = map(self.batch, range(SORT_GROUP))
-        return max(batches, key=lambda ids: self.widths[ids].max(0).sum())
-
 
 def sort_by_length(ids: ndarray, widths: ndarray) -> ndarray:
     """In an order in which neighbors have similar source and target lengths."""
@@ -122,4 +117,5 @@ class PairLoader(Loader):
         return self.make(*self.texts(ids))
 
     def widest(self) -> Batch:
-        return self.read(self.sampler.widest())
+        longest = np.argsort(self.widths.sum(1))[-self.batch_size :]
+        return self.read(np.resize(longest, self.batch_size))

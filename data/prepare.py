@@ -189,8 +189,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
             job = []
             size = 0
 
-    if job:
-        yield job
+    yield job
 
 
 def encode_all(

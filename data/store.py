@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -67,7 +68,7 @@ def write_index(
     """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
-    index = {"tokenizer": state, "skipped": skipped, "sums": {}}
+    index: dict[str, Any] = {"tokenizer": state, "skipped": skipped, "sums": {}}
     for part in parts:
         if not part.n_tokens:
             hint = "change data.val_fraction or data.val_path, or give more texts"
