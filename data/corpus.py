@@ -1,7 +1,6 @@
 """From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
 
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -42,8 +41,8 @@ def with_objective(config: Config) -> Config:
     """The same with the kind of objective that objective=auto means."""
     if config.objective.get("kind") != "auto":
         return config
-    input_kind = build_source(config).input_kind
-    return replace(config, objective=choose_objective(input_kind, config.model.kind))
+    objective = choose_objective(build_source(config).input_kind, config.model.kind)
+    return replace(config, objective=objective)
 
 
 def build_data(config: Config) -> tuple[Source, Objective]:
@@ -122,8 +121,8 @@ def load_source(
     """shared: what each loader takes."""
     objective = shared["objective"]
     corpus = prepare(source, trainer, objective.specials, held_out, verify)
-    tokenizer = corpus.tokenizer
-    make = partial(LOADERS[objective.input_kind], tokenizer=tokenizer, **shared)
-    train = make(part=corpus.train)
-    validation = make(part=corpus.validation)
-    return Loaders(objective, corpus.content_hash, corpus.folder, tokenizer, train, validation)
+    shared["tokenizer"] = corpus.tokenizer
+    kind = LOADERS[objective.input_kind]
+    train, validation = [kind(part=part, **shared) for part in (corpus.train, corpus.validation)]
+    content = corpus.content_hash
+    return Loaders(objective, content, corpus.folder, corpus.tokenizer, train, validation)

@@ -74,9 +74,7 @@ class MixLoader(Loader):
 
     def __post_init__(self) -> None:
         lengths = [loader.tokens_per_example for loader in self.loaders]
-        weights = [*self.mix.weights.values()]
-        self.tokens_per_example = np.average(lengths, weights=weights)
-
+        self.tokens_per_example = np.average(lengths, weights=[*self.mix.weights.values()])
         self.n = sum(loader.n for loader in self.loaders)
         self.n_tokens = sum(loader.n_tokens for loader in self.loaders)
         self.n_too_long = sum(loader.n_too_long for loader in self.loaders)
@@ -90,16 +88,14 @@ class MixLoader(Loader):
         counts = zip(self.sources.items(), drawn, strict=True)
         return {name: round(n * loader.tokens_per_example) for (name, loader), [n] in counts}
 
-    def gather(self, start: int, stop: int, read: Callable[[Any, ndarray], ndarray]) -> ndarray:
+    def gather(self, start: int, stop: int, read: Callable[[int, ndarray], ndarray]) -> ndarray:
         """What read(number, positions) gives of each source, in the order of their turns. The positions
         are those in its own stream."""
-        places = []
-        parts = []
-        for number, before in enumerate(self.mix.drawn(np.arange(start, stop + 1))):
-            turns = np.flatnonzero(np.diff(before))
-            places.append(turns)
-            parts.append(read(number, before[turns]))
-        return np.concatenate(parts)[np.argsort(np.concatenate(places))]
+        before = np.stack([*self.mix.drawn(np.arange(start, stop + 1))])
+        numbers, places = np.nonzero(np.diff(before))
+        own = before[numbers, places]
+        parts = [read(number, own[numbers == number]) for number in range(len(before))]
+        return np.concatenate(parts)[np.argsort(places)]
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Of one source after the other, each with this limit."""

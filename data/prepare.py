@@ -16,7 +16,7 @@ from filelock import FileLock
 from numpy import ndarray
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import DownloadColumn, Progress
+from rich.progress import Progress
 
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError, errors_as
@@ -152,10 +152,8 @@ def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
 
-    columns = *Progress.get_default_columns(), DownloadColumn()
     console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("tokenizing", total=n_bytes or None)
         yield lambda done: progress.update(task, completed=done)
 
@@ -169,8 +167,8 @@ def train_tokenizer(
         if sources[0].input_kind == "chat":
             yield ":\n"  # of the plain template, beside the roles
         parts = [split_chunks(source, [], held_out) for source in sources]
-        for chunk in filter(None, chain.from_iterable(zip_longest(*parts))):
-            if include_val or chunk.split == TRAIN:
+        for chunk in chain.from_iterable(zip_longest(*parts)):
+            if chunk and (include_val or chunk.split == TRAIN):
                 yield from chunk.texts
 
     return trainer.train(texts, specials)

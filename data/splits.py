@@ -82,8 +82,8 @@ def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
         return
     length = sum(map(len, document.chunks()))
     end = int(length * share)
-    yield TRAIN, Document(document.name, slice_chunks(document.chunks(), 0, end))
-    yield VALIDATION, Document(document.name, slice_chunks(document.chunks(), end, length))
+    for split, start, stop in ((TRAIN, 0, end), (VALIDATION, end, length)):
+        yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
 
 
 def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
