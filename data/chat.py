@@ -135,10 +135,12 @@ class ChatTemplate:
             if i:
                 prompt, _ = self.render(messages[:i], prompt=True)
 
-            is_whole = text.startswith(prompt) and text.endswith(after)
-            if not (found and is_whole and after.startswith(self.closing)):
-                reason = "the chat template does not tell where an answer begins or ends"
-                raise ValueError(f"{reason}; mark it with {{% generation %}}")
+            is_whole = found and text.startswith(prompt) and text.endswith(after)
+            if not (is_whole and after.startswith(self.closing)):
+                raise ValueError(
+                    "the chat template does not tell where an answer begins or ends; mark it with "
+                    "{% generation %}"
+                )
             stop = len(text) - len(after) + len(self.closing)
             spans.append((len(prompt), stop))
         return spans
@@ -155,10 +157,21 @@ class ChatTemplate:
         if not mask[1:].any():
             raise ValueError("the assistant says nothing in this conversation")
         for i in range(1, len(messages)):
-            if messages[i]["role"] == "assistant":
-                prompt, _ = self.render(messages[:i], prompt=True)
-                if text.startswith(prompt):
-                    self.check_prompt(prompt, ids[places < len(prompt)].tolist())
+            if messages[i]["role"] != "assistant":
+                continue
+            prompt, _ = self.render(messages[:i], prompt=True)
+            if text.startswith(prompt):
+                # in generation, nothing follows a prompt: it must have the ids that are trained on
+                alone = self.encode_prompt(messages[:i])
+                trained = ids[places < len(prompt)].tolist()
+                if alone != trained:
+                    show = self.tokenizer.decode_with_specials
+                    found, seen = [[show([i]) for i in each[-3:]] for each in (alone, trained)]
+                    raise ValueError(
+                        f"the prompt of the chat template ends in the tokens {found}, but in {seen} "
+                        "where an answer follows, which generation never sees; change the white space "
+                        "between them"
+                    )
         return ids, mask
 
     def encode_prompt(self, messages: Messages) -> list[int]:
@@ -166,18 +179,6 @@ class ChatTemplate:
         text, _ = self.render(messages, prompt=True)
         ids, _ = self.tokenizer.encode_specials(text)
         return ids
-
-    def check_prompt(self, prompt: str, trained: list[int]) -> None:
-        """In generation, nothing follows a prompt: it must have the ids that are trained on."""
-        alone, _ = self.tokenizer.encode_specials(prompt)
-        if alone == trained:
-            return
-        show = self.tokenizer.decode_with_specials
-        found, seen = [[show([i]) for i in ids[-3:]] for ids in (alone, trained)]
-        raise ValueError(
-            f"the prompt of the chat template ends in the tokens {found}, but in {seen} where an "
-            "answer follows, which generation never sees; change the white space between them"
-        )
 
 
 def fit_to_chat(tokenizer: Tokenizer) -> None:

@@ -63,18 +63,17 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     }
     objective: Objective = build("objective", OBJECTIVES, config.objective, shared)
 
-    fits_model = model.kind in objective.architectures
-    if not fits_model or objective.input_kind != source.input_kind:
-        needed = " or ".join(objective.architectures)
+    if model.kind not in objective.architectures or objective.input_kind != source.input_kind:
         raise ValueError(
-            f"objective={kind} needs {objective.input_kind} and a model whose kind is {needed}; "
-            f"data={config.data['kind']} gives {source.input_kind}, and this model is of the kind "
+            f"objective={kind} needs {objective.input_kind} and a model whose kind is "
+            f"{' or '.join(objective.architectures)}; data={config.data['kind']} gives {source.input_kind}, and this model is of the kind "
             f"{model.kind}; objective=auto chooses one of ours that suits both, if there is one"
         )
 
     if masks_documents and "document_mask" not in signature(type(objective)).parameters:
-        reason = f"this is objective={kind}"
-        raise ValueError(f"data.document_mask=true is for objective=next_token; {reason}")
+        raise ValueError(
+            f"data.document_mask=true is for objective=next_token; this is objective={kind}"
+        )
     return source, objective
 
 
@@ -83,13 +82,14 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     folder data.cache."""
     source: Any
     source, objective = build_data(config)
-
     if tokenizer:
         known = {*tokenizer.specials, *REPLACEABLE}
         missing = [name for name in objective.specials if name not in known]
         if missing:
-            reason = f"the tokenizer has no special token {missing[0]!r}"
-            raise ValueError(f"{reason}; start from a model that was trained with this objective")
+            raise ValueError(
+                f"the tokenizer has no special token {missing[0]!r}; start from a model that was "
+                "trained with this objective"
+            )
         if objective.input_kind == "chat" and tokenizer.text:
             from data.chat import fit_to_chat
 

@@ -89,9 +89,10 @@ class TokenLoader(Loader):
         self.n = (self.n_tokens - self.objective.lookahead) // size
         self.tokens_per_example = size
         if self.n < 1:
-            found = f"{self.part.split} has {self.n_tokens} tokens, too few for an example"
-            hint = "give more text, or change model.context_length or data.val_fraction"
-            raise DataError(f"{found}; {hint}")
+            raise DataError(
+                f"{self.part.split} has {self.n_tokens} tokens, too few for an example; "
+                "give more text, or change model.context_length or data.val_fraction"
+            )
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)

@@ -34,7 +34,6 @@ class BatchSampler:
 
     def batch(self, step: int) -> ndarray:
         n = len(self.widths)
-
         epoch = step * self.batch_size // n
         first = math.ceil(epoch * n / self.batch_size)
         end = (epoch + 1) * n // self.batch_size  # the step that goes on into the next epoch
@@ -56,8 +55,8 @@ class BatchSampler:
 
 def sort_by_length(ids: ndarray, widths: ndarray) -> ndarray:
     """In an order in which neighbors have similar source and target lengths."""
-    first, last = widths[ids, 0], widths[ids, -1]  # the same, if they are one row
-    return ids[np.lexsort((last, first // SIMILAR))]
+    rows = widths[ids]
+    return ids[np.lexsort((rows[:, -1], rows[:, 0] // SIMILAR))]  # the same, if it is one row
 
 
 @dataclass(kw_only=True)
@@ -83,11 +82,12 @@ class PairLoader(Loader):
 
         self.n_too_long = int(is_too_long.sum())
         if not used.any() or (self.n_too_long and too_long == "error"):
-            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
-            context = f"a context of {self.objective.context_length}"
-            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
-            hint = f"choose {truncate}, or raise the model.context_length of a new model"
-            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
+            raise DataError(
+                f"{self.n_too_long} of {len(lengths)} {self.objective.items} of {self.part.split} are "
+                f"too long for a context of {self.objective.context_length}; choose "
+                f"objective={self.objective.input_kind} objective.too_long=truncate, or raise the "
+                "model.context_length of a new model"
+            )
 
         self.starts = starts[used]
         self.lengths = truncated[used]

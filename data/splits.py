@@ -114,6 +114,7 @@ def read_begin(document: Document, source: Source) -> bytes:
             if all(is_blank):
                 raise DataError(f"{document.name}: the text is empty")
     except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
-        hint = "set data.encoding, or data.on_error=skip"
-        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
+        raise DataError(
+            f"{document.name} has bytes that are no text; set data.encoding, or data.on_error=skip"
+        ) from None
     return begin

@@ -71,8 +71,10 @@ def write_index(
     index: dict[str, Any] = {"tokenizer": state, "skipped": skipped, "sums": {}}
     for part in parts:
         if not part.n_tokens:
-            hint = "change data.val_fraction or data.val_path, or give more texts"
-            raise DataError(f"the {part.split} split is empty; {hint}")
+            raise DataError(
+                f"the {part.split} split is empty; change data.val_fraction or data.val_path, or "
+                "give more texts"
+            )
         index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
 
     for path in sorted(folder.iterdir()):
@@ -138,5 +140,6 @@ def damaged(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        hint = "remove it and run again to rebuild it"
-        raise DataError(f"{folder} is damaged ({error}); {hint}") from None
+        raise DataError(
+            f"{folder} is damaged ({error}); remove it and run again to rebuild it"
+        ) from None

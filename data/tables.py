@@ -116,8 +116,8 @@ def texts_of(place: str, row: Any, fields: list[str], hint: str = "") -> list[st
         elif not isinstance(value, str):
             raise DataError(f"{place} has {value!r:.40} as {field!r}, not text")
     if missing:
-        names = f"no {' and no '.join(missing)}; its fields are: {', '.join(row)}"
-        raise DataError(f"{place} has {names}{hint}")
+        names = " and no ".join(missing)
+        raise DataError(f"{place} has no {names}; its fields are: {', '.join(row)}{hint}")
     return values
 
 

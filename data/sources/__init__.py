@@ -91,8 +91,10 @@ class Files(Source):
         try:
             "".encode(self.encoding)
         except LookupError:
-            hint = "no text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
-            raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
+            raise ValueError(
+                f"encoding is {self.encoding!r:.60}, no text encoding of Python; try utf-8, latin-1, "
+                "cp1252 or utf-16"
+            ) from None
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)
