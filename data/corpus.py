@@ -7,13 +7,12 @@ from typing import Any
 from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
-from data.loader import LOADERS, Loaders
+from data.loader import Loaders
 from data.objectives import OBJECTIVES, Objective
-from data.prepare import prepare
+from data.prepare import load_source
 from data.sources import SOURCES, Source
-from data.splits import HeldOut
 from data.tokenizers.tokenizer import Tokenizer
-from data.tokenizers.train import TOKENIZERS, Pretrained, Trainer
+from data.tokenizers.train import TOKENIZERS, Pretrained
 
 REPLACEABLE = ("start", "pad")  # by `end`, in a tokenizer that lacks them
 
@@ -109,20 +108,3 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
         return load_mix(source, trainer, verify, **shared)
     return load_source(source, trainer, verify, **shared)
-
-
-def load_source(
-    source: Source,
-    trainer: Trainer,
-    verify: bool,
-    held_out: HeldOut | None = None,
-    **shared: Any,
-) -> Loaders:
-    """shared: what each loader takes."""
-    objective = shared["objective"]
-    corpus = prepare(source, trainer, objective.specials, held_out, verify)
-    shared["tokenizer"] = corpus.tokenizer
-    kind = LOADERS[objective.input_kind]
-    train, validation = [kind(part=part, **shared) for part in (corpus.train, corpus.validation)]
-    content = corpus.content_hash
-    return Loaders(objective, content, corpus.folder, corpus.tokenizer, train, validation)

@@ -15,11 +15,10 @@ from configs.compose import with_defaults
 from configs.errors import DataError
 from configs.registry import Positive, build, check_value
 from data.batch import Batch
-from data.corpus import load_source
 from data.disk import write_synced
 from data.loader import Loader, Loaders, draw_for
 from data.pairs import BatchSampler, PairLoader
-from data.prepare import build_once, make_recipe, train_tokenizer
+from data.prepare import build_once, load_source, make_recipe, train_tokenizer
 from data.sources import SOURCES, Source
 from data.splits import HeldOut, hold_out
 from data.store import damaged

@@ -23,7 +23,7 @@ from configs.errors import DataError, errors_as
 from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
-from data.loader import prefetch
+from data.loader import LOADERS, Loaders, prefetch
 from data.readers import rechunk
 from data.sources import Source
 from data.splits import MAX_NAMED, HeldOut, hold_out, split_documents
@@ -207,3 +207,20 @@ def encode_all(
 
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
     return prefetch(lambda job: [(c, encode(c)) for c in job], jobs, workers, 2 * workers)
+
+
+def load_source(
+    source: Source,
+    trainer: Trainer,
+    verify: bool,
+    held_out: HeldOut | None = None,
+    **shared: Any,
+) -> Loaders:
+    """shared: what each loader takes."""
+    objective = shared["objective"]
+    corpus = prepare(source, trainer, objective.specials, held_out, verify)
+    shared["tokenizer"] = corpus.tokenizer
+    kind = LOADERS[objective.input_kind]
+    train, validation = [kind(part=part, **shared) for part in (corpus.train, corpus.validation)]
+    content = corpus.content_hash
+    return Loaders(objective, content, corpus.folder, corpus.tokenizer, train, validation)
