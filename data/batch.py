@@ -68,8 +68,8 @@ def make_batch(
 ) -> Batch:
     """n_tokens: of the text that is in it, if its rows of targets are padded or not as long."""
     tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
-    wanted = torch.as_tensor(targets)
-    batch = Batch(tensors, wanted, 0, n_tokens=wanted.numel() if n_tokens is None else n_tokens)
+    targets = torch.as_tensor(targets)
     if weights is not None:
-        batch.weights = torch.as_tensor(weights, dtype=torch.float32)
-    return batch.recount()
+        weights = torch.as_tensor(weights, dtype=torch.float32)
+    n = targets.numel() if n_tokens is None else n_tokens
+    return Batch(tensors, targets, 0, weights, n).recount()

@@ -7,9 +7,9 @@ from typing import Any
 from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
-from data.loader import LOADERS, Loaders
+from data.loader import Loaders
 from data.objectives import OBJECTIVES, Objective
-from data.prepare import prepare
+from data.prepare import load_source
 from data.sources import SOURCES, Source
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
@@ -40,8 +40,8 @@ def with_objective(config: Config) -> Config:
     """The same with the kind of objective that objective=auto means."""
     if config.objective.get("kind") != "auto":
         return config
-    input_kind = build_source(config).input_kind
-    return replace(config, objective=choose_objective(input_kind, config.model.kind))
+    objective = choose_objective(build_source(config).input_kind, config.model.kind)
+    return replace(config, objective=objective)
 
 
 def build_data(config: Config) -> tuple[Source, Objective]:
@@ -62,18 +62,17 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     }
     objective: Objective = build("objective", OBJECTIVES, config.objective, shared)
 
-    fits_model = model.kind in objective.architectures
-    if not fits_model or objective.input_kind != source.input_kind:
-        needed = " or ".join(objective.architectures)
+    if model.kind not in objective.architectures or objective.input_kind != source.input_kind:
         raise ValueError(
-            f"objective={kind} needs {objective.input_kind} and a model whose kind is {needed}; "
-            f"data={config.data['kind']} gives {source.input_kind}, and this model is of the kind "
+            f"objective={kind} needs {objective.input_kind} and a model whose kind is "
+            f"{' or '.join(objective.architectures)}; data={config.data['kind']} gives {source.input_kind}, and this model is of the kind "
             f"{model.kind}; objective=auto chooses one of ours that suits both, if there is one"
         )
 
     if masks_documents and "document_mask" not in signature(type(objective)).parameters:
-        reason = f"this is objective={kind}"
-        raise ValueError(f"data.document_mask=true is for objective=next_token; {reason}")
+        raise ValueError(
+            f"data.document_mask=true is for objective=next_token; this is objective={kind}"
+        )
     return source, objective
 
 
@@ -82,13 +81,14 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     folder data.cache."""
     source: Any
     source, objective = build_data(config)
-
     if tokenizer:
         known = {*tokenizer.specials, *REPLACEABLE}
         missing = [name for name in objective.specials if name not in known]
         if missing:
-            reason = f"the tokenizer has no special token {missing[0]!r}"
-            raise ValueError(f"{reason}; start from a model that was trained with this objective")
+            raise ValueError(
+                f"the tokenizer has no special token {missing[0]!r}; start from a model that was "
+                "trained with this objective"
+            )
         if objective.input_kind == "chat" and tokenizer.text:
             from data.chat import fit_to_chat
 
@@ -97,25 +97,14 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    verify = bool(config.resume)  # then all tokens must be those that the run has seen
-    shared = {
+    shared: dict[str, Any] = {
         "objective": objective,
         "batch_size": config.train.batch_size,
         "seed": config.seed,
     }
+    verify = bool(config.resume)  # then all tokens must be those that the run has seen
     if source.members():
         from data.mix import load_mix
 
         return load_mix(source, trainer, verify, **shared)
-
-    corpus = prepare(source, trainer, objective.specials, verify=verify)
-    shared["tokenizer"] = corpus.tokenizer
-    kind = LOADERS[objective.input_kind]
-    return Loaders(
-        objective,
-        corpus.content_hash,
-        corpus.folder,
-        corpus.tokenizer,
-        kind(part=corpus.train, **shared),
-        kind(part=corpus.validation, **shared),
-    )
+    return load_source(source, trainer, verify, **shared)

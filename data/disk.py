@@ -62,10 +62,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def filesize(n: float) -> str:
-    if n >= 2**30:
-        return f"{n / 2**30:.1f} GiB"
-    if n >= 2**20:
-        return f"{n / 2**20:.0f} MiB"
-    if n >= 2**10:
-        return f"{n / 2**10:.0f} KiB"
-    return f"{n:.0f} bytes"
+    for unit in ("bytes", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"

@@ -58,8 +58,6 @@ class Loader:
         for start in range(0, len(ordered), self.batch_size):
             stop = start + self.batch_size
             yield self.read(ordered[start:stop])
-        if len(positions) == self.n:
-            yield from self.rest()
 
     def sort(self, ids: ndarray) -> ndarray:
         return ids
@@ -67,10 +65,6 @@ class Loader:
     def read(self, ids: ndarray) -> Batch:
         """A batch of an evaluation."""
         raise NotImplementedError
-
-    def rest(self) -> Iterator[Batch]:
-        """What is left after the examples."""
-        return iter(())
 
     def widest(self) -> Batch:
         """The largest batch, or nearly so: any other fits in memory if this one does."""
@@ -95,9 +89,10 @@ class TokenLoader(Loader):
         self.n = (self.n_tokens - self.objective.lookahead) // size
         self.tokens_per_example = size
         if self.n < 1:
-            found = f"{self.part.split} has {self.n_tokens} tokens, too few for an example"
-            hint = "give more text, or change model.context_length or data.val_fraction"
-            raise DataError(f"{found}; {hint}")
+            raise DataError(
+                f"{self.part.split} has {self.n_tokens} tokens, too few for an example; "
+                "give more text, or change model.context_length or data.val_fraction"
+            )
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
@@ -109,18 +104,18 @@ class TokenLoader(Loader):
 
     def sequences(self, ids: ndarray) -> ndarray:
         size = self.objective.seq_len
-        return self.part.windows(ids * size, size + self.objective.lookahead)
+        places = ids[:, None] * size + np.arange(size + self.objective.lookahead)
+        return self.part.tokens[places].astype(np.int64)
 
     def read(self, ids: ndarray) -> Batch:
         return self.make(self.sequences(ids), draw_for(ids, "evaluation"))
 
-    def rest(self) -> Iterator[Batch]:
-        """The last tokens, as a shorter sequence."""
-        start = self.n * self.objective.seq_len
-        length = self.n_tokens - start
-        if length > 1:
-            row = self.part.windows(np.array([start]), length)
-            yield self.make(row, draw_for(np.array([self.n]), "evaluation"))
+    def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
+        """The last tokens, if there is no limit, are a shorter sequence."""
+        yield from super().evaluation(limit)
+        last = self.part.tokens[self.n * self.objective.seq_len :].astype(np.int64)
+        if len(last) > 1 and (limit or self.n) >= self.n:
+            yield self.make(last[None], draw_for(np.array([self.n]), "evaluation"))
 
 
 def draw_for(numbers: ndarray, seed: object) -> Draw:

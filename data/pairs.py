@@ -34,7 +34,6 @@ class BatchSampler:
 
     def batch(self, step: int) -> ndarray:
         n = len(self.widths)
-
         epoch = step * self.batch_size // n
         first = math.ceil(epoch * n / self.batch_size)
         end = (epoch + 1) * n // self.batch_size  # the step that goes on into the next epoch
@@ -53,16 +52,11 @@ class BatchSampler:
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ordered.reshape(n_steps, self.batch_size)[turns]
 
-    def widest(self) -> ndarray:
-        """Of the first SORT_GROUP steps; one of a later step may be a bit wider."""
-        batches = map(self.batch, range(SORT_GROUP))
-        return max(batches, key=lambda ids: self.widths[ids].max(0).sum())
-
 
 def sort_by_length(ids: ndarray, widths: ndarray) -> ndarray:
     """In an order in which neighbors have similar source and target lengths."""
-    first, last = widths[ids, 0], widths[ids, -1]  # the same, if they are one row
-    return ids[np.lexsort((last, first // SIMILAR))]
+    rows = widths[ids]
+    return ids[np.lexsort((rows[:, -1], rows[:, 0] // SIMILAR))]  # the same, if it is one row
 
 
 @dataclass(kw_only=True)
@@ -83,16 +77,17 @@ class PairLoader(Loader):
         if self.objective.input_kind == "chat":  # its second text is a mask of the answers
             self.n_tokens //= 2
             for i in np.flatnonzero(is_too_long):
-                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
+                _, mask = self.part.texts(starts[i], truncated[i])
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
         if not used.any() or (self.n_too_long and too_long == "error"):
-            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
-            context = f"a context of {self.objective.context_length}"
-            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
-            hint = f"choose {truncate}, or raise the model.context_length of a new model"
-            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
+            raise DataError(
+                f"{self.n_too_long} of {len(lengths)} {self.objective.items} of {self.part.split} are "
+                f"too long for a context of {self.objective.context_length}; choose "
+                f"objective={self.objective.input_kind} objective.too_long=truncate, or raise the "
+                "model.context_length of a new model"
+            )
 
         self.starts = starts[used]
         self.lengths = truncated[used]
@@ -109,9 +104,11 @@ class PairLoader(Loader):
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""
-        starts, lengths = self.starts[ids], self.lengths[ids]
-        sides = zip(starts.T, lengths.T, strict=True)
-        return [self.part.texts(*side) for side in sides]
+        pairs = map(self.pair, ids)
+        return [list(side) for side in zip(*pairs, strict=True)]
+
+    def pair(self, i: int) -> list[ndarray]:
+        return self.part.texts(self.starts[i], self.lengths[i])
 
     def sort(self, ids: ndarray) -> ndarray:
         return sort_by_length(ids, self.widths)
@@ -120,4 +117,5 @@ class PairLoader(Loader):
         return self.make(*self.texts(ids))
 
     def widest(self) -> Batch:
-        return self.read(self.sampler.widest())
+        longest = np.argsort(self.widths.sum(1))[-self.batch_size :]
+        return self.read(np.resize(longest, self.batch_size))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
-from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +16,17 @@ from filelock import FileLock
 from numpy import ndarray
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import DownloadColumn, Progress
+from rich.progress import Progress
 
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError, errors_as
 from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
-from data.loader import prefetch
+from data.loader import LOADERS, Loaders, prefetch
 from data.readers import rechunk
 from data.sources import Source
-from data.splits import ALONE, MAX_NAMED, HeldOut, split_documents
+from data.splits import MAX_NAMED, HeldOut, hold_out, split_documents
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
@@ -49,10 +48,12 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(source: Source, skipped: list[str], held_out: HeldOut = ALONE) -> Iterator[Chunk]:
+def split_chunks(
+    source: Source, skipped: list[str], held_out: HeldOut | None = None
+) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped, held_out):
+    for split, document in split_documents(source, skipped, held_out or hold_out([source])):
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
@@ -67,11 +68,8 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut = ALONE) 
 
 def settings_of(source: Source) -> dict[str, Any]:
     """What its documents depend on besides files: all settings but the default ones."""
-    settings: dict[str, Any] = {}
-    for field in fields(source):
-        value = getattr(source, field.name)
-        if value != field.default:
-            settings[field.name] = value
+    values = [(field, getattr(source, field.name)) for field in fields(source)]
+    settings = {field.name: value for field, value in values if value != field.default}
     return settings | {"cache": None}  # which may be moved
 
 
@@ -83,16 +81,14 @@ class Recipe(NamedTuple):
     n_bytes: int  # of the files
 
 
-def make_recipe(
-    sources: list[Source], trainer: Trainer, extra: Sequence[Any], prefix: str
-) -> Recipe:
+def make_recipe(sources: list[Source], trainer: Trainer, *extra: Any, prefix: str) -> Recipe:
     root = expand_user(sources[0].cache)
     root.mkdir(parents=True, exist_ok=True)
     version = [file for source in sources for file in source.version()]
-    kinds = [type(part).__name__ for part in (*sources, trainer)]
+    parts = [*sources, trainer]
+    kinds = [type(part).__name__ for part in parts]
     options = json.dumps([kinds, *map(settings_of, sources), vars(trainer), *extra])
-    code = "".join(map(code_of, (*sources, trainer)))
-    content = json.dumps([FORMAT, version, options + code])
+    content = json.dumps([FORMAT, version, options + "".join(map(code_of, parts))])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     return Recipe(root / f"{prefix}-{key}", options, sum(size for _, size, _ in version))
 
@@ -111,20 +107,34 @@ def prepare(
     source: Source,
     trainer: Trainer,
     specials: Sequence[str],
-    held_out: HeldOut = ALONE,
+    held_out: HeldOut | None = None,
     verify: bool = False,
 ) -> Corpus:
     """The corpus of a source, from the cache or built now. verify: all of its bytes are compared with
     those that were written, not only a sample."""
-    extra: list[Any] = [specials]
-    if held_out != ALONE:
-        extra += [[*held_out.shares.items()], held_out.reserved]
-    recipe = make_recipe([source], trainer, extra, type(source).__name__.lower())
+    extra = [specials, held_out] if held_out else [specials]
+    recipe = make_recipe([source], trainer, *extra, prefix=type(source).__name__.lower())
 
     def build(draft: Path) -> None:
-        tokenizer = train_tokenizer([source], held_out, trainer, specials)
-        with progress_bar(recipe.n_bytes) as report:
-            tokenize(draft, source, held_out, tokenizer, recipe.options, report)
+        decided = held_out or hold_out([source])
+        tokenizer = train_tokenizer([source], decided, trainer, specials)
+        skipped: list[str] = []
+        jobs = batch_chunks(split_chunks(source, skipped, decided))
+        with (
+            progress_bar(recipe.n_bytes) as report,
+            closing(TokenWriter(draft, TRAIN, tokenizer.vocab_size)) as train,
+            closing(TokenWriter(draft, VALIDATION, tokenizer.vocab_size)) as validation,
+        ):
+            limit = source.most_tokens()
+            for encoded in encode_all(jobs, tokenizer, source.input_kind == "chat"):
+                for chunk, ids in encoded:
+                    if train.n_tokens < limit:
+                        part = train if chunk.split == TRAIN else validation
+                        part.write(ids, chunk.n_bytes(), chunk.is_last)
+                report(train.n_bytes + validation.n_bytes)
+                if train.n_tokens >= limit:
+                    break
+        write_index(draft, recipe.options, tokenizer, [train, validation], skipped)
 
     build_once(recipe.folder, build)
     corpus = Corpus(recipe.folder, verify)
@@ -142,10 +152,8 @@ def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
 
-    columns = *Progress.get_default_columns(), DownloadColumn()
     console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("tokenizing", total=n_bytes or None)
         yield lambda done: progress.update(task, completed=done)
 
@@ -159,50 +167,11 @@ def train_tokenizer(
         if sources[0].input_kind == "chat":
             yield ":\n"  # of the plain template, beside the roles
         parts = [split_chunks(source, [], held_out) for source in sources]
-        for chunk in filter(None, chain.from_iterable(zip_longest(*parts))):
-            if include_val or chunk.split == TRAIN:
+        for chunk in chain.from_iterable(zip_longest(*parts)):
+            if chunk and (include_val or chunk.split == TRAIN):
                 yield from chunk.texts
 
     return trainer.train(texts, specials)
-
-
-def tokenize(
-    folder: Path,
-    source: Source,
-    held_out: HeldOut,
-    tokenizer: Tokenizer,
-    options: str,
-    report: Callable[[int], object],
-) -> None:
-    """Write the corpus."""
-    skipped: list[str] = []
-    template = ChatTemplate(tokenizer, tokenizer.date) if source.input_kind == "chat" else None
-    to_ids = partial(encode, tokenizer, template)
-    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
-    limit = source.most_tokens()
-
-    with (
-        closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
-        closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
-    ):
-        jobs = batch_chunks(split_chunks(source, skipped, held_out))
-        for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
-            for chunk, ids in encoded:
-                if train.n_tokens < limit:
-                    part = train if chunk.split == TRAIN else validation
-                    part.write(ids)
-                    part.n_bytes += chunk.n_bytes()
-                    part.n_items += chunk.is_last
-            report(train.n_bytes + validation.n_bytes)
-            if train.n_tokens >= limit:
-                break
-
-        for part in (train, validation):
-            if not part.n_tokens:
-                hint = "change data.val_fraction or data.val_path, or give more texts"
-                raise DataError(f"the {part.split} split is empty; {hint}")
-
-    write_index(folder, options, tokenizer, [train, validation], skipped)
 
 
 def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
@@ -218,24 +187,40 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
             job = []
             size = 0
 
-    if job:
-        yield job
+    yield job
 
 
-def encode(
-    tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
-) -> list[tuple[Chunk, list[ndarray]]]:
+def encode_all(
+    jobs: Iterator[list[Chunk]], tokenizer: Tokenizer, is_chat: bool
+) -> Iterator[list[tuple[Chunk, list[ndarray]]]]:
     """(chunk, the ids of each of its texts; of a conversation its ids and their mask)"""
-    encoded = []
+    template = ChatTemplate(tokenizer, tokenizer.date) if is_chat else None
 
-    for chunk in job:
+    def encode(chunk: Chunk) -> list[ndarray]:
         if template:
             with errors_as(DataError, f"cannot read {chunk.name}"):
-                ids = [*template.encode(to_messages(chunk.texts))]
-        else:
-            ids = [tokenizer.encode(text) for text in chunk.texts]
-            if chunk.is_last:
-                ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
-        encoded.append((chunk, ids))
+                return [*template.encode(to_messages(chunk.texts))]
+        ids = [tokenizer.encode(text) for text in chunk.texts]
+        if chunk.is_last:
+            ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
+        return ids
 
-    return encoded
+    workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+    return prefetch(lambda job: [(c, encode(c)) for c in job], jobs, workers, 2 * workers)
+
+
+def load_source(
+    source: Source,
+    trainer: Trainer,
+    verify: bool,
+    held_out: HeldOut | None = None,
+    **shared: Any,
+) -> Loaders:
+    """shared: what each loader takes."""
+    objective = shared["objective"]
+    corpus = prepare(source, trainer, objective.specials, held_out, verify)
+    shared["tokenizer"] = corpus.tokenizer
+    kind = LOADERS[objective.input_kind]
+    train, validation = [kind(part=part, **shared) for part in (corpus.train, corpus.validation)]
+    content = corpus.content_hash
+    return Loaders(objective, content, corpus.folder, corpus.tokenizer, train, validation)

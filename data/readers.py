@@ -60,10 +60,8 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
         return [Path(place)]
 
     found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
-
     ours = os.path.join(os.path.abspath(expand_user(cache)), "")
     names = [name for name in found if not os.path.abspath(name).startswith(ours)]
-
     files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
     if not files:
         raise DataError(f"there is no file at {path} (in {Path.cwd()})")
@@ -74,10 +72,6 @@ def suffix_of(path: Path) -> str:
     """What kind of file it is, compressed or not."""
     name = path.with_suffix("") if path.suffix in COMPRESSED else path
     return name.suffix.lower()
-
-
-def is_table(path: Path) -> bool:
-    return suffix_of(path) in TABLES
 
 
 @contextmanager

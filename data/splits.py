@@ -6,7 +6,7 @@ matter, and equal documents stay together.
 
 import hashlib
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 from configs.errors import DataError
@@ -14,63 +14,66 @@ from data.readers import slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION
 
-LOOKAHEAD = 256  # documents; of fewer, at least one goes to validation
+LOOKAHEAD = 256  # documents; fewer are few
 MAX_NAMED = 5  # of the documents that are skipped
-Hashed = tuple[float, Document]
 
 
 class HeldOut(NamedTuple):
-    """What a source of a mix has to respect, so that no other trains on what is validated."""
+    """What is for validation, by the hash of each document."""
 
-    shares: dict[float, float]  # of some documents, by hash: how much is for training
-    reserved: float = 0.0  # of the others, hashes up to here are not for training
+    shares: dict[float, float]  # of some documents: how much is for training
+    fraction: float  # of the others
 
 
-ALONE = HeldOut({})
+def hold_out(sources: list[Source]) -> HeldOut:
+    """One held-out set for all sources: none trains on what another one validates on. Files of val_path
+    come first, then the documents of the smallest source. Of few documents at least one is held out; of
+    a single text, its end."""
+    shares: dict[float, float] = {}
+    fraction = 0.0
+    firsts: list[tuple[Source, list[float]]] = []
+
+    for source in sources:
+        skipped: list[str] = []
+        first = list(islice(hashed_documents(source, skipped), LOOKAHEAD))
+        if not first:
+            reason = skipped[0] if skipped else "what was found is empty"
+            raise DataError(f"there is no text: {reason}")
+
+        parts = source.held_out()
+        if not parts:
+            fraction = max(fraction, source.val_fraction)
+            firsts.append((source, [number for number, _ in first]))
+        elif len(sources) > 1:  # alone, a source may validate on what it trains on
+            for part in parts:
+                shares |= {number: 0.0 for number, _ in hashed_documents(part, [])}
+
+    for source, numbers in sorted(firsts, key=lambda first: len(first[1])):
+        undecided = {*numbers} - shares.keys()
+        if len(numbers) == LOOKAHEAD or not undecided:
+            continue
+        shares |= {number: float(number > fraction) for number in undecided}
+        if len(numbers) == 1 and source.input_kind == "text":
+            shares[numbers[0]] = 1 - fraction
+        elif all(shares[number] == 1 for number in numbers):
+            shares[min(undecided)] = 0.0
+
+    return HeldOut(shares, fraction)
 
 
 def split_documents(
-    source: Source, skipped: list[str], held_out: HeldOut = ALONE
+    source: Source, skipped: list[str], held_out: HeldOut
 ) -> Iterator[tuple[str, Document]]:
     """Each document with its split. `skipped` gets an item for each that is left out."""
-    documents = hashed_documents(source, skipped)
-    first = list(islice(documents, LOOKAHEAD))
-    if not first:
-        reason = skipped[0] if skipped else "what was found is empty"
-        raise DataError(f"there is no text: {reason}")
-
     parts = source.held_out()
-    fraction = 0.0 if parts else source.val_fraction
-    shares = held_out.shares | training_shares(source, first, held_out.shares)
-    for number, document in chain(first, documents):
-        if number in shares:
-            pieces = cut(document, shares[number])
-            yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
-        elif number <= fraction:
-            yield VALIDATION, document
-        elif number > held_out.reserved:
-            yield TRAIN, document
+    for number, document in hashed_documents(source, skipped):
+        share = held_out.shares.get(number, float(number > held_out.fraction))
+        pieces = cut(document, share)
+        yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
 
     for part in parts:  # and nothing else is for validation
         for _, document in hashed_documents(part, skipped):
             yield VALIDATION, document
-
-
-def training_shares(
-    source: Source, first: list[Hashed], decided: dict[float, float]
-) -> dict[float, float]:
-    """Of few documents, how much of each is for training, where that is not decided yet. A single one
-    is cut: its end is for validation."""
-    numbers = [number for number, _ in first]
-    open_numbers = [number for number in numbers if number not in decided]
-    if len(first) == LOOKAHEAD or source.held_out() or not open_numbers:
-        return {}
-    if len(first) == 1 and source.input_kind == "text":
-        return {open_numbers[0]: 1 - source.val_fraction}
-    highest = source.val_fraction
-    if all(decided.get(number, 1) == 1 for number in numbers):  # at least one is for validation
-        highest = max(highest, min(open_numbers))
-    return {number: float(number > highest) for number in open_numbers}
 
 
 def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
@@ -79,11 +82,11 @@ def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
         return
     length = sum(map(len, document.chunks()))
     end = int(length * share)
-    yield TRAIN, Document(document.name, slice_chunks(document.chunks(), 0, end))
-    yield VALIDATION, Document(document.name, slice_chunks(document.chunks(), end, length))
+    for split, start, stop in ((TRAIN, 0, end), (VALIDATION, end, length)):
+        yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
 
 
-def hashed_documents(source: Source, skipped: list[str]) -> Iterator[Hashed]:
+def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
     """(a hash of how it begins, from 0 to 1; document) for each that is not empty."""
     for document in source.documents():
         try:
@@ -111,6 +114,7 @@ def read_begin(document: Document, source: Source) -> bytes:
             if all(is_blank):
                 raise DataError(f"{document.name}: the text is empty")
     except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
-        hint = "set data.encoding, or data.on_error=skip"
-        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
+        raise DataError(
+            f"{document.name} has bytes that are no text; set data.encoding, or data.on_error=skip"
+        ) from None
     return begin

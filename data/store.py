@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -37,12 +38,14 @@ class TokenWriter:
         self.n_bytes = 0
         self.n_items = 0
 
-    def write(self, texts: list[ndarray]) -> None:
-        """The ids of each text."""
+    def write(self, texts: list[ndarray], n_bytes: int, is_last: bool) -> None:
+        """The ids of each text, of so many bytes; is_last: a document, pair or conversation ends."""
         for ids in texts:
             self.tokens.write(ids.astype(self.dtype).tobytes())
             self.n_tokens += len(ids)
             self.ends.write(np.int64(self.n_tokens).tobytes())
+        self.n_bytes += n_bytes
+        self.n_items += is_last
 
     def close(self) -> None:
         self.tokens.close()
@@ -65,14 +68,19 @@ def write_index(
     """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
-    sums = {}
+    index: dict[str, Any] = {"tokenizer": state, "skipped": skipped, "sums": {}}
+    for part in parts:
+        if not part.n_tokens:
+            raise DataError(
+                f"the {part.split} split is empty; change data.val_fraction or data.val_path, or "
+                "give more texts"
+            )
+        index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
+
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
-        sums[path.name] = checksums(path)
-
-    index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
-    for part in parts:
-        index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
+        index["sums"][path.name] = checksums(path)
+    index["content"] = content.hexdigest()
     write_synced(folder / "index.json", json.dumps(index))
 
 
@@ -93,11 +101,6 @@ class TokenFile:
         self.n_tokens = len(self.tokens)
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
-
-    def windows(self, starts: ndarray, length: int) -> ndarray:
-        """(window, token): `length` tokens from each start."""
-        places = starts[:, None] + np.arange(length)
-        return self.tokens[places].astype(np.int64)
 
     def texts(self, starts: ndarray, lengths: ndarray) -> list[ndarray]:
         parts = map(slice, starts, starts + lengths)
@@ -137,5 +140,6 @@ def damaged(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        hint = "remove it and run again to rebuild it"
-        raise DataError(f"{folder} is damaged ({error}); {hint}") from None
+        raise DataError(
+            f"{folder} is damaged ({error}); remove it and run again to rebuild it"
+        ) from None

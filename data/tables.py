@@ -1,25 +1,29 @@
-"""Rows of tables. What cannot be read is an error that names its place, and others may follow."""
+"""Tables (jsonl, json, csv, tsv, parquet), of whose rows fields are read: a text, a pair or a
+conversation. What cannot be read is an error that names its place, and others may follow."""
 
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from configs.errors import DataError, errors_as
+from data.chat import to_messages
 from data.readers import open_text, read_chunks, read_lines, suffix_of
+from data.sources import Document, Files
 
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
 Rows = Iterator[tuple[str, Any]]  # (place, row, or a DataError)
-
-
-def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
-    """What it returns, or the DataError that it raises."""
-    try:
-        return read(*arguments)
-    except DataError as error:
-        return error
+CHAT_HINT = "conversations are read by data=chat"
+FIELDS = ["role", "content"]
+ROLES = ("system", "user", "assistant")
+PAIRS = {"prompt": "completion", "instruction": "output"}
+EXPECTED = (
+    "expected a list of messages, prompt and completion, or instruction and output (and input)"
+)
+MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
 
 
 def numbered(name: object, rows: Iterable) -> Rows:
@@ -37,7 +41,11 @@ def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     for number, line in enumerate(read_lines(path, encoding), 1):
         place = f"{path}:{number}"
         if line.strip():
-            yield place, attempt(parse_json, place, line)
+            try:
+                row = parse_json(place, line)
+            except DataError as error:
+                row = error
+            yield place, row
 
 
 def parse_json(place: object, text: str) -> Any:
@@ -51,17 +59,16 @@ def csv_rows(path: Path, fields: list[str], encoding: str, **style: Any) -> Rows
     csv.field_size_limit(2**31 - 1)
     with open_text(path, encoding, "surrogateescape", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, **style)
-        while True:
-            row: Any
+        row: Any = {}
+        while row is not None:
             try:
-                row = next(rows)
-                if None in row:
+                row = next(rows, None)
+                if row and None in row:
                     raise csv.Error("there are more values than the header has names")
-            except StopIteration:
-                return
             except csv.Error as error:
                 row = DataError(f"{path}:{rows.reader.line_num}: {error}")
-            yield f"{path}:{rows.line_num}", row
+            if row:
+                yield f"{path}:{rows.line_num}", row
 
 
 def parquet_rows(path: Path, fields: list[str], encoding: str) -> Rows:
@@ -86,11 +93,11 @@ def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     """If there are all of the fields, only they are read. An error is yielded in place of what
     cannot be read: others may follow."""
     kind = suffix_of(path)
+    known = ", ".join(READERS)
     try:
-        if kind not in READERS:
-            known = ", ".join(READERS)
-            raise DataError(f"{path} is not a table; expected a name that ends in {known}")
         with errors_as(DataError, f"cannot read {path}"):
+            if kind not in READERS:
+                raise DataError(f"{path} is not a table; expected a name that ends in {known}")
             yield from READERS[kind](path, fields, encoding)
     except DataError as error:
         yield str(path), error
@@ -100,29 +107,110 @@ def texts_of(place: str, row: Any, fields: list[str], hint: str = "") -> list[st
     """The texts of these fields; all that are missing are named together. hint: what to set."""
     if not isinstance(row, dict):
         raise DataError(f'{place}: expected an object such as {{"{fields[0]}": "..."}}')
-    values = [look_up(row, field) for field in fields]
-    if all(isinstance(value, str) for value in values):
-        return values
 
+    values = [look_up(row, field) for field in fields]
     missing = []
     for field, value in zip(fields, values, strict=True):
         if value is None and field not in row:
             missing.append(repr(field))
         elif not isinstance(value, str):
             raise DataError(f"{place} has {value!r:.40} as {field!r}, not text")
-    names = ", ".join(row)
-    if not names.isprintable():
-        hint = "it may be in another data.encoding"
-    elif not row.keys().isdisjoint(("messages", "prompt", "instruction")):
-        hint = "conversations are read by data=chat"
-    ending = f"; {hint}" if hint else ""
-    raise DataError(f"{place} has no {' and no '.join(missing)}; its fields are: {names}{ending}")
+    if missing:
+        names = " and no ".join(missing)
+        raise DataError(f"{place} has no {names}; its fields are: {', '.join(row)}{hint}")
+    return values
 
 
 def look_up(row: dict[str, Any], field: str) -> Any:
     """The value of a field; that of body in doc, if it is doc.body."""
     outer, _, inner = field.partition(".")
-    nested = row.get(outer)
-    if field in row or not isinstance(nested, dict):
+    if field in row or not isinstance(row.get(outer), dict):
         return row.get(field)
-    return look_up(nested, inner)
+    return look_up(row[outer], inner)
+
+
+class Table(Files):
+    """Each row is a document."""
+
+    hint = ""  # what to set if a row lacks a field
+
+    def fields(self) -> list[str]:
+        raise NotImplementedError
+
+    def texts(self, place: str, row: Any) -> list[str]:
+        return texts_of(place, row, self.fields(), self.hint)
+
+    def documents(self) -> Iterator[Document]:
+        for path in self.files():
+            rows = table_rows(path, self.fields(), self.encoding)
+            yield from row_documents(rows, self.texts)
+
+
+def row_documents(rows: Rows, read: Callable[[str, Any], list[str]]) -> Iterator[Document]:
+    for place, row in rows:
+        try:
+            texts = row if isinstance(row, DataError) else read(place, row)
+        except DataError as error:
+            texts = error
+        yield Document(place, texts)
+
+
+@dataclass
+class TextTable(Table):
+    hint = f"; set data.field; {CHAT_HINT}"
+    field: str
+
+    def fields(self) -> list[str]:
+        return [self.field]
+
+
+@dataclass
+class PairTable(Table):
+    input_kind = "pairs"
+    hint = f"; set data.source and data.target; {CHAT_HINT}"
+    source: str
+    target: str
+
+    def fields(self) -> list[str]:
+        return [self.source, self.target]
+
+
+class Chat(Table):
+    """Conversations, as roles and contents in turn: the messages of a row, or an instruction and
+    its answer."""
+
+    input_kind = "chat"
+
+    def fields(self) -> list[str]:
+        return ["messages"]
+
+    def texts(self, place: str, row: Any) -> list[str]:
+        turns = read_turns(place, row)
+        if "assistant" not in turns[::2]:
+            raise DataError(f"{place}: the assistant has no message to learn from")
+        return turns
+
+
+def read_turns(place: str, row: Any) -> list[str]:
+    """The roles and contents of a row, in turn. An instruction, which an input may follow, and its
+    output are two."""
+    row = row if isinstance(row, dict) else {"messages": row}
+    messages = row.get("messages")
+    for question, answer in PAIRS.items():
+        if messages is None and question in row:
+            asked = row[question]
+            if row.get("input"):
+                asked = f"{asked}\n\n{row['input']}"
+            messages = to_messages(["user", asked, "assistant", row.get(answer)])
+
+    if not messages or not isinstance(messages, list):
+        raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
+
+    turns: list[str] = []
+    for message in messages:
+        role, content = texts_of(place, message, FIELDS)
+        given = {name for name, value in message.items() if value is not None}
+        if given != {*FIELDS} or role not in ROLES or not content.strip():
+            raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")
+        turns += [role, content]
+    return turns

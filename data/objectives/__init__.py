@@ -1,4 +1,4 @@
-"""Objectives: what a model is trained to predict. Each has a file of its own.
+"""Objectives: what a model is trained to predict. Masked tokens and pairs have files of their own.
 
 The names given to draw() are seeds: with other names, the same seed gives other batches.
 """
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from configs.registry import Registry
+from data.batch import Batch, make_batch
+from data.tokenizers.tokenizer import Tokenizer
 
 Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random uint64
 TooLong = Literal["drop", "truncate", "error"]
@@ -35,15 +37,33 @@ class Objective:
     generate: Callable[..., Any] | None = None
 
 
+class NextToken(Objective):
+    """Each token is predicted from those before it."""
+
+    lookahead = 1
+    bits_per_byte = True
+
+    def __init__(self, context_length: int, document_mask: bool = False) -> None:
+        self.seq_len = context_length
+        self.document_mask = document_mask
+
+    def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
+        inputs: dict[str, Any] = {"tokens": rows[:, :-1]}
+        if self.document_mask:  # an end token begins the document that follows it
+            is_first = inputs["tokens"] == tokenizer.specials["end"]
+            inputs["documents"] = is_first.cumsum(1)
+        return make_batch(rows[:, 1:], **inputs)
+
+
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:
     tensors = [torch.from_numpy(row) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
 OBJECTIVES: Registry[type[Objective]] = Registry(
-    next_token="data.objectives.next_token:NextToken",
+    next_token=NextToken,
     masked="data.objectives.masked:Masked",
-    span="data.objectives.span:Span",
+    span="data.objectives.masked:Span",
     pairs="data.objectives.pairs:Seq2Seq",
-    chat="data.objectives.chat:Chat",
+    chat="data.objectives.pairs:Chat",
 )

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence: the target of a pair is predicted from its source."""
+"""Pairs, whose targets are predicted from their sources, and conversations."""
 
 from dataclasses import dataclass
 
@@ -71,3 +71,30 @@ class Seq2Seq(Objective):
 
         inputs["tokens"] = pad_rows(tokens, pad)
         return make_batch(pad_rows(targets, IGNORE_INDEX), n_tokens=n_tokens, **inputs)
+
+
+@dataclass
+class Chat(Objective):
+    """What the assistant says is predicted, its end token included, from all that is before it."""
+
+    input_kind = "chat"
+    items = "conversations"
+
+    context_length: int
+    too_long: TooLong
+
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """The last id is a target alone."""
+        return np.minimum(lengths, self.context_length + 1)
+
+    def widths(self, lengths: ndarray) -> ndarray:
+        return lengths[:, :1] - 1
+
+    def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        """Any id can pad: no target is behind one."""
+        tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
+        targets = pad_rows([ids[1:] for ids in rows], IGNORE_INDEX)
+        is_target = pad_rows([mask[1:] for mask in masks], False)
+        targets = targets.where(is_target > 0, IGNORE_INDEX)
+        n_tokens = sum(map(len, rows)) - len(rows)
+        return make_batch(targets, n_tokens=n_tokens, tokens=tokens)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from configs.errors import DataError
 from configs.registry import Ratio, Registry
-from data.readers import find_files, is_table, read_chunks, read_lines, stdlib_files
+from data.readers import TABLES, find_files, read_chunks, read_lines, stdlib_files, suffix_of
 
 
 class Document(NamedTuple):
@@ -91,8 +91,10 @@ class Files(Source):
         try:
             "".encode(self.encoding)
         except LookupError:
-            hint = "no text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
-            raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
+            raise ValueError(
+                f"encoding is {self.encoding!r:.60}, no text encoding of Python; try utf-8, latin-1, "
+                "cp1252 or utf-16"
+            ) from None
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)
@@ -114,16 +116,14 @@ class Text(Files):
 
     def files(self) -> list[Path]:
         found = super().files()
-        tables = list(filter(is_table, found))
+        tables = [path for path in found if suffix_of(path) in TABLES]
         if tables:
             kinds = Counter("".join(path.suffixes[-2:]) for path in tables)
             counts = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-            hint = (
-                "data=table reads one of their fields, data=chat conversations, and a glob such as "
-            )
             raise DataError(
-                f"data.path={self.path} has tables ({counts}), such as {tables[0]}; {hint}"
-                f"'folder/**/*.txt' selects other files"
+                f"data.path={self.path} has tables ({counts}), such as {tables[0]}; data=table reads "
+                "one of their fields, data=chat conversations, and a glob such as "
+                "'folder/**/*.txt' selects other files"
             )
         return found
 
@@ -139,11 +139,11 @@ class Text(Files):
 SOURCES: Registry[type[Source]] = Registry(
     python=Python,
     text=Text,
-    table="data.sources.tables:TextTable",
+    table="data.tables:TextTable",
     hub="data.sources.hub:Hub",
     shakespeare="data.sources.hub:Shakespeare",
-    pairs="data.sources.tables:PairTable",
-    chat="data.sources.tables:Chat",
+    pairs="data.tables:PairTable",
+    chat="data.tables:Chat",
     parallel="data.sources.pairs:ParallelText",
     docstrings="data.sources.pairs:Docstrings",
     synthetic="data.sources.pairs:Synthetic",

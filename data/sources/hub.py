@@ -16,8 +16,7 @@ from configs.registry import Count
 from data.disk import atomic_write
 from data.readers import find_files
 from data.sources import Document, Source
-from data.sources.tables import row_documents
-from data.tables import numbered, texts_of
+from data.tables import numbered, row_documents, texts_of
 
 SHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -63,9 +62,10 @@ class Hub(Source):
         except Exception as error:  # of the network, of many libraries
             if known.exists():
                 return known.read_text()
-            place = f"{self.id} from the Hugging Face Hub ({first_line(error)})"
-            hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
-            raise DataError(f"cannot get {place}; {hint}") from None
+            raise DataError(
+                f"cannot get {self.id} from the Hugging Face Hub ({first_line(error)}); check its "
+                "name and the network, or give the folder of a copy: data.id=FOLDER"
+            ) from None
 
         with suppress(OSError):  # a cache that has all tokens need not be writable
             atomic_write(known, commit)
@@ -90,7 +90,7 @@ class Hub(Source):
                 table = table.select_columns([column])  # do not decode images and the like
             yield from row_documents(
                 numbered(self.id, table),
-                lambda place, row: texts_of(place, row, [self.field], "set data.field"),
+                lambda place, row: texts_of(place, row, [self.field], "; set data.field"),
             )
 
 
@@ -107,7 +107,9 @@ class Shakespeare(Source):
         try:
             urllib.request.urlretrieve(SHAKESPEARE, draft)
         except OSError as error:
-            sentence = f"cannot download {SHAKESPEARE} ({getattr(error, 'reason', error)})"
-            raise DataError(f"{sentence}; put a copy of that file at {path}") from None
+            raise DataError(
+                f"cannot download {SHAKESPEARE} ({getattr(error, 'reason', error)}); "
+                f"put a copy of that file at {path}"
+            ) from None
         draft.replace(path)
         return [path]

@@ -35,8 +35,9 @@ class ParallelText(Source):
 
         for number, texts in enumerate(lines, 1):
             if None in texts:
-                reason = f"only one of them has a line {number}"
-                raise DataError(f"{source} and {target} need equally many lines; {reason}")
+                raise DataError(
+                    f"{source} and {target} need equally many lines; only one of them has a line {number}"
+                )
             yield Document(f"{source}:{number}", texts)
 
 
@@ -82,8 +83,9 @@ class Synthetic(Source):
 
     def __post_init__(self) -> None:
         if self.max_length < self.min_length:
-            expected = f"it must be at least min_length, {self.min_length}"
-            raise ValueError(f"max_length is {self.max_length}; {expected}")
+            raise ValueError(
+                f"max_length is {self.max_length}; it must be at least min_length, {self.min_length}"
+            )
 
     def documents(self) -> Iterator[Document]:
         draw = random.Random(0)  # always the same strings

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from configs.cli import print
-from data.chat import ChatTemplate, Messages, read_turns, to_messages
-from data.tables import parse_json
+from data.chat import ChatTemplate, Messages, to_messages
+from data.tables import parse_json, read_turns
 from model.generate.sampler import Row, Sampler
 from model.generate.stream import TextStream
 

@@ -13,7 +13,7 @@ from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.batch import make_batch
 from data.loader import prefetch
-from data.objectives.next_token import NextToken
+from data.objectives import NextToken
 from data.pairs import BatchSampler
 from data.shuffle import shuffled_ids
 from tests.data.corpora import corpus, loader, source, tensors, text_corpus

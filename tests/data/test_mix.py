@@ -42,11 +42,15 @@ def test_every_source_has_its_share_and_its_epochs(mixed):
         assert np.abs(shares).max() <= 2
     assert train.tokens_seen(100) == {name: counts[name] * 16 for name in LENGTHS}
 
-    positions = {name: [] for name in LENGTHS}
+    positions = [[] for _ in LENGTHS]
+
+    def read(number, own):
+        positions[number] += own.tolist()
+        return own
+
     for step in range(100):
-        for name, (_, _, own) in zip(LENGTHS, train.turns(step * 11, step * 11 + 11), strict=True):
-            positions[name] += own.tolist()
-    for name, own in positions.items():
+        train.gather(step * 11, step * 11 + 11, read)
+    for name, own in zip(LENGTHS, positions, strict=True):
         assert own == list(range(counts[name])), "each goes through epochs of its own"
 
 

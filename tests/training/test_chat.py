@@ -18,10 +18,11 @@ from configs.cli import run_command
 from configs.compose import compose
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
-from data.chat import ChatTemplate, fit_to_chat, read_turns, to_messages
+from data.chat import ChatTemplate, fit_to_chat, to_messages
 from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
+from data.tables import read_turns
 from data.tokenizers.tokenizer import (
     NO_TEMPLATE,
     BytePairTokenizer,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import model.attend
-from data.objectives.next_token import NextToken
+from data.objectives import NextToken
 from model.loss import loss
 from tests.model.test_layers import PATTERNS, settings
 from tests.parts import alive, kind_options, kinds, part, tiny, tokens

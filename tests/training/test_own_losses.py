@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import sample
 from configs.cli import run_command
 from configs.schema import LossConfig
-from data.objectives.next_token import NextToken
+from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import ACTIVATIONS, FFNS, MLP
 from model.loss import loss
