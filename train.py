@@ -29,9 +29,10 @@ from data.corpus import load_data
 from data.loader import prefetch
 from model.checkpoint import RUNS, newest_undamaged
 from model.transformer import build_model
-from training import distributed, fsdp, plan, run_folder
+from training import distributed, fsdp, run_folder
 from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_gradients
+from training.cost import report
 from training.ema import EMA
 from training.evaluation import evaluate, sample
 from training.finetune import starting_point
@@ -265,7 +266,7 @@ def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
     config, origin = read_settings(node)
     if config.dry_run:
-        print(plan.report(config))
+        print(report(config))
         return None
     return train(config, origin)
 

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from configs.cli import print, warn
 from data.batch import Batch
 from data.disk import atomic_write
-from training.cost import ideal_seconds
+from training.cost import count
 from training.distributed import stoppable
 from training.plot import draw_run
 from training.run import Run, TrainState
@@ -59,7 +59,10 @@ class Log:
         self.run = run
         self.is_main = run.world.is_main
         peak = run.world.precision.peak_flops()
-        self.ideal_seconds = ideal_seconds(run, peak) if peak else None  # of a step, for MFU
+        cost = peak and count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
+        batch_size = run.config.train.batch_size
+        # of a step, for MFU
+        self.ideal_seconds = cost and cost.flops * batch_size / run.world.size / peak
         self.wandb: Any = None
         self.disk_failed = False
         self.console = Console(soft_wrap=True)

@@ -2,7 +2,6 @@
 read."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from model.adapt import adapt
 from model.checkpoint import RUNS, did_you_mean_run, list_runs
 from model.transformer import build_model
 from training.checks import check_state
+from training.cost import host_memory
 from training.finetune import fine_tuned
 from training.metrics import check_metrics
 from training.optimizer import OPTIMIZERS
@@ -115,9 +115,3 @@ def check_parts(config: Config) -> None:
     train = config.train
     is_timed = {train.steps, train.tokens, train.epochs} == {None}  # train.minutes alone ends it
     build_schedule(config.schedule, math.inf if is_timed else train.steps)
-
-
-def host_memory() -> int:
-    if not hasattr(os, "sysconf"):  # Windows
-        return 1 << 62
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
