@@ -118,7 +118,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             try:
                 loop(run, run_length, train_module, saver, log)
                 metrics = evaluate(run, watch=log.watch)
-                log.evaluation(state, metrics, full=True)
+                log.evaluation(metrics, full=True)
             except StopRequested:
                 if state.step:
                     saver.finish()
@@ -153,7 +153,7 @@ def loop(
     def validate() -> float:
         """The loss of a part of the validation set, always the same."""
         metrics = evaluate(run, config.eval.max_examples)
-        log.evaluation(state, metrics)
+        log.evaluation(metrics)
         return metrics["val_loss"]
 
     # also before the first step and after the last: the best is chosen by these evaluations, and
@@ -175,15 +175,15 @@ def loop(
         state.tokens += rows.n_tokens  # of all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
-        log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)
+        log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
 
         is_best = False
         if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
             is_best = state.record(validate())
         if is_due(config.sample.every):
-            log.sample(state, sample(run))
+            log.sample(sample(run))
         if config.metrics.names and is_due(config.metrics.every):
-            log.record(state, measure(run))
+            log.record(measure(run))
         if is_best or is_due(config.checkpoint.every):
             saver.save(is_best)
         if result.stop:

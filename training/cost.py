@@ -3,7 +3,6 @@ allocated. dry_run=true prints it."""
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -48,7 +47,6 @@ VOCAB_SIZES = {  # of tokenizers that have no setting for it
     "cl100k": 100_258,
     "o200k": 200_000,
 }
-PARTS = ("norm", "cross", "attention", "ffn", "embedding", "position", "head")
 
 
 class Cost(NamedTuple):
@@ -157,16 +155,11 @@ def report(config: Config) -> str:
     if cost is None:
         return f"model       {config.model.kind}, of unknown cost"
 
-    sizes: Counter[str] = Counter()  # a tied embedding counts where it is first used
-    for name, parameter in cost.model.named_parameters():
-        part = next((part for part in PARTS if part in name), "other")
-        sizes[part] += parameter.numel()
-    parts = ", ".join(f"{part} {size:,}" for part, size in sizes.most_common())
     states = ", ".join(f"{name} {filesize(size)}" for name, size in cost.states.items() if size)
     # it has the trained weights alone, which are as large as their gradients
     checkpoint = sum(cost.states.values()) - cost.states["weights"]
     lines = [
-        f"model       {config.model.kind}, {count_parameters(cost.model)} at vocab {vocab_size:,}: {parts}",
+        f"model       {config.model.kind}, {count_parameters(cost.model)} at vocab {vocab_size:,}",
         f"step        {train.batch_size:,} rows of up to {config.model.context_length:,} tokens",
         f"compute     {cost.flops:.2e} FLOPs per row",
         f"memory      {states}, activations {filesize(cost.activations)} per row",

@@ -11,7 +11,7 @@ from torch import nn
 
 import sample
 from configs.cli import run_command
-from data.objectives import NextToken
+from data.objectives.next_token import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
 from tests.training.runs import TORCHRUN, content, newest, read_lines, with_usual

@@ -8,7 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from data.objectives import NextToken
+from data.objectives.next_token import NextToken
 from model.checkpoint import list_checkpoints
 from model.transformer import ARCHITECTURES, Decoder
 from tests.training.runs import rows
