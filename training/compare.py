@@ -61,10 +61,8 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    curves = []
-    for folder in folders:
-        rows = read_rows(folder / "metrics.jsonl")
-        curves.append((folder.name, ".-", points(rows, "val_loss")))
+    logs = [folder / "metrics.jsonl" for folder in folders]
+    curves = [(log.parent.name, ".-", points(read_rows(log), "val_loss")) for log in logs]
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"

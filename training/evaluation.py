@@ -15,7 +15,6 @@ from torch import Tensor
 from configs.registry import Registry
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch
-from data.tokenizers.tokenizer import Tokenizer
 from model.generate.beams import beam_search
 from model.generate.decode import Rows
 from model.generate.sampler import choose_search
@@ -107,7 +106,7 @@ def sample(run: Run) -> dict[str, str]:
         has_own_search = run.data.objective.generate or run.model.generate
         if is_encoder and not has_own_search:
             predicted, targets = predict_masks(run, batch)
-            row = {"masked": tokens, "target": targets, "prediction": predicted}
+            row: dict[str, Any] = {"masked": tokens, "target": targets, "prediction": predicted}
         elif "source" in batch.inputs or run.data.objective.input_kind != "text":
             [row, *_] = predict_targets(run, batch)
         else:
@@ -168,13 +167,16 @@ def exact_match(
 def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
     """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
+    stop = set(run.data.tokenizer.end_ids)
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
         # where a run of targets begins, and where it has ended
         edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
             source = source_of(batch.inputs, number, first).tolist()
             target = batch.targets[number, first:end].tolist()
-            rows.append({"source": source, "target": until_end(target, run.data.tokenizer)})
+            # up to what generation stops at; a chat template may mark white space behind it
+            ends = [position for position, i in enumerate(target, 1) if i in stop]
+            rows.append({"source": source, "target": target[: min(ends, default=None)]})
 
     sources = [row["source"] for row in rows]
     longest = max(len(row["target"]) for row in rows)
@@ -188,13 +190,6 @@ def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
         return inputs["tokens"][number, : first + 1]
     source = inputs["source"][number]
     return source[inputs["source_visible"][number]] if "source_visible" in inputs else source
-
-
-def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    """What generation stops at; a chat template may mark white space behind it."""
-    stop = set(tokenizer.end_ids)
-    ends = [number for number, i in enumerate(ids, 1) if i in stop]
-    return ids[: min(ends, default=None)]
 
 
 def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:

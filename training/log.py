@@ -59,15 +59,16 @@ class Log:
         self.state = run.state
         self.is_main = run.world.is_main
         peak = run.world.precision.peak_flops()
-        cost = peak and count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
-        batch_size = run.config.train.batch_size
-        # of a step, for MFU
-        self.ideal_seconds = cost and cost.flops * batch_size / run.world.size / peak
+        vocab_size = run.data.tokenizer.vocab_size
+        self.ideal_seconds: float | None = None  # of a step, for MFU
+        if peak and (cost := count(run.config, run.world.precision, vocab_size)):
+            n_rows = run.config.train.batch_size / run.world.size
+            self.ideal_seconds = cost.flops * n_rows / peak
         self.wandb: Any = None
         self.disk_failed = False
-        self.console = Console(soft_wrap=True)
-        has_bar = self.is_main and self.console.is_terminal
-        self.bar = Progress(console=self.console, transient=True, disable=not has_bar)
+        console = Console(soft_wrap=True)
+        has_bar = self.is_main and console.is_terminal
+        self.bar = Progress(console=console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
         if self.is_main:
             for name in ("metrics.jsonl", "samples.jsonl"):
