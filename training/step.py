@@ -100,8 +100,8 @@ def without_traces(module: nn.Module) -> AbstractContextManager[None]:
     @contextmanager
     def within() -> Iterator[None]:
         before = [(part, {**vars(part)}, {**part._buffers}) for part in module.modules()]
-        for (part, _, _), buffers in zip(before, copies, strict=True):
-            part._buffers.update(buffers)
+        for (part, _, _), copied in zip(before, copies, strict=True):
+            part._buffers.update(copied)
         try:
             yield
         finally:
