@@ -30,9 +30,10 @@ from data.corpus import load_data
 from data.loader import prefetch
 from model.checkpoint import RUNS, newest_undamaged
 from model.transformer import build_model
-from training import distributed, fsdp, plan, run_folder
+from training import distributed, fsdp, run_folder
 from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_gradients
+from training.cost import report
 from training.ema import EMA
 from training.evaluation import evaluate, sample
 from training.finetune import starting_point
@@ -118,7 +119,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             try:
                 loop(run, run_length, train_module, saver, log)
                 metrics = evaluate(run, watch=log.watch)
-                log.evaluation(state, metrics, full=True)
+                log.evaluation(metrics, full=True)
             except StopRequested:
                 if state.step:
                     saver.finish()
@@ -153,7 +154,7 @@ def loop(
     def validate() -> float:
         """The loss of a part of the validation set, always the same."""
         metrics = evaluate(run, config.eval.max_examples)
-        log.evaluation(state, metrics)
+        log.evaluation(metrics)
         return metrics["val_loss"]
 
     # also before the first step and after the last: the best is chosen by these evaluations, and
@@ -175,15 +176,15 @@ def loop(
         state.tokens += rows.n_tokens  # of all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
-        log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)
+        log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
 
         is_best = False
         if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
             is_best = state.record(validate())
         if is_due(config.sample.every):
-            log.sample(state, sample(run))
+            log.sample(sample(run))
         if config.metrics.names and is_due(config.metrics.every):
-            log.record(state, measure(run))
+            log.record(measure(run))
         if is_best or is_due(config.checkpoint.every):
             saver.save(is_best)
         if result.stop:
@@ -266,7 +267,7 @@ def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
     config, origin = read_settings(node)
     if config.dry_run:
-        print(plan.report(config))
+        print(report(config))
         return None
     return train(config, origin)
 

@@ -159,20 +159,17 @@ class Checkpointer:
             hint = f"init_from={self.folder} trains from it"
             raise CheckpointError(f"{self.folder} was imported and has not been trained; {hint}")
         if stored["dataset"] != state.dataset:
-            before = stored["dataset"].partition(" ")[2]
-            if before != state.dataset.partition(" ")[2]:
-                reason = "pairs and mixes have been in another order since"
-                raise CheckpointError(
-                    f"{reason} {self.folder} began; init_from={self.folder} goes on"
-                )
+            orders = {dataset.partition(" ")[2] for dataset in (stored["dataset"], state.dataset)}
+            if len(orders) > 1:
+                since = f"since {self.folder} began; init_from={self.folder} goes on"
+                raise CheckpointError(f"pairs and mixes have been in another order {since}")
             changed = "the text has changed, or is that of another data.path"
             raise DataError(f"{changed}, since {self.folder} was trained on it; restore it")
         for name in vars(state):
             setattr(state, name, stored[name])
         with self.run.swapped():
             for file, tensors in self.tensors().items():
-                stored_tensors = checkpoint.read_tensors(place / f"{file}.safetensors", tensors)
-                fill(tensors, stored_tensors)
+                fill(tensors, checkpoint.read_tensors(place / f"{file}.safetensors", tensors))
         if frozen := frozen_tensors(self.run.model):
             config = checkpoint.read_config(self.folder)
             fill(frozen, checkpoint.read_frozen(self.folder, config, frozen))

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, expand_user, print, run_command
+from configs.cli import ArgumentParser, expand_user, print, report, run_command
 from configs.compose import key_of
 from configs.registry import flatten
 from data.disk import atomic_write
@@ -46,11 +50,8 @@ def runs_of(sweep: Path) -> list[Path]:
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
     """A sweep stands for its runs; the other files in its folder are none."""
-    runs: list[Path] = []
-    for path in paths:
-        if not (path.is_file() and runs_of(path.parent)):
-            runs += runs_of(path) or [path]
-    return list(dict.fromkeys(runs))
+    folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
+    return list(dict.fromkeys(run for path in folders for run in runs_of(path) or [path]))
 
 
 def compare(folders: list[Path], home: Path | None = None) -> str:
@@ -60,10 +61,8 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    curves = []
-    for folder in folders:
-        rows = read_rows(folder / "metrics.jsonl")
-        curves.append((folder.name, ".-", points(rows, "val_loss")))
+    logs = [folder / "metrics.jsonl" for folder in folders]
+    curves = [(log.parent.name, ".-", points(read_rows(log), "val_loss")) for log in logs]
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -153,6 +152,26 @@ def markdown(columns: dict[str, list[str]]) -> str:
         lines = [title, "-" * width, *cells]
         padded.append([line.ljust(width) for line in lines])
     return "\n".join(f"| {' | '.join(row)} |" for row in zip(*padded, strict=True))
+
+
+class Compare(Callback):
+    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
+    prints a line of its own before it raises one."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
+        failed = job_return.status == JobStatus.FAILED
+        if config.hydra.mode != RunMode.MULTIRUN:
+            if failed:
+                raise SystemExit(report(job_return._return_value))
+            return
+        if failed:
+            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
+            # Hydra raises it when somebody asks for the result of this run
+            job_return.return_value = SystemExit(report(job_return._return_value))
+        home = Path(config.hydra.sweep.dir)
+        if runs := runs_of(home):
+            print(compare(runs, home))
 
 
 def main() -> None:

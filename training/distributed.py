@@ -4,8 +4,12 @@ together."""
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import count, cycle
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -21,9 +25,42 @@ from model.precision import (
     choose_precision,
     use_deterministic_algorithms,
 )
-from training.processes import Meeting, join
 
 Item = TypeVar("Item")
+PERIOD = 1.0  # seconds between two signs of life
+POLL = 0.05
+
+
+class Meeting:
+    """Where processes wait for the slowest, however long it takes, as long as each shows that it is
+    alive. limit: the seconds after which one that does not is lost."""
+
+    def __init__(self, store: Any, rank: int, size: int, limit: float) -> None:
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self.limit = limit
+        self.numbers = count()
+        threading.Thread(target=self.show_life, daemon=True).start()
+
+    def show_life(self) -> None:
+        with suppress(RuntimeError):  # the store has ended with the run
+            while True:
+                self.store.add(f"alive/{self.rank}", 1)
+                time.sleep(PERIOD)
+
+    def wait(self) -> None:
+        key = f"meeting/{next(self.numbers)}"
+        self.store.add(key, 1)
+        heard: dict[tuple[int, int], float] = {}  # when each sign was first seen
+        ranks = cycle(range(self.size))
+        while self.store.add(key, 0) < self.size:
+            time.sleep(POLL)
+            rank = next(ranks)
+            sign = (rank, self.store.add(f"alive/{rank}", 0))
+            first_seen = heard.setdefault(sign, time.monotonic())
+            if time.monotonic() - first_seen > self.limit:
+                raise RuntimeError(f"process {rank} timed out after {self.limit:g} seconds")
 
 
 class World(NamedTuple):
@@ -74,18 +111,39 @@ class World(NamedTuple):
 def start(config: Config) -> World:
     """Meet the other processes, if there are any. Wrong settings are refused before."""
     device = choose_device(config.device)
-    rank = 0
-    meeting = None
+    rank = int(os.environ.get("RANK", 0))
     size = int(os.environ.get("WORLD_SIZE", 1))
     parallel = choose_parallel(config, size)
+    meeting = None
     if "RANK" in os.environ:  # set by torchrun
-        device, rank, meeting = join(config, device, size)
+        device = own_device(config, device)
+        timeout = timedelta(seconds=config.ddp_timeout)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        store, *_ = next(dist.rendezvous("env://", timeout=timeout))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        meeting = Meeting(store.clone(), rank, size, config.ddp_timeout)
     tune_malloc()
     use_deterministic_algorithms(config.deterministic)
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
     return World(rank, size, parallel, precision, precision.scaler(), meeting)
+
+
+def own_device(config: Config, device: torch.device) -> torch.device:
+    """Of the GPUs of its machine, each process has one."""
+    if ":" in config.device:
+        reason = "but each process of torchrun has a GPU of its own"
+        raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
+    if device.type != "cuda":
+        return device
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if local_rank >= torch.cuda.device_count():
+        reason = f"process {local_rank + 1} has no GPU of its own"
+        raise ValueError(f"{reason}; lower --nproc_per_node")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def choose_parallel(config: Config, size: int) -> str:

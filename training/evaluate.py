@@ -15,15 +15,14 @@ from rich.progress import track
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose_node, key_of
 from configs.errors import DataError
-from configs.registry import Count, check_value
+from configs.registry import Count, Natural, check_value
 from data.batch import Batch
 from data.corpus import load_data
 from model.checkpoint import newest_run, read_state, step_name
 from model.pretrained import init_run, init_settings
-from training.accuracy import exact_match
 from training.distributed import start
 from training.ema import EMA
-from training.evaluation import evaluate
+from training.evaluation import evaluate, exact_match
 from training.log import in_words
 from training.run import Run, TrainState
 from training.settings import new_config
@@ -45,12 +44,11 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     keys = list(map(key_of, overrides))
     for key in keys:
         if not key.startswith(("parts", *OVERRIDES)):
-            known = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
-            raise ValueError(f"{key} has no effect on an evaluation: {known}")
+            known = ", ".join(OVERRIDES)
+            raise ValueError(f"{key} has no effect on an evaluation: its settings are {known}")
     node = compose_node([f"init_from={place}", "train.steps=0", *overrides])
     stored = init_settings(place)
-    has_other_data = any(key.startswith(DATA) for key in keys)
-    is_own = bool(stored.get("choices")) and not has_other_data
+    is_own = bool(stored.get("choices")) and not any(key.startswith(DATA) for key in keys)
     if is_own:
         node.update({name: stored[name] for name in DATA})
     elif "data" not in keys:
@@ -73,37 +71,37 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
 
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
-    rows = config.train.micro_batch_size
-    if rows == "auto":
-        rows = CPU_TOKENS // config.model.context_length or 1
-    state = TrainState(step, micro_batch_size=rows)
+    state = TrainState(step, micro_batch_size=CPU_TOKENS // config.model.context_length or 1)
     return Run(config, data, world, module, [], EMA(model, None), state)
 
 
-def make_parser() -> ArgumentParser:
+def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser("python -m training.evaluate", description=__doc__)
     add = parser.add_argument
     add("--run", metavar="PATH", help="run or Hugging Face folder (default: the newest run)")
-    add("--checkpoint", metavar="NAME", help="latest (default), best or a step")
+    add("--checkpoint", default="latest", metavar="NAME", help="latest (default), best or a step")
     add("--parts", metavar="PATH", help="Python file of the parts that it was trained with")
     limit = "evaluate N examples, always the same (default: all)"
     add("--limit", type=int, metavar="N", help=limit)
-    add("--beams", type=int, metavar="N", help="exact match by beam search, of an encoder-decoder")
+    add(
+        "--beams",
+        type=int,
+        default=0,
+        metavar="N",
+        help="exact match by beam search, of an encoder-decoder",
+    )
     answers = "new file: source, target and prediction of each answer as JSON lines"
     add("--answers", type=expand_user, metavar="PATH", help=answers)
     add("--json", action="store_true", help="print JSON")
     settings = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
     add("overrides", nargs="*", metavar="key=value", help=settings)
-    return parser
+    options = parser.parse_intermixed_args(args)
 
-
-def main(args: list[str] | None = None) -> None:
-    options = make_parser().parse_intermixed_args(args)
     for override in options.overrides:
         if "=" not in override:
             raise ValueError(f"{override} is no key=value; did you mean --run {override}?")
-    for name in ("limit", "beams"):
-        check_value(f"--{name}", vars(options)[name], Count | None)
+    check_value("--limit", options.limit, Count | None)
+    check_value("--beams", options.beams, Natural)
     if options.parts:
         options.overrides.append(f"parts={options.parts}")
     if options.answers and options.answers.exists():
@@ -117,7 +115,7 @@ def main(args: list[str] | None = None) -> None:
     if options.beams and run.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
     with options.answers.open("x") if options.answers else nullcontext() as file:
-        exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
+        exact = partial(exact_match, beams=options.beams, file=file) if generates else None
         metrics = evaluate(run, options.limit, watch, exact)
 
     step = run.state.step

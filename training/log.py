@@ -15,13 +15,12 @@ from rich.progress import Progress
 from configs.cli import print, warn
 from data.batch import Batch
 from data.disk import atomic_write
-from training.cost import ideal_seconds
+from training.cost import count
 from training.distributed import stoppable
 from training.plot import draw_run
-from training.run import Run, TrainState
+from training.run import Run
 from training.wandb_log import start_wandb
 
-MANY_BATCHES = 200  # are announced where no bar can be shown
 MAX_NAMED = 12  # more values that have no format are not printed; metrics.jsonl has all
 FORMATS = {
     "loss": "loss {:6.3f}",
@@ -57,14 +56,19 @@ class Log:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
+        self.state = run.state
         self.is_main = run.world.is_main
         peak = run.world.precision.peak_flops()
-        self.ideal_seconds = ideal_seconds(run, peak) if peak else None  # of a step, for MFU
+        vocab_size = run.data.tokenizer.vocab_size
+        self.ideal_seconds: float | None = None  # of a step, for MFU
+        if peak and (cost := count(run.config, run.world.precision, vocab_size)):
+            n_rows = run.config.train.batch_size / run.world.size
+            self.ideal_seconds = cost.flops * n_rows / peak
         self.wandb: Any = None
         self.disk_failed = False
-        self.console = Console(soft_wrap=True)
-        has_bar = self.is_main and self.console.is_terminal
-        self.bar = Progress(console=self.console, transient=True, disable=not has_bar)
+        console = Console(soft_wrap=True)
+        has_bar = self.is_main and console.is_terminal
+        self.bar = Progress(console=console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
         if self.is_main:
             for name in ("metrics.jsonl", "samples.jsonl"):
@@ -77,44 +81,37 @@ class Log:
     def restart_clock(self) -> None:
         """The speed of training is measured from here: an evaluation is no part of it."""
         self.last_time = time.perf_counter()
-        self.last_step = self.run.state.step
-        self.last_tokens = self.run.state.tokens
+        self.last_step = self.state.step
+        self.last_tokens = self.state.tokens
 
-    def step(
-        self,
-        state: TrainState,
-        progress: float,
-        losses: dict[str, float],
-        lr: float,
-        grad_norm: float,
-    ) -> None:
+    def step(self, progress: float, values: dict[str, float]) -> None:
+        state = self.state
         self.bar.update(self.task, completed=progress, description=f"step {state.step}")
         if state.step % self.run.config.log.every:
             return
         passed = time.perf_counter() - self.last_time
-        per_step = passed / (state.step - self.last_step)
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
-        values = losses | {"lr": lr, "grad_norm": grad_norm}
         values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:
-            values["mfu"] = self.ideal_seconds / per_step
-        self.record(state, values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
+            values["mfu"] = self.ideal_seconds * (state.step - self.last_step) / passed
+        self.record(values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
 
-    def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
-        seen = self.run.data.train.tokens_seen(state.step)  # of each source of a mix
-        n_tokens = {f"tokens_{source}": n for source, n in seen.items()}
-        self.record(state, metrics, "(full)" if full else "", full=full, **n_tokens)
-        if self.is_main and (state.step or full):  # the first step should not wait for matplotlib
+    def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
+        seen = self.run.data.train.tokens_seen(self.state.step).items()  # of each source of a mix
+        n_tokens = {f"tokens_{source}": n for source, n in seen}
+        self.record(metrics, "(full)" if full else "", full=full, **n_tokens)
+        if self.is_main and (
+            self.state.step or full
+        ):  # the first step should not wait for matplotlib
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
                 draw_run(rows, self.folder / "curve.png")
         self.restart_clock()
 
-    def record(
-        self, state: TrainState, values: dict[str, float], ending: str = "", **unprinted: Any
-    ) -> None:
+    def record(self, values: dict[str, float], ending: str = "", **unprinted: Any) -> None:
         """A row of metrics.jsonl, for wandb as well, and a line."""
+        state = self.state
         row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
         row |= values | unprinted
         self.append("metrics.jsonl", row)
@@ -130,12 +127,10 @@ class Log:
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
         """Show how far a long evaluation is; a signal can stop it between two batches."""
-        if total > MANY_BATCHES and not self.console.is_terminal:
-            print(f"evaluating {total:,.0f} batches ...")
         yield from self.bar.track(stoppable(batches), total, description="evaluating")
 
-    def sample(self, state: TrainState, texts: dict[str, str]) -> None:
-        self.append("samples.jsonl", {"step": state.step, **texts})
+    def sample(self, texts: dict[str, str]) -> None:
+        self.append("samples.jsonl", {"step": self.state.step, **texts})
         for name, text in texts.items():
             print(f"  {name:<14}{text!r}")
         self.restart_clock()

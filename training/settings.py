@@ -2,9 +2,9 @@
 read."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,16 +20,16 @@ from data.corpus import build_data, with_objective
 from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import adapt
-from model.checkpoint import RUNS, did_you_mean_run, list_runs
+from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
 from model.transformer import build_model
 from training.checks import check_state
+from training.cost import host_memory
 from training.finetune import fine_tuned
 from training.metrics import check_metrics
 from training.optimizer import OPTIMIZERS
 from training.resume import resumed
 from training.run_folder import check_name, code_hashes
 from training.schedule import build_schedule
-from training.sweep import place_in_sweep
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
@@ -38,14 +38,11 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
-    choices = {}
-    for group, option in hydra.runtime.choices.items():
-        if not group.startswith("hydra/"):
-            choices[group] = option
+    options = hydra.runtime.choices.items()
+    choices = {group: option for group, option in options if not group.startswith("hydra/")}
     origin: dict[str, Any] = {"choices": choices, "overrides": overrides, "code": code_hashes()}
 
-    name = node.name
-    resume = node.resume
+    name, resume = node.name, node.resume
     if hydra.mode == RunMode.MULTIRUN:
         name, resume = place_in_sweep(node, hydra)
     else:
@@ -57,6 +54,24 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     config = replace(config, name=name, resume=resume)
     check_parts(config)
     return config, origin
+
+
+def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
+    """(the name of this run of a sweep; whether it may be resumed: a sweep that is repeated goes on
+    with the runs that it did not finish)"""
+    if node.resume or node.name:
+        reason = "each run of a sweep is new, with a name of its own"
+        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
+    run = Path(hydra.runtime.output_dir)
+    if RUNS.absolute() not in run.parents:
+        raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
+    name = run.relative_to(RUNS.absolute()).as_posix()
+    if not (run / "config.yaml").exists():
+        return name, False
+    if read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
+        hint = "choose another hydra.sweep.dir"
+        raise ValueError(f"{RUNS / name} already exists, with other settings; {hint}")
+    return name, "auto"
 
 
 def new_config(
@@ -96,28 +111,19 @@ def check_parts(config: Config) -> None:
     with torch.device("meta"):
         model = build_model(config.model, 256)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    tokens = config.train.batch_size * config.model.context_length
-    batch = 3 * 8 * tokens  # three tensors of ids
+    batch = 3 * 8 * config.train.batch_size * config.model.context_length  # three tensors of ids
     memory = host_memory()
     if weights + batch > memory and not config.dry_run:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
         hint = "choose a smaller size= or train.batch_size"
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
-    if config.adapt["kind"] != "none":
-        adapt(model, config.adapt)
+    adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     _, objective = build_data(config)
     check_state(model, objective)
-    if config.metrics.names:
-        check_metrics(config.metrics.names)
+    check_metrics(config.metrics.names)
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train
     is_timed = {train.steps, train.tokens, train.epochs} == {None}  # train.minutes alone ends it
     build_schedule(config.schedule, math.inf if is_timed else train.steps)
-
-
-def host_memory() -> int:
-    if not hasattr(os, "sysconf"):  # Windows
-        return 1 << 62
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

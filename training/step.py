@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,30 +25,6 @@ COLUMNS |= {"tokens_per_second", "mfu", "full"}
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
-Buffers = list[tuple[nn.Module, dict[str, Any]]]
-
-
-class TermCounts:
-    """The counts of loss terms that are (sum, count): a sum is divided by that of the whole step."""
-
-    def __init__(self) -> None:
-        self.seen: dict[Any, Any] = {}
-        self.ratios: dict[Any, Tensor] = {}  # targets per count, of a step that is split
-        self.exist: bool | None = None  # unknown before the first step
-
-    def over_targets(self, name: Any, term: tuple[Tensor, Any], count: int) -> Tensor:
-        """The sum, times the number of targets and divided by its own count."""
-        total, own = term
-        self.seen[name] = self.seen.get(name, 0) + own
-        if name in self.ratios:
-            return total * self.ratios[name]
-        return total * ratio(count, own)
-
-
-def ratio(count: Any, own: Any) -> Any:
-    return count / (own + (own == 0))  # where nothing counts, the sum is zero
-
-
 class LossModule(nn.Module):
     """Maps a batch to its losses: the module that is compiled, sharded, and wrapped by DDP."""
 
@@ -58,7 +34,10 @@ class LossModule(nn.Module):
         self.options = vars(config)
         self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
         self.differentiate: Callable[..., Any] = chunk_gradients
-        self.counts = TermCounts()
+        # of terms that are (sum, count): the counts, and the targets per count of the whole step
+        self.counts: dict[Any, Any] = {}
+        self.ratios: dict[Any, Tensor] = {}
+        self.has_counts = True  # unknown before the first step
         self.compiler: Compiler | None = None
 
     def forward(
@@ -84,12 +63,21 @@ class LossModule(nn.Module):
             for number, module in enumerate(self.contributors):
                 for name, term in module.losses().items():
                     check_name(name)
-                    if isinstance(term, tuple):
-                        total = self.counts.over_targets((number, name), term, count)
-                    else:
-                        total = count * term
+                    total = self.over_targets((number, name), term, count)
                     losses[name] = losses.get(name, 0.0) + total
         return losses
+
+    def over_targets(self, key: Any, term: Any, count: int) -> Tensor:
+        """A term, times the number of targets."""
+        if not isinstance(term, tuple):
+            return count * term
+        total, own = term
+        self.counts[key] = self.counts.get(key, 0) + own
+        return total * self.ratios.get(key, ratio(count, own))
+
+
+def ratio(count: Any, own: Any) -> Any:
+    return count / (own + (own == 0))  # where nothing counts, the sum is zero
 
 
 def has_own_loss(model: nn.Module) -> bool:
@@ -101,28 +89,27 @@ def check_name(name: str) -> None:
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
-@contextmanager
-def without_traces(module: nn.Module, buffers: Buffers) -> Iterator[None]:
-    """Forward passes within it begin with these buffers, and whatever they change of the attributes
-    and buffers of modules is as before afterwards."""
-    attributes = [(part, dict(vars(part))) for part in module.modules()]
-    present = [(part, dict(part._buffers)) for part in module.modules()]
-    for part, values in buffers:
-        part._buffers.update(values)
-    try:
-        yield
-    finally:
-        for part, values in attributes:
-            vars(part).update(values)
-        for part, values in present:
-            part._buffers.update(values)
-
-
-def copy_buffers(module: nn.Module) -> Buffers:
-    return [
-        (part, {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)})
+def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+    """Forward passes within it begin with the buffers of now, and whatever they change of the
+    attributes and buffers of modules is as before afterwards."""
+    copies = [
+        {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
         for part in module.modules()
     ]
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        before = [(part, {**vars(part)}, {**part._buffers}) for part in module.modules()]
+        for (part, _, _), copied in zip(before, copies, strict=True):
+            part._buffers.update(copied)
+        try:
+            yield
+        finally:
+            for part, attributes, buffers in before:
+                vars(part).update(attributes)
+                part._buffers.update(buffers)
+
+    return within()
 
 
 class Recompute:
@@ -149,7 +136,7 @@ class Recompute:
 
     def make_contexts(self) -> tuple[Any, Any]:
         """(of the first pass, of the second)"""
-        return nullcontext(), without_traces(self.block, copy_buffers(self.block))
+        return nullcontext(), without_traces(self.block)
 
 
 def recompute_blocks(model: nn.Module) -> None:
@@ -171,25 +158,12 @@ def compile_module(module: LossModule, config: Config, world: World) -> LossModu
     if is_recomputed or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
         for block in blocks:
             owner: Any = block.forward if is_recomputed else block
-            owner.forward = compiled_in_training(block, owner.forward, compiler)
+            owner.forward = compiler.compile(owner.forward, block)
     else:
         network = module.model
-        network.hidden = compiled_in_training(network, network.hidden, compiler)
+        network.hidden = compiler.compile(network.hidden, network)
     module.differentiate = compiler.compile(module.differentiate)
     return module
-
-
-def compiled_in_training(
-    module: nn.Module, eager: Callable[..., Tensor], compiler: "Compiler"
-) -> Callable[..., Tensor]:
-    """Elsewhere it runs eagerly: texts of any length would be compiled anew."""
-    compiled = compiler.compile(eager)
-
-    def method(*inputs: Any, **options: Any) -> Tensor:
-        is_training = module.training and torch.is_grad_enabled()
-        return (compiled if is_training else eager)(*inputs, **options)
-
-    return method
 
 
 class Compiler:
@@ -202,11 +176,14 @@ class Compiler:
         self.failures: Any = TorchDynamoException if is_optional else ()
         self.has_failed = False
 
-    def compile(self, eager: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, eager: Callable[..., Any], owner: Any = None) -> Callable[..., Any]:
+        """What belongs to a module is compiled for training alone: texts of any length would be
+        compiled anew."""
         compiled = torch.compile(eager)
 
         def function(*inputs: Any, **options: Any) -> Any:
-            if not self.has_failed:
+            is_training = owner is None or (owner.training and torch.is_grad_enabled())
+            if is_training and not self.has_failed:
                 try:
                     return compiled(*inputs, **options)
                 except self.failures as error:
@@ -239,24 +216,21 @@ def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
     it, by forward passes that leave no trace. Models without such loss terms have them once."""
     module = run.loss_module
     world = run.world
-    counts = module.counts
     size = run.state.micro_batch_size
     is_split = world.size > 1 or size < len(batch.targets)
-    if not module.contributors or not is_split or counts.exist is False:
+    if not module.contributors or not is_split or not module.has_counts:
         return
 
-    counts.seen = {}
+    module.counts = {}
     gpus = [world.device] if world.device.type == "cuda" else []
-    traces = without_traces(module, copy_buffers(module))
+    traces = without_traces(module)
     with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
         for micro_batch, _ in micro_batches(batch, size, world.device):
             module(*micro_batch)
-    counts.exist = bool(counts.seen)
-    if counts.exist:
-        sums = world.sum(*counts.seen.values())
-        counts.ratios = {
-            term: ratio(count, total).float() for term, total in zip(counts.seen, sums, strict=True)
-        }
+    module.has_counts = bool(module.counts)
+    if module.has_counts:
+        ratios = ratio(count, world.sum(*module.counts.values())).float()
+        module.ratios = dict(zip(module.counts, ratios, strict=True))
 
 
 def fit_micro_batch(run: Run, train_module: Any) -> int:
@@ -295,7 +269,7 @@ def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
     compiler = run.loss_module.compiler
     failures = compiler.failures if compiler else ()
     try:
-        with without_traces(train_module, copy_buffers(train_module)):
+        with without_traces(train_module):
             for _ in range(2):
                 with run.world.precision.autocast():
                     losses = train_module(*rows.to(run.world.device))

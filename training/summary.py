@@ -42,14 +42,12 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     prompt = "--chat" if data.objective.input_kind == "chat" else prompt
     sample = f"python sample.py --run {folder}{parts} {prompt}"
     best = read_best(folder)
-    rows = list(read_rows(folder / "metrics.jsonl"))
-    evaluated = [row for row in rows if row["step"] == state.step and row.get("full") is False]
-    is_as_good = any(f"{row['val_loss']:.3f}" == f"{state.best_val_loss:.3f}" for row in evaluated)
-    if best is not None and best != step_name(state.step) and not is_as_good:
-        loss = f"val loss {state.best_val_loss:.3f}"
-        lines.append(
-            f"the best checkpoint is that of step {state.best_step:,} ({loss}), not the last"
-        )
+    rows = [row for row in read_rows(folder / "metrics.jsonl") if row["step"] == state.step]
+    losses = [f"{row['val_loss']:.3f}" for row in rows if row.get("full") is False]
+    loss = f"{state.best_val_loss:.3f}"
+    if best is not None and best != step_name(state.step) and loss not in losses:
+        place = f"that of step {state.best_step:,} (val loss {loss})"
+        lines.append(f"the best checkpoint is {place}, not the last")
         if config.init_from and state.best_step == 0:
             lines.append("warning: the model was better before; try a lower optimizer.lr")
         sample += " --checkpoint best"

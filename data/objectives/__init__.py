@@ -30,7 +30,7 @@ class Objective:
     specials: tuple[str, ...] = ("end",)
     lookahead = 0
     bits_per_byte = False  # the loss is that of a text, each token once: it has a val_bpb
-    accuracy: str | None = None  # of ACCURACIES in training/accuracy.py
+    accuracy: str | None = None  # of ACCURACIES in training/evaluation.py
     # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
     prompt: tuple[str, ...] = ()
     # generate(model, prompts, *, tokenizer, ...) of a kind of your own, in place of decode()

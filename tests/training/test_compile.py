@@ -11,7 +11,7 @@ from torch._inductor.exc import InductorError
 from torch.nn.parallel import DistributedDataParallel
 
 from configs.schema import IGNORE_INDEX, LossConfig
-from data.objectives import Batch
+from data.batch import Batch
 from model.transformer import build_model
 from tests.parts import part, thin, tiny, tokens
 from training import step

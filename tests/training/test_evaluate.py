@@ -22,8 +22,8 @@ from model.pretrained import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
 from tests.parts import alive, thin, tiny, tokens
 from tests.training.runs import TEXT, read_lines
-from training.accuracy import predict_targets
 from training.evaluate import main
+from training.evaluation import predict_targets
 from training.preview import main as preview
 
 PAIRS = "".join(
@@ -110,7 +110,7 @@ def test_the_loss_of_a_folder_is_that_of_transformers(evaluate, gpt2):
 def test_what_fine_tuning_will_see(command, gpt2, start):
     output = command(preview, "init_from=gpt2", "model.context_length=8", *BOOK)
     assert "hub, vocab_size 300" in output and "first batch: tokens (16, 8), " in output
-    assert "at vocab 300: " in start.plainly("dry_run=true", "init_from=gpt2").out
+    assert "at vocab 300\n" in start.plainly("dry_run=true", "init_from=gpt2").out
 
 
 def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):

@@ -30,9 +30,9 @@ def stop_after(step, monkeypatch):
     """A signal arrives when a step has been logged; the run ends after the next one."""
     log = Log.step
 
-    def step_and_signal(self, state, *args, **values):
-        log(self, state, *args, **values)
-        if state.step == step - 1:
+    def step_and_signal(self, *values):
+        log(self, *values)
+        if self.state.step == step - 1:
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(Log, "step", step_and_signal)
