@@ -2,7 +2,8 @@
 
 import re
 
-from data.tokenizers.tokenizer import CharTokenizer, Tokenizer, load_hf_tokenizer
+from data.tokenizers.imported import load_hf_tokenizer
+from data.tokenizers.tokenizer import CharTokenizer, Tokenizer
 from data.tokenizers.train import byte_level, bytes_to_unicode
 
 

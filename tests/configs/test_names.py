@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from configs.names import known_groups, known_settings, nearest
+from model.generate.options import INPUTS, OPTIONS
 from tests.parts import CONFIGS, names
 
 pytestmark = pytest.mark.quick
@@ -14,7 +15,8 @@ def test_synonyms_are_of_names_that_exist():
     settings = [*known_settings(), *known_groups()]
     values = ["true", "false", "null", "fp32", "bf16", "fp16", "online", "disabled"]
     options = [option for group in known_groups() for option in names(group)]
-    assert not synonyms.keys() - {*settings, *options, *values}
+    flags = [flag for flag, *_ in (*INPUTS, *OPTIONS)]
+    assert not synonyms.keys() - {*settings, *options, *values, *flags}
     for ours in synonyms.keys() & {*settings}:
         for theirs in synonyms[ours]:
             assert nearest(theirs, settings) in (ours, theirs)

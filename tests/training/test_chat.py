@@ -22,11 +22,11 @@ from data.chat import ChatTemplate, fit_to_chat, read_turns, to_messages
 from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
+from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.tokenizer import (
     NO_TEMPLATE,
     BytePairTokenizer,
     ByteTokenizer,
-    HubTokenizer,
     to_base64,
     tokenizer_from_state,
 )

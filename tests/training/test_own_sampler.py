@@ -8,7 +8,9 @@ import torch
 
 import sample
 from configs.cli import run_command
-from data.objectives import OBJECTIVES, Masked, NextToken
+from data.objectives import OBJECTIVES
+from data.objectives.masked import Masked
+from data.objectives.next_token import NextToken
 from model.generate.decode import DecodeStep, decode, left_pad
 from model.transformer import ARCHITECTURES, Decoder
 from tests.training.runs import read_lines
