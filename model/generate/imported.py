@@ -31,7 +31,8 @@ NO_RULES: dict[str, Any] = {
 class ImportedSampler(Sampler):
     def __init__(self, run: LoadedRun) -> None:
         super().__init__(run)
-        self.rules: dict[str, Any] = dict(run.config.get("generation") or {})
+        text = self.tokenizer.files.get("generation_config.json", "{}")
+        self.rules: dict[str, Any] = json.loads(text)
         # special tokens that a target begins or ends with
         self.rules["forced_bos_token_id"] = self.tokenizer.specials.get("forced_start")
         self.rules["forced_eos_token_id"] = self.tokenizer.specials.get("forced_end")
@@ -111,6 +112,5 @@ def load_folder(place: str, which: str | None) -> LoadedRun:
     if which not in (None, "latest"):
         raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
     model, tokenizer, config = load_hf(place)
-    rules = json.loads(tokenizer.files.get("generation_config.json", "{}"))
-    settings = {"model": asdict(config), "objective": {"kind": "auto"}, "generation": rules}
+    settings = {"model": asdict(config), "objective": {"kind": "auto"}}
     return LoadedRun(model.eval(), tokenizer, settings, 0)
