@@ -60,11 +60,8 @@ class Tokenizer:
     @property
     def end_ids(self) -> list[int]:
         """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
-        ids = [self.specials["end"]]
-        for name, i in self.specials.items():
-            if name.startswith("end_"):
-                ids.append(i)
-        return ids
+        others = [i for name, i in self.specials.items() if name.startswith("end_")]
+        return [self.specials["end"], *others]
 
     @property
     def start(self) -> int:

@@ -38,9 +38,8 @@ def fill(sampler: Sampler, rows: list[Row]) -> Iterator[tuple[Row, str]]:
 
         filled = list(row.ids)
         predictions = ""
-        for place, ids, logprobs in zip(
-            places, top.indices.tolist(), top.values.tolist(), strict=True
-        ):
+        best = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        for place, (ids, logprobs) in zip(places, best, strict=True):
             filled[place] = ids[0]
             row.stream.push(ids[0], logprobs[0])
             pairs = zip(ids, logprobs, strict=True)

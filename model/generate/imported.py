@@ -59,7 +59,11 @@ class LogitsProcessor:
     transformers."""
 
     def __init__(
-        self, rules: dict[str, Any], prompts: Rows, max_new_tokens: int, stop: Sequence[int]
+        self,
+        rules: dict[str, Any],
+        prompts: Rows,
+        max_new_tokens: int,
+        stop: Sequence[int],
     ) -> None:
         given = {name: rules[name] for name in NO_RULES if rules.get(name) is not None}
         self.rules = NO_RULES | given
@@ -77,7 +81,8 @@ class LogitsProcessor:
             logits_V[row] = torch.where(seen > 0, seen / penalty, seen * penalty)
 
             forbidden = self.forbidden(row, len(prompt), step)
-            logits_V[[i for i in forbidden if i < len(logits_V)]] = -math.inf
+            known = [i for i in forbidden if i < len(logits_V)]
+            logits_V[known] = -math.inf
 
             forced = rules["forced_bos_token_id"] if len(row) == 1 else None
             if step == self.last and rules["forced_eos_token_id"] is not None:

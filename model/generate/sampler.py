@@ -1,6 +1,6 @@
 """Sampler: a run that is ready to generate text, for sample.py and for programs of your own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,12 +9,10 @@ from configs.registry import Count, Natural, build
 from data.objectives import OBJECTIVES, Objective
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import LoadedRun
-from model.generate.decode import DecodeStep, decode
+from model.generate.decode import decode
 from model.generate.prompt import encode_prompt
 from model.generate.sampling import Sampling
 from model.generate.stream import TextStream
-
-Search = Callable[..., Iterator[DecodeStep]]
 
 
 @dataclass
@@ -108,7 +106,7 @@ class Sampler:
         return {}
 
 
-def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> "partial[Any]":
+def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> Any:
     """decode(), or the generate() of an objective or an architecture of your own."""
     if objective.generate:
         return partial(objective.generate, model, tokenizer=tokenizer)
