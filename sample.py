@@ -12,7 +12,7 @@ from functools import partial
 
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
-from model.checkpoint import LoadedRun, load_run, newest_run
+from model.checkpoint import load_run, newest_run
 from model.generate.options import choose_generation, parse_options, read_texts
 from model.generate.sampler import Generation, Row, Sampler
 from model.generate.stream import TextStream
@@ -26,7 +26,7 @@ MAX_BATCH = 64
 def main(args: list[str] | None = None) -> None:
     options = parse_options(args)
     texts = read_texts(options)  # before a model is loaded in vain
-    sampler = make_sampler(load(options))
+    sampler = load(options)
     how = choose_generation(options, sampler)
     write = partial(write_rows, sampler, options, how)
 
@@ -44,8 +44,8 @@ def main(args: list[str] | None = None) -> None:
         write(make_rows(sampler, options, texts))
 
 
-def load(options: Namespace) -> LoadedRun:
-    """The run, ready for inference on its device."""
+def load(options: Namespace) -> Sampler:
+    """A run that is ready for inference on its device."""
     load_parts(options.parts)
     place = options.run or newest_run()
     if options.run and is_hf_folder(str(place)):
@@ -60,10 +60,6 @@ def load(options: Namespace) -> LoadedRun:
     dtype = str(precision.dtype).removeprefix("torch.")
     where = f"{dtype} on {precision.device}, {precision.reason}"
     print(f"{place}, step {run.step}: {where}", file=sys.stderr)
-    return run
-
-
-def make_sampler(run: LoadedRun) -> Sampler:
     if run.tokenizer.text:  # that of an import
         from model.generate.imported import ImportedSampler
 

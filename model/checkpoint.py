@@ -337,5 +337,4 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     if is_adapted and merge:
         merge_adapters(model)
     # how an imported model asks to generate, by the names of transformers
-    config["generation"] = json.loads(tokenizer.files.get("generation_config.json", "{}"))
     return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))

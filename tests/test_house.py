@@ -32,7 +32,7 @@ CORE_MODULES = """
 """
 CORE = set(CORE_MODULES.split())
 USE_DATA = ("model.hub", "model.checkpoint", "model.pretrained", "model.generate.prompt")
-USE_DATA += ("model.generate.sampler", "model.generate.chat", "model.generate.marks")
+USE_DATA += ("model.generate.sampler", "model.generate.chat")
 
 
 def module_name(path):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import transformers as hf
-import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import sample
@@ -148,8 +147,10 @@ def test_generation_rules_are_obeyed(name, imported, run):
     model = AUTO[load_run(RUN).model.kind].from_pretrained(HF)
     tokenizer = hf.AutoTokenizer.from_pretrained(HF)
     plain = hf_generate(model, tokenizer)
-    config = yaml.safe_load((RUN / "config.yaml").read_text())
-    (RUN / "config.yaml").write_text(yaml.safe_dump(config | {"generation": rules}))
+    config = read_json(HF / "generation_config.json")
+    (HF / "generation_config.json").write_text(json.dumps(config | rules))
+    shutil.rmtree(RUN)
+    import_run(HF, RUN)
     model.generation_config.update(**rules)
     prompt, output = hf_generate(model, tokenizer)
     assert output != plain[1]
@@ -214,7 +215,7 @@ def test_rules_of_generation_are_kept(file, imported, capsys):
         "warning: the folder asks to generate with num_beams 4, length_penalty 2.0;"
     )
     run = load_run(Path("again"))
-    assert rules.items() <= run.config["generation"].items()
+    assert rules.items() <= json.loads(run.tokenizer.files["generation_config.json"]).items()
     assert run.tokenizer.specials["forced_end"] == END
     export_run(Path("again"), "latest", BACK, None)
     assert rules.items() <= read_json(BACK / "generation_config.json").items()

@@ -60,7 +60,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
             node.precision = stored["precision"]
     config, _ = new_config(node, {}, overrides)
 
-    model, tokenizer, step = init_run(place, which)
+    model, tokenizer, step = init_run(place, which or "latest")
     # a tokenizer that the run trained itself is in the cache, with the tokens
     is_cached = is_own and stored["init_from"] is None
     data = load_data(config, None if is_cached else tokenizer)

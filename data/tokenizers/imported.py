@@ -11,9 +11,8 @@ from numpy import ndarray
 
 from configs.errors import TokenizerError, errors_as
 from configs.registry import Count
-from data.tokenizers.base import Decoder, Ids, Template, Tokenizer
+from data.tokenizers.tokenizer import Decoder, Ids, Template, Tokenizer
 
-SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 # from which clean_up_tokenization_spaces strips spaces; a text may become so with its next token
 UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
@@ -61,10 +60,8 @@ class HubTokenizer(Tokenizer):
         highest = max(ids, default=0)
         if highest >= self.vocab_size:
             token = self.backend.id_to_token(highest)
-            limit = f"the model's vocab_size is {self.vocab_size}"
-            raise TokenizerError(
-                f"the text has the token {token!r}, whose id is {highest}; {limit}"
-            )
+            reason = f"the token {token!r} has the id {highest}"
+            raise TokenizerError(f"{reason}, and the model has {self.vocab_size} rows")
         return ids
 
     @cached_property

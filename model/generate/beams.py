@@ -30,13 +30,11 @@ def beam_search(
     stop: Sequence[int] = (),
     processor: Processor | None = None,
 ) -> Steps:
-    """The finished sequence with the best score, for one prompt; each step continues the `beams`
-    most likely ones."""
+    """The finished sequence with the best score, for one prompt; a step continues `beams` of them."""
     if model.kind != "encoder_decoder":
         raise ValueError(f"beam search needs an encoder_decoder; this model is a {model.kind}")
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, float)
-
     state = DecodingState(model, prompts, sources, max_new_tokens)
     active: list[Steps] = [[]]
     best = active[0]

@@ -12,12 +12,9 @@ from model.generate.stream import TextStream
 
 
 class ChatRow(Row):
-    @property
-    def messages(self) -> Messages:
-        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
-
     def asked(self) -> dict[str, Any]:
-        return {"messages": self.messages}
+        answer = {"role": "assistant", "content": self.stream.text}
+        return {"messages": [*self.prompt, answer]}
 
 
 class Chat:
@@ -27,8 +24,7 @@ class Chat:
         self.tokenizer = sampler.tokenizer
         self.template = ChatTemplate(self.tokenizer)
         if not self.template.is_own and sampler.objective.input_kind != "chat":
-            needed = "a run of data=chat, or an import with a chat template"
-            raise ValueError(f"--chat needs {needed}")
+            raise ValueError("--chat needs a run of data=chat, or an import with a chat template")
         self.context = sampler.model.context_length
         self.stop = stop
         self.system = [{"role": "system", "content": text} for text in system]
@@ -56,7 +52,7 @@ class Chat:
             write([row])
         except KeyboardInterrupt:
             print()
-        self.messages = row.messages
+        self.messages = row.asked()["messages"]
 
 
 def read_messages(number: int, line: str) -> Messages:

@@ -2,16 +2,15 @@
 
 import sys
 from argparse import Namespace
-from dataclasses import fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, Literal
 
 from configs.cli import ArgumentParser, expand_user
-from configs.registry import Count, Natural, NonNegative, Positive, check_value
+from configs.registry import Count, SettingError, check_value, signature
 from model.generate.prompt import MASK
 from model.generate.sampler import Generation, Sampler
-from model.generate.sampling import Probability, Sampling
+from model.generate.sampling import Sampling
 
-Settings = TypeVar("Settings", Generation, Sampling)
 KINDS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true", "default": None},
     "TEXT": {"metavar": "TEXT", "action": "append"},
@@ -54,22 +53,9 @@ OPTIONS = [
     ("--attention-map", "PATH", "save all attention weights as .png, .pdf or .svg"),
     ("--debug", "", "show the traceback of an error"),
 ]
-VALUES: dict[str, Any] = {
-    "temperature": NonNegative,
-    "top_k": Count,
-    "top_p": Probability,
-    "min_p": Probability,
-    "repetition_penalty": Positive,
-    "seed": Natural,
-    "n": Count,
-    "max_new_tokens": Count,
-    "beams": Count,
-    "length_penalty": float,
-    "embed": Literal["mean", "first"],
-}
 FILTERS = ("top_k", "top_p", "min_p", "n")
-SAMPLING = (*FILTERS, "temperature", "repetition_penalty", "seed")
-GENERATION = (*SAMPLING, "max_new_tokens", "stop", "beams", "length_penalty")
+SAMPLING = (*signature(Sampling), "n")
+GENERATION = (*signature(Generation), "n", "stop")
 IMAGES = (".png", ".pdf", ".svg")
 
 
@@ -92,15 +78,16 @@ def make_parser() -> ArgumentParser:
 
 def parse_options(args: list[str] | None = None) -> Namespace:
     """The options, checked as far as they can be without the run."""
-    parser = make_parser()
-    options, unknown = parser.parse_known_args(args)
+    options, unknown = make_parser().parse_known_args(args)
     if unknown:
-        from model.generate.unknown import explain_unknown
-
-        raise ValueError(explain_unknown(unknown[0], parser))
-    for name, annotation in VALUES.items():
+        known = [flag for flag, *_ in (*INPUTS, *OPTIONS)]
+        flag = unknown[0] if unknown[0].startswith("-") else f"--prompt={unknown[0]!r}"
+        raise SettingError(f"unknown argument {unknown[0]!r}; see --help", flag, known)
+    kinds = {name: parameter.annotation for name, parameter in signature(Generation).items()}
+    kinds |= {"n": Count, "embed": Literal["mean", "first"]}
+    for name, kind in kinds.items():
         if vars(options)[name] is not None:
-            check_value(flag_of(name), vars(options)[name], annotation)
+            check_value(flag_of(name), vars(options)[name], kind)
     if "" in (options.stop or []):
         raise ValueError("--stop cannot be empty")
     if options.attention_map and options.attention_map.suffix not in IMAGES:
@@ -146,20 +133,13 @@ def choose_generation(options: Namespace, sampler: Sampler) -> Generation:
     if sampler.continues:
         refuse(("source",), options, "this model continues a --prompt")
 
-    sampling = changed(sampler.usual.sampling, options)
-    if sampling.temperature == 0:
+    # the values of the command line take the place of the usual ones
+    values = {name: vars(options)[name] for name in signature(Generation)}
+    given = {name: value for name, value in values.items() if value is not None}
+    how = replace(sampler.usual, **given)
+    if how.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
-    return replace(changed(sampler.usual, options), sampling=sampling)
-
-
-def changed(usual: Settings, options: Namespace) -> Settings:
-    """With the values of the command line."""
-    given = {}
-    for field in fields(usual):
-        value = vars(options).get(field.name)
-        if value is not None:
-            given[field.name] = value
-    return replace(usual, **given)
+    return how
 
 
 def read_texts(options: Namespace) -> list[Any]:

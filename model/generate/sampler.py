@@ -1,20 +1,18 @@
 """Sampler: a run that is ready to generate text, for sample.py and for programs of your own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from configs.registry import build
+from configs.registry import Count, Natural, build
 from data.objectives import OBJECTIVES, Objective
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import LoadedRun
-from model.generate.decode import DecodeStep, decode
+from model.generate.decode import decode
 from model.generate.prompt import encode_prompt
-from model.generate.sampling import GREEDY, Sampling
+from model.generate.sampling import Sampling
 from model.generate.stream import TextStream
-
-Search = Callable[..., Iterator[DecodeStep]]
 
 
 @dataclass
@@ -36,10 +34,9 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Generation:
-    sampling: Sampling = GREEDY
-    max_new_tokens: int = 200
-    beams: int | None = None
+class Generation(Sampling):
+    max_new_tokens: Count = 200
+    beams: Natural = 0  # 0 samples
     length_penalty: float = 1.0
 
 
@@ -49,8 +46,10 @@ class Sampler:
         self.model: Any = run.model
         self.tokenizer = run.tokenizer
         # that of an imported run is not known
-        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)
-        self.objective = build_objective(run) if objective.generate else objective
+        self.objective: Any = OBJECTIVES.get(run.config["objective"]["kind"], Objective)
+        if self.objective.generate:
+            shared = run.config["model"] | {"architecture": run.model.kind, "document_mask": False}
+            self.objective = build("objective", OBJECTIVES, run.config["objective"], shared)
         self.search = choose_search(run.model, self.objective, run.tokenizer)
         self.has_own_search = self.search.func is not decode
         self.kind = str(self.model.kind)
@@ -58,7 +57,7 @@ class Sampler:
             self.kind = "decoder"
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         self.continues = self.kind == "decoder" and self.objective.input_kind != "pairs"
-        self.usual = Generation(Sampling(0.8 if self.continues else 0.0))
+        self.usual = Generation(temperature=0.8 if self.continues else 0.0)
 
     def encode(self, text: str, slide: bool = False, special: bool = False) -> list[int]:
         """The ids of a prompt. slide: the end of one that is too long. special: special tokens that
@@ -79,10 +78,8 @@ class Sampler:
     def generate(self, rows: list[Row], how: Generation) -> Iterator[tuple[Row, str]]:
         """Complete each row. Yields its text as it grows."""
         prompts = [row.ids for row in rows]
-        inputs: dict[str, Any] = {
-            "max_new_tokens": how.max_new_tokens,
-            "stop": self.tokenizer.end_ids,
-        }
+        stop = self.tokenizer.end_ids
+        inputs: dict[str, Any] = {"max_new_tokens": how.max_new_tokens, "stop": stop}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [[self.tokenizer.start]] * len(rows)
@@ -93,9 +90,8 @@ class Sampler:
             inputs |= {"beams": how.beams, "length_penalty": how.length_penalty}
             steps: Any = beam_search(self.model, prompts, **inputs)
         else:
-            inputs["sampling"] = how.sampling
-            inputs["row_ids"] = [row.sample_id for row in rows]
-            steps = self.search(prompts, **inputs)
+            row_ids = [row.sample_id for row in rows]
+            steps = self.search(prompts, sampling=how, row_ids=row_ids, **inputs)
 
         for step in steps:
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
@@ -110,15 +106,10 @@ class Sampler:
         return {}
 
 
-def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> "partial[Any]":
+def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> Any:
     """decode(), or the generate() of an objective or an architecture of your own."""
     if objective.generate:
         return partial(objective.generate, model, tokenizer=tokenizer)
     if model.generate:
         return partial(model.generate, tokenizer=tokenizer)
     return partial(decode, model)
-
-
-def build_objective(run: LoadedRun) -> Objective:
-    shared = run.config["model"] | {"architecture": run.model.kind, "document_mask": False}
-    return build("objective", OBJECTIVES, run.config["objective"], shared)

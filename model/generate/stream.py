@@ -12,8 +12,7 @@ class TextStream:
         self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()
     ) -> None:
         self.decode = tokenizer.incremental_decoder(prefix)
-        self.end_ids = tokenizer.end_ids
-        self.names = tokenizer.names  # of special tokens
+        self.tokenizer = tokenizer
         self.stops = stops
         self.text = ""
         self.pending = ""  # perhaps the beginning of a stop string
@@ -27,11 +26,11 @@ class TextStream:
             return ""
         self.ids.append(i)
         self.logprobs.append(logprob)
-        if i in self.end_ids:
+        if i in self.tokenizer.end_ids:
             return self.finish("eos")
 
         # the text that it adds
-        name = self.names.get(i, "")
+        name = self.tokenizer.names.get(i, "")
         if name.startswith("sentinel"):  # shown, for it separates the spans that a model fills in
             self.pending += self.decode([], final=True) + f"<{name}>"
         else:

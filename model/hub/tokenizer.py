@@ -11,13 +11,8 @@ from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
-from data.tokenizers.tokenizer import (
-    NO_TEMPLATE,
-    HubTokenizer,
-    Ids,
-    Tokenizer,
-    load_hf_tokenizer,
-)
+from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE, Ids, Tokenizer
 from model.hub.family import Keys
 from model.hub.files import HF_FILES, naming
 from model.hub.library import load_transformers

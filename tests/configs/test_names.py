@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from configs.explain import known_settings, nearest
+from model.generate.options import INPUTS, OPTIONS
 from tests.parts import CONFIGS, names
 
 GROUPS = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
@@ -15,7 +16,8 @@ def test_synonyms_are_of_names_that_exist():
     settings = list(known_settings())
     values = ["true", "false", "null", "fp32", "bf16", "fp16", "online", "disabled"]
     options = [option for group in GROUPS for option in names(group)]
-    assert not synonyms.keys() - {*settings, *options, *values}
+    flags = [flag for flag, *_ in (*INPUTS, *OPTIONS)]
+    assert not synonyms.keys() - {*settings, *options, *values, *flags}
     for ours in synonyms.keys() & {*settings}:
         for theirs in synonyms[ours]:
             assert nearest(theirs, settings) in (ours, theirs)

@@ -23,11 +23,11 @@ from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
 from data.tables import read_turns
+from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.tokenizer import (
     NO_TEMPLATE,
     BytePairTokenizer,
     ByteTokenizer,
-    HubTokenizer,
     to_base64,
     tokenizer_from_state,
 )

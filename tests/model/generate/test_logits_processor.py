@@ -5,7 +5,7 @@ import torch
 
 from model.generate.beams import beam_search
 from model.generate.decode import decode
-from model.generate.logits_processor import LogitsProcessor
+from model.generate.imported import LogitsProcessor
 from model.generate.sampling import Sampling
 from model.hub.convert import load_hf
 from tests.model.generate.test_decode import PROMPTS, lively

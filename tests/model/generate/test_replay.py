@@ -13,7 +13,7 @@ from configs.compose import compose
 from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
-from model.generate.logits_processor import LogitsProcessor
+from model.generate.imported import LogitsProcessor
 from model.generate.sampling import GREEDY
 from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
 from tests.parts import TYPICAL, alive, names, thin
