@@ -10,9 +10,6 @@ from model.generate.decode import Rows
 from model.generate.logits_processor import LogitsProcessor
 from model.generate.sampler import Generation, Sampler
 
-# special tokens that a target begins or ends with
-FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
-
 
 class ImportedSampler(Sampler):
     """The rules have the names that transformers gives them."""
@@ -20,9 +17,6 @@ class ImportedSampler(Sampler):
     def __init__(self, run: LoadedRun) -> None:
         super().__init__(run)
         self.rules: dict[str, Any] = dict(run.config.get("generation") or {})
-        for special, name in FORCED.items():
-            self.rules[name] = self.tokenizer.specials.get(special)
-
         penalty = self.rules.get("repetition_penalty") or 1.0
         length = self.rules.get("max_new_tokens")
         if self.kind == "encoder_decoder" and self.rules.get("max_length"):
