@@ -33,10 +33,6 @@ class ImportedSampler(Sampler):
         super().__init__(run)
         text = self.tokenizer.files.get("generation_config.json", "{}")
         self.rules: dict[str, Any] = json.loads(text)
-        # special tokens that a target begins or ends with
-        self.rules["forced_bos_token_id"] = self.tokenizer.specials.get("forced_start")
-        self.rules["forced_eos_token_id"] = self.tokenizer.specials.get("forced_end")
-
         length = self.rules.get("max_new_tokens")
         if self.kind == "encoder_decoder" and self.rules.get("max_length"):
             length = length or self.rules["max_length"] - 1  # it counts the start token

@@ -7,23 +7,33 @@ from typing import Any, NamedTuple
 
 from configs.errors import HubError
 from model.hub.files import naming
-from model.hub.library import load_transformers
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
 GROUPS = "attention.queries_per_kv"  # whose key counts the heads of keys and values
-SIZES = {  # as most families name them
+SIZES = {  # as all families but T5 and BART name them, or transformers lets them be named
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
     "max_position_embeddings": "context_length",
-    "intermediate_size": "ffn.d_ff",
 }
 # of an encoder without head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
 FREE = ("dropout", "position.base", "position.layout")  # a table of sines has them in its values
 DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
+
+
+def load_transformers() -> Any:
+    """It is imported only where a folder is read or written."""
+    try:
+        import transformers
+    except ImportError as error:
+        hint = "pip install -e '.[hub]' installs it"
+        raise HubError(f"Hugging Face formats need transformers ({error}); {hint}") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 def nothing(*arguments: Any) -> dict[str, Any]:
@@ -42,11 +52,11 @@ class Family(NamedTuple):
     rules: Callable[[Spec, Any], Table] = nothing  # for other tensors, or instead
     values: Mapping[str, Mapping[Any, Any]] = {}  # {key: {value there: value here}}, if not all
     read: Callable[[Any, Spec], Spec] = nothing  # options that no single key sets
-    write: Callable[[Spec, Keys], Keys] = nothing  # and back; with the special tokens
+    write: Callable[[Spec], Keys] = nothing  # and back, from options and special tokens
     read_position: Callable[[Any, Spec], Spec] = nothing  # and the same, of positions
     write_position: Callable[[Spec], Keys] = nothing
-    computed: str = "^$"  # a pattern of tensors that a file may lack
-    unused: str = "^$"  # and of those that no logit depends on
+    # a pattern of tensors that a file may lack: no logit depends on them, or they are computed
+    optional: str = "^$"
     note: str = ""  # how training differs from transformers
     is_body: bool = False  # without its head
 
@@ -135,9 +145,7 @@ def write_config(
             keys[name] = spec.get("dropout", 0.0)
     keys |= special
 
-    counted = dict(spec)
-    if spec.get(GROUPS):
-        counted[GROUPS] = divided_heads(spec)
+    counted = spec | {GROUPS: divided_heads(spec)} if GROUPS in spec else spec
     for name, options in family.keys.items():
         values = [counted.get(option) for option in options.split()]
         if not values:
@@ -148,7 +156,7 @@ def write_config(
         for there, here in reversed([*known.items()]):
             if here == value:
                 keys[name] = there  # the first that means it
-    keys |= family.write_position(spec) | family.write(spec, special)
+    keys |= family.write_position(spec) | family.write(spec | special)
     for name, value in keys.items():  # the classes take no integer for a float
         if type(value) is int and isinstance(defaults.get(name), float):
             keys[name] = float(value)

@@ -13,9 +13,8 @@ from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
 from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE, Ids, Tokenizer
-from model.hub.family import Keys
+from model.hub.family import Keys, load_transformers
 from model.hub.files import HF_FILES, naming
-from model.hub.library import load_transformers
 from model.weights import read_json
 
 # {special token: its keys in config.json and attributes of a tokenizer, and its usual spellings}
@@ -30,14 +29,15 @@ ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mas
 SETTINGS = "tokenizer_config.json"
 CONFIG = "config.json"  # of which a run keeps the class and the special tokens
 GENERATION = "generation_config.json"
-FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
-KEPT_KEYS = ("model_type", "prefix", "task_specific_params")
+FORCED = ("forced_bos_token_id", "forced_eos_token_id")
+# no logit depends on them, and forced tokens are rules of generation
+KEPT = re.compile("(?!forced).*_token_id|model_type|prefix|task_specific_params")
 # rules of generation that sample.py obeys, and settings that are none
-OBEYED = """
-    repetition_penalty no_repeat_ngram_size bad_words_ids suppress_tokens begin_suppress_tokens
-    min_length min_new_tokens max_length max_new_tokens do_sample transformers_version use_cache
-    return_dict_in_generate output_scores output_attentions output_hidden_states
-"""
+OBEYED = re.compile(
+    "repetition_penalty|no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens|min_length"
+    "|(min|max)_new_tokens|max_length|do_sample|.*_token_id|_.*|transformers_version|use_cache"
+    "|return_dict_in_generate|output_.*"
+)
 NO_CLASS = {  # adds nothing to a text
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_bos_token": False,
@@ -51,28 +51,23 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         path = folder / name
         if path.exists():
             files[name] = path.read_text(encoding="utf-8")
-    files.pop("tokenizer.json", None)
-
-    files[CONFIG] = json.dumps(special_keys(hf_config), sort_keys=True)
+    kept = special_keys(hf_config)
+    files[CONFIG] = json.dumps(kept, sort_keys=True)
     rules = read_rules(folder, files)
-    if GENERATION not in files and rules.keys() - hf_config.to_dict().keys():
-        files[GENERATION] = json.dumps(rules, indent=2)
+    if rules.keys() - kept.keys():
+        files.setdefault(GENERATION, json.dumps(rules, indent=2))
     with naming(folder):
         with naming("AutoTokenizer"):
             theirs = auto_tokenizer(folder)
         specials = special_ids(theirs, hf_config, rules)
         text = theirs.backend_tokenizer.to_str()
-        return HubTokenizer(text, specials, hf_config.vocab_size, files)
+        return HubTokenizer(text, specials, hf_config.vocab_size, dict(sorted(files.items())))
 
 
 def special_keys(hf_config: Any) -> Keys:
-    """What a run keeps of config.json: no logit depends on it."""
-    kept = {}
-    for name, value in hf_config.to_dict().items():
-        is_special = name.endswith("_token_id") and name not in FORCED.values()
-        if value is not None and (is_special or name in KEPT_KEYS):
-            kept[name] = value
-    return kept
+    """What a run keeps of config.json."""
+    keys = hf_config.to_dict()
+    return {name: keys[name] for name in keys if KEPT.fullmatch(name) and keys[name] is not None}
 
 
 def read_rules(folder: Path, files: dict[str, str]) -> Keys:
@@ -86,11 +81,9 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
 
     ignored = []
     for name, value in rules.items():
-        is_setting = name.endswith("_token_id") or name.startswith("_") or name in OBEYED.split()
-        if value is not None and not is_setting:
+        if value is not None and not OBEYED.fullmatch(name):
             ignored.append(f"{name} {json.dumps(value):.40}")
-    if ignored:
-        asked = ", ".join(ignored)
+    if asked := ", ".join(ignored):
         warn(f"the folder asks to generate with {asked}; sample.py goes by its own flags")
     return rules
 
@@ -115,7 +108,7 @@ def special_ids(
     hf_config: Any,
     rules: Keys,
 ) -> Ids:
-    """{special token: id}, of those that the model has."""
+    """{special token: id}, of those that the model has. A text may have several ends."""
     size = hf_config.vocab_size
     # an ordinary token may be spelled so, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
@@ -132,29 +125,23 @@ def special_ids(
                 return known
         return []
 
-    specials: Ids = {}
-    for special, keys in ROLES.items():
-        if found := find(*keys):
-            specials[special] = found[0]
+    found = {special: find(*keys) for special, keys in ROLES.items()}
+    specials = {special: ids[0] for special, ids in found.items() if ids}
+
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
 
-    for special, key in FORCED.items():
-        found = find(key)
-        if rules.get(key) is None:
-            continue
-        if not found:
+    for key in FORCED:
+        if rules.get(key) is not None and not find(key):
             raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
-        specials[special] = found[0]
 
     for name, i in spelled.items():
         match = SENTINEL.fullmatch(name)
         if match and i < size:
             specials[f"sentinel_{match[1]}"] = i
-    more_ends = {*find("eos_token_id")} - {specials["end"]}
-    for n, i in enumerate(sorted(more_ends), 1):
+    for n, i in enumerate(found["end"][1:], 1):
         specials[f"end_{n}"] = i
     return specials
 
@@ -162,10 +149,8 @@ def special_ids(
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     """Training here uses no template and no forced tokens, so that transformers must not add them:
     not by add_bos_token, nor by a class that has its own template, such as BertTokenizer."""
-    for name in FORCED:
-        tokenizer.specials.pop(name, None)
     if GENERATION in tokenizer.files:
-        content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED.values())
+        content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED)
         tokenizer.files[GENERATION] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
@@ -190,20 +175,21 @@ def without_class(tokenizer: Tokenizer, settings: Keys) -> tuple[str, str]:
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
     """{name: text}, of which config.json has the special tokens alone."""
     # text is always text, unless it has to name masks, or the end of an answer in the plain template
-    names_tokens = bool({"mask", "sentinel_0"} & tokenizer.specials.keys())
+    names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
     is_plain = tokenizer.files.get(TEMPLATE) == PLAIN
     splits = tokenizer.text is None and not names_tokens and not is_plain
     settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
+
     if is_plain and SETTINGS in tokenizer.files:
         own = read_file(files, SETTINGS) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
+
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
-        is_one = len(ends) == 1
         ids = {
-            "eos_token_id": ends[0] if is_one else ends,
+            "eos_token_id": ends if len(ends) > 1 else ends[0],
             "bos_token_id": tokenizer.start,
             "pad_token_id": tokenizer.specials.get("pad"),
         }

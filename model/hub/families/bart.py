@@ -68,7 +68,7 @@ BART = Family(
     values={"activation_function": ACTIVATIONS},
     names=ENCODER + ENCODER.replace("encoder", "decoder") + CROSS,
     rules=from_third_row,
-    unused=r"model\.shared",  # unless it is tied
+    optional=r"model\.shared",  # which nothing uses unless it is tied
     note="training changes the bias of the logits and the embedding of padding, which are fixed there",
 )
 MBART = BART.derive("mbart", "MBartForConditionalGeneration", spec={"block.kind": "pre"})
@@ -82,7 +82,7 @@ PEGASUS = MBART.derive(
     spec={"embedding_norm": False},
     names=BART.names + SINES,
     rules=rules,
-    computed="embed_positions",
+    optional=rf"{BART.optional}|embed_positions",
     note=f"{BART.note}, and so are its positions",
 )
 MARIAN = PEGASUS.derive("marian", "MarianMTModel", spec={"block.kind": "post"})

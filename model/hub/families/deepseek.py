@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 
-from configs.errors import HubError
 from model.hub.families.llama import DECODER, GATE_NAMES, NAMES
-from model.hub.families.rope import evens_first, reordered, yarn_mscale
+from model.hub.families.positions import evens_first, reordered, yarn_mscale
 from model.hub.spec import Spec, attention_spec
 from model.hub.tensors import Table, TensorRule, packed
 
@@ -43,25 +42,14 @@ def rules(spec: Spec, config: Any) -> Table:
     }
 
 
-def read(config: Any, spec: Spec) -> Spec:
-    n_dense = config.first_k_dense_replace
-    if n_dense < spec["n_layers"]:
-        raise HubError(f"first_k_dense_replace is {n_dense}; MoE layers are not supported")
-    return {}
-
-
 DEEPSEEK = DECODER.derive(
     "deepseek_v3",
     "DeepseekV3ForCausalLM",
-    without=f"attention_bias num_key_value_heads head_dim {' '.join(attention_spec('attention'))}",
+    without=f"attention_bias head_dim {' '.join(attention_spec('attention'))}",
     spec={"attention.kind": "mla"},
-    keys={dim: f"attention.{dim}" for dim in DIMS},
+    keys={dim: f"attention.{dim}" for dim in DIMS}
+    | {"first_k_dense_replace": "n_layers", "num_key_value_heads": "n_heads"},
     values={"rms_norm_eps": {1e-6: 1e-6}},  # that of the norms of latents, whatever it is
     names=NAMES + GATE_NAMES + LATENT_NAMES,
     rules=rules,
-    read=read,
-    write=lambda spec, special: {
-        "first_k_dense_replace": spec["n_layers"],
-        "num_key_value_heads": spec["n_heads"],
-    },
 )

@@ -1,8 +1,8 @@
 """Gemma: Llama with scaled embeddings, and norms that multiply by 1 + weight. Gemma 2 and 3 have
 windows, and norms around each sub-layer; Gemma 3 a rope for layers with a window, and another."""
 
-from model.hub.families.layers import read_layers, write_layers, write_ropes
 from model.hub.families.llama import DECODER, GATED, own_scale, scale_of
+from model.hub.families.positions import read_layers, write_layers, write_ropes
 from model.hub.tensors import Table, columns
 
 NORMS = """
@@ -47,7 +47,7 @@ GEMMA2 = GEMMA.derive(
     rules=lambda spec, config: norms(NORMS + MORE_NORMS),
     # query_pre_attn_scalar is a width of heads
     read=lambda config, spec: own_scale(spec, config.query_pre_attn_scalar**-0.5),
-    write=lambda spec, special: {"query_pre_attn_scalar": round(scale_of(spec) ** -2)},
+    write=lambda spec: {"query_pre_attn_scalar": round(scale_of(spec) ** -2)},
     read_position=read_layers,
     write_position=write_layers,
 )

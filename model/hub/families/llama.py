@@ -1,17 +1,22 @@
 """Llama, and what Mistral, Qwen and NanoChat change in it."""
 
-from typing import Any
-
 import torch
 
-from configs.errors import HubError
-from model.hub.families.layers import FULL, SIZE, read_layers, write_layers
-from model.hub.families.rope import QUERY_KEY, read_rope, reordered, write_rope
+from model.hub.families.positions import (
+    FULL,
+    QUERY_KEY,
+    SIZE,
+    read_layers,
+    read_rope,
+    reordered,
+    write_layers,
+    write_rope,
+)
 from model.hub.family import GROUPS, SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 
-GATED = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu_tanh"}
-GATES = {"gelu": "geglu", "gelu_tanh": "geglu_tanh"}
+GATES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
+GATED = {"gelu_pytorch_tanh": "geglu_tanh"}  # that of Gemma, which is written
 GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
 
 
@@ -50,6 +55,7 @@ DECODER = Family(
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
     keys={
         **SIZES,
+        "intermediate_size": "ffn.d_ff",
         "hidden_act": "ffn.kind",
         "rms_norm_eps": "norm.eps",
         "tie_word_embeddings": "head.tie_weights",
@@ -94,15 +100,6 @@ QWEN2 = QWEN3.derive(
 )
 
 
-def read_nanochat(config: Any, spec: Spec) -> Spec:
-    """NanoChat normalizes queries and keys after rope, not before it."""
-    options = read_rope(config, spec)
-    factor = options.get("position.scaling.attention_factor")
-    if options["position.scaling.kind"] == "yarn" and factor != 1.0:
-        raise HubError("yarn needs attention_factor=1: the norm after rope cancels any other")
-    return options
-
-
 NANOCHAT = DECODER.derive(
     "nanochat",
     "NanoChatForCausalLM",
@@ -111,7 +108,6 @@ NANOCHAT = DECODER.derive(
     keys={"final_logit_softcapping": "head.logit_softcap"},
     values={"hidden_act": ACTIVATIONS},
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
-    read_position=read_nanochat,
     # it turns by -angle: with the two channels of each pair swapped, that is our +angle
     rules=lambda spec, config: reordered(
         QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)

@@ -55,7 +55,7 @@ def read(config: Any, spec: Spec) -> Spec:
     return options | {"context_length": getattr(config, "n_positions", 512)}
 
 
-def write(spec: Spec, special: Keys) -> Keys:
+def write(spec: Spec) -> Keys:
     return {
         "n_positions": spec["context_length"],
         "tie_word_embeddings": spec["head.scale_by_inv_sqrt_d"],

@@ -311,10 +311,10 @@ def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     auto = hf.AutoTokenizer.from_pretrained(back)
     assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
     with pytest.raises(
-        TokenizerError, match="the token 'zebra' has the id 314, and the model has 3"
+        TokenizerError, match="token 'zebra', whose id is 314; the model's vocab_size is 300"
     ):
         imported.encode("a zebra")
-    with pytest.raises(TokenizerError, match="the token '<x39>' has the id 313"):
+    with pytest.raises(TokenizerError, match="token '<x39>', whose id is 313"):
         imported.encode_specials("a <x39>")
 
 

@@ -1,0 +1,145 @@
+"""Positions: the rope_parameters of transformers, its layer_types, and the order of channels."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from configs.errors import HubError
+from configs.registry import Positive, build, check_value, flatten
+from model.hub.family import Keys
+from model.hub.spec import Spec, merge_layers
+from model.hub.tensors import Table, columns
+from model.rope_scaling import SCALINGS
+
+QUERY_KEY = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
+"""
+SCALING = "position.scaling."
+ORIGINAL = "original_max_position_embeddings"
+# layers that see all positions, and those that see the positions of a window
+FULL, WINDOW = "full_attention", "sliding_attention"
+SIZE = "attention.sliding_window"
+
+
+def yarn_mscale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def read_yarn(rope: Keys) -> Keys:
+    """As options of our yarn."""
+    options = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
+    options.pop("finetuned", None)  # whether the model was trained so
+    mscale = options.pop("mscale", None)
+    mscale_all_dim = options.pop("mscale_all_dim", None)
+    if options.pop("truncate", True) is not True:
+        raise HubError("truncate is false; only true is supported")
+    if mscale and mscale_all_dim and options.get("attention_factor") is None:
+        whole = yarn_mscale(rope["factor"], mscale_all_dim)
+        options["attention_factor"] = yarn_mscale(rope["factor"], mscale) / whole
+    return options
+
+
+def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
+    """The rope of all layers, or of this kind. The family of a class that rotates a part of each head
+    has a rotary_fraction; others do not look at partial_rotary_factor."""
+    rope = dict(config.rope_parameters.get(kind, config.rope_parameters))
+    scaling = {"kind": rope.pop("rope_type").replace("default", "none")}
+    rope.pop("type", None)  # its older name
+    theta = float(check_value("rope_theta", rope.pop("rope_theta"), Positive))
+    rotated = rope.pop("partial_rotary_factor", 1.0)
+    if "position.rotary_fraction" not in spec:
+        rotated = 1.0
+    original = rope.pop(ORIGINAL, None)
+    if scaling["kind"] in ("yarn", "llama3"):
+        rope["original_max_position"] = original
+    if scaling["kind"] == "yarn":
+        rope = read_yarn(rope)
+    checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
+    if rope:
+        scaling |= vars(checked)
+    options = {"rope_theta": theta, "rotary_fraction": rotated, "scaling": scaling}
+    return flatten(options, "position.")
+
+
+def rope_keys(spec: Spec) -> Keys:
+    rope = {"rope_type": spec[f"{SCALING}kind"].replace("none", "default")}
+    rope["rope_theta"] = spec["position.rope_theta"]
+    rope["partial_rotary_factor"] = spec["position.rotary_fraction"]
+    if rope["rope_type"] == "default":  # options may be those of other layers
+        return rope
+    for name, value in spec.items():
+        option = name.removeprefix(SCALING).replace("original_max_position", ORIGINAL)
+        if name.startswith(SCALING) and option != "kind" and value is not None:
+            rope[option] = value
+    return rope
+
+
+def write_rope(spec: Spec) -> Keys:
+    return {"rope_parameters": rope_keys(spec)}
+
+
+def window_of(config: Any) -> int | None:
+    """ModernBERT counts both sides: half of local_attention is on each, here and there."""
+    window = getattr(config, "sliding_window", None)
+    return getattr(config, "local_attention", window)
+
+
+def read_layers(config: Any, spec: Spec) -> Spec:
+    layers = []
+    for kind in config.layer_types:
+        size = window_of(config) if kind == WINDOW else None
+        layers.append({SIZE: size, **read_rope(config, spec, kind)})
+    return merge_layers(layers)
+
+
+def split_layers(spec: Spec) -> list[Spec]:
+    """The spec of each layer."""
+    return [spec | changes for changes in spec.get("layers") or [{}] * spec["n_layers"]]
+
+
+def write_layers(spec: Spec) -> Keys:
+    layers = split_layers(spec)
+    keys: Keys = {"layer_types": [WINDOW if layer.get(SIZE) else FULL for layer in layers]}
+    if sizes := [layer[SIZE] for layer in layers if layer.get(SIZE)]:
+        keys["sliding_window"] = sizes[0]
+    return keys | write_rope(layers[0])
+
+
+def write_ropes(spec: Spec) -> Keys:
+    """A rope for each type of layer."""
+    keys = write_layers(spec)
+    ropes = map(rope_keys, split_layers(spec))
+    return keys | {"rope_parameters": dict(zip(keys["layer_types"], ropes, strict=True))}
+
+
+def check_windows(config: Any, spec: Spec) -> None:
+    """A text that is compared may be shorter than a window, so that its logits say nothing."""
+    layers = split_layers(spec)
+    window = window_of(config)
+    types = getattr(config, "layer_types", None) or [WINDOW] * len(layers)
+    sizes = [window if kind == WINDOW else None for kind in types]
+    if sizes != [layer.get(SIZE) for layer in layers]:
+        reason = f"sliding_window is {window}, and layer_types is {types!r:.70}"
+        raise HubError(f"{reason}; a model of this class has other windows")
+
+
+def evens_first(n: int) -> Tensor:
+    """The channels of a class that rotates 2i with 2i + 1, in our order."""
+    return torch.arange(n).unflatten(0, (-1, 2)).t().flatten()
+
+
+def reordered(text: str, order: Tensor, factor: float = 1.0) -> Table:
+    """Columns of tensors whose heads have their rows in this order, and scaled."""
+
+    def reorder(rows: Tensor, order: Tensor) -> Tensor:
+        heads = rows.unflatten(0, (-1, len(order)))
+        return heads[:, order].flatten(0, 1)
+
+    return columns(
+        text,
+        lambda rows: reorder(rows, order) * factor,
+        lambda rows: reorder(rows, order.argsort()) * (1 / factor),
+    )
