@@ -1,5 +1,6 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -141,15 +142,14 @@ def attend_in_float32(
 ) -> Tensor:
     """The same in float32, for one query, so that no mask is causal."""
     n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
+    biases: Any = repeat(mask.bias)
+    if mask.bias is not None and len(mask.bias) > 1:
+        biases = mask.bias.split(n_rows)
+    columns = (tensor.split(n_rows) for tensor in (q_BHTD, k_BGSD, v_BGSE))
     outputs = []
     with torch.autocast("cpu", enabled=False):
-        for start in range(0, len(q_BHTD), n_rows):
-            rows = slice(start, start + n_rows)
-            bias = mask.bias
-            if bias is not None and len(bias) > 1:
-                bias = bias[rows]
-            q, k, v = (tensor[rows].float() for tensor in (q_BHTD, k_BGSD, v_BGSE))
-            outputs.append(attend(q, k, v, Mask(bias), **options))
+        for q, k, v, bias in zip(*columns, biases, strict=False):
+            outputs.append(attend(q.float(), k.float(), v.float(), Mask(bias), **options))
     return torch.cat(outputs).type_as(q_BHTD)
 
 
@@ -157,33 +157,26 @@ def attend_by_kernel(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
 ) -> Tensor:
     """The same by torch's fused kernels, which never hold the weights."""
-    queries = q
     bias = None if mask.bias is None else mask.bias.to(q.dtype)
     n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
     if n_sharing > 1 and not takes_groups(q, bias):
-        if q.shape[-2] > 1:
-            k = k.repeat_interleave(n_sharing, 1)
-            v = v.repeat_interleave(n_sharing, 1)
-        else:  # query heads become queries
-            queries = group_queries(q, k)
-            if bias is not None and bias.shape[1] > 1:
-                bias = group_queries(bias, k)
+        k = k.repeat_interleave(n_sharing, 1)
+        v = v.repeat_interleave(n_sharing, 1)
 
     missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
     if missing > 0:  # flash attention needs one width
         v = F.pad(v, (0, missing))
     with attention_kernels(bias):
         y = F.scaled_dot_product_attention(
-            queries,
+            q,
             k,
             v,
             attn_mask=bias,
             dropout_p=dropout,
             is_causal=mask.causal,
             scale=scale,
-            enable_gqa=queries.shape[1] != k.shape[1],
+            enable_gqa=q.shape[1] != k.shape[1],
         )
-    y = ungroup_queries(y, q)
     return y[..., :-missing] if missing > 0 else y
 
 

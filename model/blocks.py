@@ -66,9 +66,11 @@ class ParallelSharedBlock(ParallelBlock):
         self.attention_norm = self.ffn_norm = self.cross_norm = norm()
 
 
-BLOCKS["modernbert"] = ModernBertBlock
-BLOCKS["post"] = PostNormBlock
-BLOCKS["olmo2"] = Olmo2Block
-BLOCKS["sandwich"] = SandwichBlock
-BLOCKS["parallel"] = ParallelBlock
-BLOCKS["parallel_shared"] = ParallelSharedBlock
+BLOCKS.update(
+    modernbert=ModernBertBlock,
+    post=PostNormBlock,
+    olmo2=Olmo2Block,
+    sandwich=SandwichBlock,
+    parallel=ParallelBlock,
+    parallel_shared=ParallelSharedBlock,
+)

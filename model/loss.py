@@ -186,9 +186,8 @@ def loss(
         total = ChunkedLoss.apply(differentiate, size, options, labels, hidden, *parameters)
         return total, count
 
-    total = hidden.new_zeros(())
     exact = torch.promote_types(hidden.dtype, torch.float32)
+    total = hidden.new_zeros(())
     for rows, *chunk in chunks(size, hidden, *labels):
-        logits = F.linear(rows, *parameters).to(exact)
-        total = total + chunk_loss(logits, *chunk, **options)
+        total = total + chunk_loss(F.linear(rows, *parameters).to(exact), *chunk, **options)
     return total, count

@@ -69,15 +69,14 @@ class MixtureOfExperts(nn.Module):
         up, out, *gate = (linear.weight.type_as(rows) for linear in experts.children())
         ends = counts.cumsum(0, dtype=torch.int32)
         is_one_kernel = has_grouped_mm(up)
-        sizes: Any = None
+        places: Any = len(up)  # fake tensors, of a dry run, have no values: groups are alike
         if not is_one_kernel and type(counts) is Tensor:
-            sizes = counts.tolist()  # waits for a GPU, so once for all maps
+            places = ends[:-1].tolist()  # waits for a GPU, so once for all maps
 
         def multiply(rows: Tensor, stack: Tensor) -> Tensor:
             if is_one_kernel:
                 return F.grouped_mm(rows, stack.mT, offs=ends)
-            # fake tensors, of a dry run, have no values
-            groups = rows.split(sizes) if sizes else rows.tensor_split(len(stack))
+            groups = rows.tensor_split(places)
             return torch.cat([group @ own.T for group, own in zip(groups, stack, strict=True)])
 
         hidden = multiply(rows, up)
