@@ -89,8 +89,12 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
         layers = stack.layers if isinstance(stack, Stack) else []
         hidden += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
 
-    made = [record for record in records if not record.code.startswith("def ")]
-    return [record for record in made if not f"{record.module}.".startswith(tuple(hidden))]
+    return [
+        record
+        for record in records
+        if not record.code.startswith("def ")  # as an argument
+        and not f"{record.module}.".startswith(tuple(hidden))
+    ]
 
 
 def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
