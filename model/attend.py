@@ -1,5 +1,6 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,113 @@ class Mask(NamedTuple):
         if self.bias is not None:
             scores_BHTS = scores_BHTS + self.bias.to(scores_BHTS.dtype)
         return scores_BHTS
+
+
+def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
+    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); null: as they are."""
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
+def attention_weights(
+    q_BHTD: Tensor,
+    k_BGSD: Tensor,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    logit_softcap: float | None = None,
+) -> Tensor:
+    """Scores after the softmax: along the keys, each row sums to one."""
+    if scale is None:
+        scale = q_BHTD.shape[-1] ** -0.5
+    scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
+
+    scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
+    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
+    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
+    return weights_BHTS
+
+
+def attend(
+    q_BHTD: Tensor,
+    k_BGSD: Tensor,
+    v_BGSE: Tensor,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    logit_softcap: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(q k' * scale + mask) v, with dropout on the weights. Each way of computing it is the
+    fastest somewhere; all give the same result."""
+    options: Any = {"scale": scale, "logit_softcap": logit_softcap}
+    if float32_wins(q_BHTD):
+        return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
+    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
+    if logit_softcap is None and not by_matmuls:
+        return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
+
+    weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
+    y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
+    y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
+    return y_BHTE
+
+
+def attend_in_float32(
+    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
+) -> Tensor:
+    """The same in float32, for one query, so that no mask is causal."""
+    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
+    biases: Any = repeat(mask.bias)
+    if mask.bias is not None and len(mask.bias) > 1:
+        biases = mask.bias.split(n_rows)
+    columns = (tensor.split(n_rows) for tensor in (q_BHTD, k_BGSD, v_BGSE))
+    outputs = []
+    with torch.autocast("cpu", enabled=False):
+        for q, k, v, bias in zip(*columns, biases, strict=False):
+            outputs.append(attend(q.float(), k.float(), v.float(), Mask(bias), **options))
+    return torch.cat(outputs).type_as(q_BHTD)
+
+
+def attend_by_kernel(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
+) -> Tensor:
+    """The same by torch's fused kernels, which never hold the weights."""
+    bias = None if mask.bias is None else mask.bias.to(q.dtype)
+    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
+    if n_sharing > 1 and not takes_groups(q, bias):
+        k = k.repeat_interleave(n_sharing, 1)
+        v = v.repeat_interleave(n_sharing, 1)
+
+    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
+    if missing > 0:  # flash attention needs one width
+        v = F.pad(v, (0, missing))
+    with attention_kernels(bias):
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=mask.causal,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    return y[..., :-missing] if missing > 0 else y
+
+
+def group_queries(q: Tensor, kv: Tensor) -> Tensor:
+    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
+    n_groups = kv.shape[1]
+    if q.shape[1] == n_groups:
+        return q
+    return q.unflatten(1, (n_groups, -1)).flatten(2, 3)
+
+
+def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
+    """(B, G, J, D) -> (B, H, T, D)"""
+    if grouped.shape[1] == q.shape[1]:
+        return grouped
+    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
 
 
 def make_mask(
@@ -95,118 +203,3 @@ def make_cross_mask(visible: Tensor | None) -> Mask:
     if visible is None:
         return Mask()
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
-
-
-def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
-    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); null: as they are."""
-    return logits if cap is None else cap * (logits / cap).tanh()
-
-
-def group_queries(q: Tensor, kv: Tensor) -> Tensor:
-    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
-    n_groups = kv.shape[1]
-    if q.shape[1] == n_groups:
-        return q
-    return q.unflatten(1, (n_groups, -1)).flatten(2, 3)
-
-
-def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
-    """(B, G, J, D) -> (B, H, T, D)"""
-    if grouped.shape[1] == q.shape[1]:
-        return grouped
-    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
-
-
-def attention_weights(
-    q_BHTD: Tensor,
-    k_BGSD: Tensor,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    logit_softcap: float | None = None,
-) -> Tensor:
-    """Scores after the softmax: along the keys, each row sums to one."""
-    if scale is None:
-        scale = q_BHTD.shape[-1] ** -0.5
-    scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
-
-    scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
-    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
-    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
-    return weights_BHTS
-
-
-def attend_in_float32(
-    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
-) -> Tensor:
-    """The same in float32, for one query, so that no mask is causal."""
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
-    outputs = []
-    with torch.autocast("cpu", enabled=False):
-        for start in range(0, len(q_BHTD), n_rows):
-            rows = slice(start, start + n_rows)
-            bias = mask.bias
-            if bias is not None and len(bias) > 1:
-                bias = bias[rows]
-            q, k, v = (tensor[rows].float() for tensor in (q_BHTD, k_BGSD, v_BGSE))
-            outputs.append(attend(q, k, v, Mask(bias), **options))
-    return torch.cat(outputs).type_as(q_BHTD)
-
-
-def attend_by_kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
-) -> Tensor:
-    """The same by torch's fused kernels, which never hold the weights."""
-    queries = q
-    bias = None if mask.bias is None else mask.bias.to(q.dtype)
-    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
-    if n_sharing > 1 and not takes_groups(q, bias):
-        if q.shape[-2] > 1:
-            k = k.repeat_interleave(n_sharing, 1)
-            v = v.repeat_interleave(n_sharing, 1)
-        else:  # query heads become queries
-            queries = group_queries(q, k)
-            if bias is not None and bias.shape[1] > 1:
-                bias = group_queries(bias, k)
-
-    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
-    if missing > 0:  # flash attention needs one width
-        v = F.pad(v, (0, missing))
-    with attention_kernels(bias):
-        y = F.scaled_dot_product_attention(
-            queries,
-            k,
-            v,
-            attn_mask=bias,
-            dropout_p=dropout,
-            is_causal=mask.causal,
-            scale=scale,
-            enable_gqa=queries.shape[1] != k.shape[1],
-        )
-    y = ungroup_queries(y, q)
-    return y[..., :-missing] if missing > 0 else y
-
-
-def attend(
-    q_BHTD: Tensor,
-    k_BGSD: Tensor,
-    v_BGSE: Tensor,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    logit_softcap: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights. Each way of computing it is the
-    fastest somewhere; all give the same result."""
-    options: Any = {"scale": scale, "logit_softcap": logit_softcap}
-    if float32_wins(q_BHTD):
-        return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
-    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
-    if logit_softcap is None and not by_matmuls:
-        return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
-
-    weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
-    y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
-    y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
-    return y_BHTE

@@ -1,10 +1,9 @@
 """Attention maps: the weights of one forward pass, with a row per layer and a column per head."""
 
 import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -23,52 +22,47 @@ class AttentionMap(NamedTuple):
 @torch.inference_mode()
 def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[AttentionMap]:
     """The map of every layer. `inputs` maps the model's argument names to token ids."""
-    names = {module: name for name, module in model.named_modules()}
     source = inputs.get("source", [])
     maps = []
-    attend = Attention.attend
 
-    def record(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    def record(name: str, layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """What attend returns, which never holds the weights."""
-        weights_BHTS = attention_weights(
-            q, k, mask, scale=layer.scale, logit_softcap=layer.logit_softcap
-        )
-        weights_HTS = weights_BHTS[0].float().cpu()
-
-        name = names[layer]
+        options = {"scale": layer.scale, "logit_softcap": layer.logit_softcap}
+        weights_BHTS = attention_weights(q, k, mask, **options)
         queries = source if name.startswith("encoder") else inputs["tokens"]
         keys = source if name.endswith("cross") else queries
-        maps.append(AttentionMap(name, queries, keys, weights_HTS))
-        return attend(layer, q, k, v, mask)
+        maps.append(AttentionMap(name, queries, keys, weights_BHTS[0].float().cpu()))
+        return Attention.attend(layer, q, k, v, mask)
 
+    layers: list[Any] = []
+    for name, module in model.named_modules():
+        if getattr(type(module), "attend", None) is Attention.attend:
+            layers.append(module)
+            module.attend = partial(record, name, module)
     device = next(model.parameters()).device
-    tensors = {name: torch.tensor([ids], device=device) for name, ids in inputs.items()}
-    with patch.object(Attention, "attend", record):
-        model(**tensors)
+    try:
+        model(**{name: torch.tensor([ids], device=device) for name, ids in inputs.items()})
+    finally:
+        for layer in layers:
+            del layer.attend
     if not maps:
         raise ValueError("this model's attention computes its weights itself: none can be shown")
     return maps
 
 
 def save_maps(model: Any, tokenizer: Any, prompt: list[int], target: list[int], path: Path) -> None:
-    """The maps of a prompt or, in an encoder-decoder, of a source and its target."""
-    inputs = {"tokens": prompt}
-    if model.kind == "encoder_decoder":
-        inputs = {"source": prompt, "tokens": target[:-1][: model.context_length]}
-    maps = attention_maps(model, inputs)
-    draw_maps(maps, tokenizer.decode_with_specials, path)
-
-
-def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path: Path) -> None:
-    """Save the maps as an image; decode(ids) gives the label of a token."""
+    """The maps of a prompt or, in an encoder-decoder, of a source and its target, as an image."""
     from matplotlib.figure import Figure
 
     def label(axis: Any, ids: list[int]) -> None:
         every = 1 + len(ids) // 48  # with more labels, they would overlap
-        places = range(0, len(ids), every)
-        labels = [repr(decode([i])) for i in ids[::every]]
-        axis.set_ticks(places, labels, fontsize=6, parse_math=False)
+        labels = [repr(tokenizer.decode_with_specials([i])) for i in ids[::every]]
+        axis.set_ticks(range(0, len(ids), every), labels, fontsize=6, parse_math=False)
 
+    inputs = {"tokens": prompt}
+    if model.kind == "encoder_decoder":
+        inputs = {"source": prompt, "tokens": target[:-1][: model.context_length]}
+    maps = attention_maps(model, inputs)
     columns = max(len(layer.weights_HTS) for layer in maps)
     figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
 

@@ -54,18 +54,12 @@ def prefers_matmuls(q_BHTD: Tensor, bias: Tensor | None) -> bool:
 def attention_kernels(bias: Tensor | None) -> AbstractContextManager:
     """Within it, torch chooses among the kernels that suit. cuDNN has none for decoding, where each
     token has another shape, and errors with masks."""
-    if CHOICES["cudnn_attention"] and bias is None and torch.is_grad_enabled():
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+    if not CHOICES["cudnn_attention"] or bias is not None or not torch.is_grad_enabled():
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        return sdpa_kernel(
-            [
-                SDPBackend.CUDNN_ATTENTION,
-                SDPBackend.FLASH_ATTENTION,
-                SDPBackend.EFFICIENT_ATTENTION,
-                SDPBackend.MATH,
-            ]
-        )
-    return nullcontext()
+    others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *others])
 
 
 def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
@@ -95,11 +89,10 @@ class HostCopy:
 
     def __init__(self, values: Tensor):
         self.values = values.to("cpu", non_blocking=values.is_cuda, copy=True)
-        self.arrived = torch.cuda.Event() if values.is_cuda else None
-        if self.arrived is not None:
-            self.arrived.record()
+        self.wait: Callable[[], None] = lambda: None
+        if values.is_cuda:
+            self.wait = torch.cuda.current_stream().record_event().synchronize
 
     def read(self) -> list[list[float]]:
-        if self.arrived is not None:
-            self.arrived.synchronize()
+        self.wait()
         return self.values.tolist()

@@ -1,7 +1,7 @@
 """Cross-entropy that never holds the logits of a whole batch."""
 
-from collections.abc import Callable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,17 +35,13 @@ def chunk_loss(
     log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
+    cross_entropy = partial(F.cross_entropy, logits_NV, targets_N, label_smoothing=label_smoothing)
     if weights_N is not None:
-        losses_N = F.cross_entropy(
-            logits_NV, targets_N, reduction="none", label_smoothing=label_smoothing
-        )
-        total = (losses_N * weights_N).sum()
+        total = (cross_entropy(reduction="none") * weights_N).sum()
     elif label_smoothing == 0 and cpu.use_cpu_kernels(logits_NV):
         total = cpu.CrossEntropy.apply(logits_NV, targets_N)
     else:
-        total = F.cross_entropy(
-            logits_NV, targets_N, reduction="sum", label_smoothing=label_smoothing
-        )
+        total = cross_entropy(reduction="sum")
 
     if z_loss > 0:
         total = total + z_loss * logits_NV.logsumexp(-1).square().sum()
@@ -68,19 +64,9 @@ def value_and_gradient(
     return value.detach(), gradient
 
 
-def aligned(tensor: Tensor, dim: int) -> Tensor:
-    """Filled up with zeros to a multiple of ALIGNMENT."""
-    missing = -tensor.shape[dim] % ALIGNMENT
-    if not missing:
-        return tensor
-    dims_behind = tensor.ndim - dim - 1
-    return F.pad(tensor, [0, 0] * dims_behind + [0, missing])
-
-
 def chunk_gradients(
     rows_NC: Tensor,
-    targets_N: Tensor,
-    weights_N: Tensor | None,
+    labels: Sequence[Tensor],
     parameters: list[Tensor],
     vocab_size: int,
     is_trained: bool,
@@ -96,24 +82,24 @@ def chunk_gradients(
     logits_NV = logits_NV.to(exact)
 
     def function(logits_NV: Tensor) -> Tensor:
-        return chunk_loss(logits_NV, targets_N, weights_N, **options)
+        return chunk_loss(logits_NV, *labels, **options)
 
     value, grad_NV = value_and_gradient(function, logits_NV)
-    grad = aligned(grad_NV.to(rows_NC.dtype), 1)
+    grad = grad_NV.to(rows_NC.dtype)
+    missing = len(weight) - vocab_size
+    if missing:
+        grad = F.pad(grad, [0, missing])
     gradients = []
     if is_trained:
         gradients.append((grad.mT @ rows_NC)[:vocab_size])
     if is_trained and bias:
-        gradients.append(grad_NV.sum(0, dtype=exact))
+        gradients.append(grad_NV.sum(0))
     return value, grad @ weight, gradients
 
 
-def chunks(
-    size: int, hidden: Tensor, targets: Tensor, weights: Tensor | None
-) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """(rows, targets, weights) of so many positions at a time."""
-    parts = repeat(None) if weights is None else weights.split(size)
-    return zip(hidden.split(size), targets.split(size), parts, strict=False)
+def chunks(size: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """(rows, targets, weights if any) of so many positions at a time."""
+    return zip(*(column.split(size) for column in columns), strict=True)
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -126,23 +112,26 @@ class ChunkedLoss(torch.autograd.Function):
         differentiate: Callable[..., Any],  # chunk_gradients, or compiled
         size: int,
         options: dict[str, Any],  # of chunk_loss
+        labels: Sequence[Tensor],  # targets, and weights if any
         hidden_NC: Tensor,
-        targets_N: Tensor,
-        weights_N: Tensor | None,
         *parameters: Tensor,  # the weight of the head, and its bias if any
     ) -> Tensor:
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = matmul_dtype(hidden_NC)
-        low_NC = hidden_NC.to(low)
-        low_parameters = [aligned(parameter.to(low), 0) for parameter in parameters]
+        vocab_size = len(parameters[0])
+        missing = [0, -vocab_size % ALIGNMENT]
+        aligned = []
+        for parameter in parameters:
+            padding = [0, 0, *missing] if parameter.ndim == 2 else missing
+            aligned.append(F.pad(parameter.to(low), padding))
 
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
-        is_trained = ctx.needs_input_grad[6]  # the head's weight, the seventh argument
+        is_trained = ctx.needs_input_grad[5]  # the head's weight, the sixth argument
         gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
-        for chunk in chunks(size, low_NC, targets_N, weights_N):
+        for rows_NC, *chunk in chunks(size, hidden_NC.to(low), *labels):
             value, row_gradient, added = differentiate(
-                *chunk, low_parameters, len(parameters[0]), is_trained, **options
+                rows_NC, chunk, aligned, vocab_size, is_trained, **options
             )
             # not in place: compiled by torch 2.11, the result would have no gradient
             total = total + value
@@ -150,16 +139,16 @@ class ChunkedLoss(torch.autograd.Function):
             for gradient, new in zip(gradients, added, strict=True):
                 gradient += new
 
-        gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=False)]
+        gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
         ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, *gradients = (gradient * scale for gradient in ctx.saved_tensors)
-        frozen = [None] * len(ctx.needs_input_grad[6:])
-        return None, None, None, hidden_gradient, None, None, *(gradients or frozen)
+        gradients: list[Any] = [gradient * scale for gradient in ctx.saved_tensors]
+        frozen = [None] * (len(ctx.needs_input_grad) - 4 - len(gradients))
+        return None, None, None, None, *gradients, *frozen
 
 
 def loss(
@@ -174,18 +163,17 @@ def loss(
     """The summed loss over all targets, and how many there are; `weights` are factors of each. Pass
     `count` where it is known, to avoid a synchronization on a GPU; it must be exact, because only
     that many targets are read."""
-    hidden = hidden.flatten(0, -2)
-    targets = targets.flatten()
-    weights = None if weights is None else weights.flatten()
+    columns = [hidden.flatten(0, -2), targets.flatten()]
+    if weights is not None:
+        columns.append(weights.flatten())
+    is_ignored = columns[1] == IGNORE_INDEX
     if count is None:
-        count = int((targets != IGNORE_INDEX).sum())
-    if count < len(targets):
+        count = int((~is_ignored).sum())
+    if count < len(is_ignored):
         # a stable sort puts the targets first, in their order; nonzero() would wait for a GPU
-        is_ignored = (targets == IGNORE_INDEX).to(torch.int8)
-        positions = is_ignored.argsort(stable=True)[:count]
-        hidden = hidden[positions]
-        targets = targets[positions]
-        weights = None if weights is None else weights[positions]
+        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
+        columns = [column[positions] for column in columns]
+    hidden, *labels = columns
 
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
@@ -195,14 +183,11 @@ def loss(
         size = max(size, 2**20 // head.map.out_features)  # a million logits
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
-        total = ChunkedLoss.apply(
-            differentiate, size, options, hidden, targets, weights, *parameters
-        )
+        total = ChunkedLoss.apply(differentiate, size, options, labels, hidden, *parameters)
         return total, count
 
-    total = hidden.new_zeros(())
     exact = torch.promote_types(hidden.dtype, torch.float32)
-    for rows, chunk, factors in chunks(size, hidden, targets, weights):
-        logits = F.linear(rows, *parameters).to(exact)
-        total = total + chunk_loss(logits, chunk, factors, **options)
+    total = hidden.new_zeros(())
+    for rows, *chunk in chunks(size, hidden, *labels):
+        total = total + chunk_loss(F.linear(rows, *parameters).to(exact), *chunk, **options)
     return total, count

@@ -1,6 +1,6 @@
 """Mixture of experts: a router sends each token to a few of many feed-forward networks."""
 
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,31 +10,6 @@ from torch import Tensor, nn
 from configs.registry import Count, Natural, NonNegative, build
 from model.cuda import has_grouped_mm
 from model.feedforward import FFNS
-
-
-class Groups:
-    """Rows that are sorted by expert: counts[0] of the first expert, counts[1] of the second, and
-    so on."""
-
-    def __init__(self, counts: Tensor):
-        self.counts = counts
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """On the host, which waits for a GPU once for all maps."""
-        return self.counts.tolist()
-
-    def multiply(self, rows: Tensor, linear: Any) -> Tensor:
-        """The rows of each expert by its matrix of a stack."""
-        stack = linear.weight.type_as(rows)
-        if has_grouped_mm(stack):
-            return F.grouped_mm(rows, stack.mT, offs=self.counts.cumsum(0, dtype=torch.int32))
-
-        if type(self.counts) is Tensor:
-            groups = rows.split(self.sizes)
-        else:  # fake tensors, of a dry run, have no values
-            groups = rows.tensor_split(len(stack))
-        return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
 
 
 class MixtureOfExperts(nn.Module):
@@ -81,29 +56,42 @@ class MixtureOfExperts(nn.Module):
         self.probability_X = probs_BTX.mean((0, 1))
         token = order // self.top_k
         rows_MC = x.flatten(0, 1).type_as(logits_BTX).index_select(0, token)
-        y_MC = self.run_experts(rows_MC, Groups(counts_X))
+        y_MC = self.run_experts(rows_MC, counts_X)
         y_MC = y_MC * weights.flatten()[order, None]
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
         return added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
 
-    def run_experts(self, rows: Tensor, groups: Groups) -> Tensor:
+    def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """The rows are sorted by expert: counts[0] of the first, counts[1] of the second, and so
+        on."""
         experts = self.experts
-        up = groups.multiply(rows, experts.up)
-        if experts.gate is None:
-            hidden = experts.activation(up)
+        up, out, *gate = (linear.weight.type_as(rows) for linear in experts.children())
+        ends = counts.cumsum(0, dtype=torch.int32)
+        is_one_kernel = has_grouped_mm(up)
+        places: Any = len(up)  # fake tensors, of a dry run, have no values: groups are alike
+        if not is_one_kernel and type(counts) is Tensor:
+            places = ends[:-1].tolist()  # waits for a GPU, so once for all maps
+
+        def multiply(rows: Tensor, stack: Tensor) -> Tensor:
+            if is_one_kernel:
+                return F.grouped_mm(rows, stack.mT, offs=ends)
+            groups = rows.tensor_split(places)
+            return torch.cat([group @ own.T for group, own in zip(groups, stack, strict=True)])
+
+        hidden = multiply(rows, up)
+        if gate:
+            hidden = experts.activation(multiply(rows, *gate)) * hidden
         else:
-            gate = groups.multiply(rows, experts.gate)
-            hidden = experts.activation(gate) * up
-        return groups.multiply(hidden, experts.out)
+            hidden = experts.activation(hidden)
+        return multiply(hidden, out)
 
     @property
     def n_inactive(self) -> int:
         """The number of parameters that a token does not use."""
-        unused = 0
-        for stack in self.experts.parameters():
-            unused += stack.numel() // len(stack) * (len(stack) - self.top_k)
-        return unused
+        total = sum(stack.numel() for stack in self.experts.parameters())
+        n_experts = len(self.experts.up.weight)
+        return total // n_experts * (n_experts - self.top_k)
 
     def losses(self) -> dict[str, Tensor]:
         """balance_loss times n_experts * sum(fraction of the choices * mean probability), which is

@@ -43,16 +43,16 @@ class TensorRecord(NamedTuple):
 def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
     """Yield the records of every tensor whose name encodes its axes, in the files beside this: each
     once per name."""
-    modules = {id(module): name for name, module in model.named_modules()}
+    names = {id(module): name for name, module in model.named_modules()}
     records: list[TensorRecord] = []
     seen = set()
     lines: dict[FrameType, int] = {}  # of each call, the line that it is at
 
-    def module_of(call: FrameType | None) -> str:
+    def module_of(call: Any) -> str:
         """The module whose method this is, or has called this."""
-        while call is not None and id(call.f_locals.get("self")) not in modules:
+        while call and id(call.f_locals.get("self")) not in names:
             call = call.f_back
-        return modules[id(call.f_locals["self"])] if call else ""
+        return names[id(call.f_locals["self"])] if call else ""
 
     def trace(call: FrameType, event: str, argument: Any) -> Any:
         """Python calls it at the beginning and end of each call, and before each line."""
@@ -60,9 +60,9 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
         if path.parent != HERE and path not in LOADED:
             return None
         line = lines.get(call, call.f_lineno)  # has just run, so it made all that is new
+        lines[call] = call.f_lineno
         place = f"{path.name}:{line}"
         code = linecache.getline(str(path), line).strip()
-        lines[call] = call.f_lineno
 
         for name, value in list(call.f_locals.items()):
             match = AXES.search(name)
@@ -89,8 +89,12 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
         layers = stack.layers if isinstance(stack, Stack) else []
         hidden += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
 
-    made = [record for record in records if not record.code.startswith("def ")]
-    return [record for record in made if not f"{record.module}.".startswith(tuple(hidden))]
+    return [
+        record
+        for record in records
+        if not record.code.startswith("def ")  # as an argument
+        and not f"{record.module}.".startswith(tuple(hidden))
+    ]
 
 
 def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
