@@ -22,7 +22,7 @@ from model.checkpoint import LoadedRun, load_run, newest_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
 from model.generate.encoder import embed, fill_masks
-from model.generate.logits_processor import LogitsProcessor
+from model.generate.logits_processor import FORCED, RULES, LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt
 from model.generate.stream import TextStream
@@ -30,8 +30,6 @@ from model.inference import prepare
 from model.precision import choose_device, choose_precision
 
 MAX_BATCH = 64
-# special tokens that an imported model begins or ends a target with
-FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 
 
 @dataclass
@@ -245,7 +243,8 @@ class Sampler:
 
 def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
     """The rules of an imported model, but for what the command line says otherwise."""
-    rules = dict(run.config.get("generation") or {})
+    found = run.config["generation"]
+    rules = {name: found[name] for name in RULES if found.get(name)}
     if options.repetition_penalty is not None:
         rules.pop("repetition_penalty", None)
     for special, name in FORCED.items():

@@ -1,6 +1,7 @@
 """Logits processor: the rules of an imported generation_config.json, as transformers applies them."""
 
 import math
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -9,18 +10,28 @@ from torch import Tensor
 
 from model.generate.decode import Rows
 
+RULES = (
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "min_length",
+    "min_new_tokens",
+)
+# special tokens that an imported model begins or ends a target with, and their rules
+FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 
+
+@dataclass
 class LogitsProcessor:
     """Forbids tokens, whose logits become -inf, or forces one. `rules` have the names of
     transformers."""
 
-    def __init__(
-        self, rules: dict[str, Any], prompts: Rows, max_new_tokens: int, stop: list[int]
-    ) -> None:
-        self.rules = rules
-        self.prompts = prompts
-        self.last = max_new_tokens - 1
-        self.stop = stop
+    rules: dict[str, Any]
+    prompts: Rows
+    max_new_tokens: int
+    stop: list[int]
 
     def __call__(self, rows: Rows, step: int, logits_BV: Tensor) -> Tensor:
         """The logits of each row, `step` tokens after its prompt. All beams have one prompt."""
@@ -36,7 +47,7 @@ class LogitsProcessor:
             logits_V[known] = -math.inf
 
             forced = rules.get("forced_bos_token_id") if len(row) == 1 else None
-            if step == self.last:
+            if step == self.max_new_tokens - 1:
                 forced = rules.get("forced_eos_token_id", forced)
             if forced is not None:
                 logits_V.fill_(-math.inf)[forced] = 0.0

@@ -10,8 +10,8 @@ from data.disk import atomic_folder
 from model.adapt import adapters_of
 from model.checkpoint import load_run
 from model.hub.convert import read_hf_config
+from model.hub.family import load_transformers
 from model.hub.files import is_hf_folder, resolve_folder
-from model.hub.library import load_transformers
 from model.hub.tensors import resolve
 from model.weights import Tensors, write_tensors
 

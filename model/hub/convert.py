@@ -17,9 +17,16 @@ from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES, LACKING
 from model.hub.families.layers import check_windows
-from model.hub.family import HEADLESS, Family, Keys, Match, read_config, write_config
+from model.hub.family import (
+    HEADLESS,
+    Family,
+    Keys,
+    Match,
+    load_transformers,
+    read_config,
+    write_config,
+)
 from model.hub.files import naming, resolve_folder
-from model.hub.library import load_transformers
 from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import from_hf, to_hf
 from model.hub.tokenizer import (
@@ -213,6 +220,7 @@ def export(
 ) -> str:
     """Write a folder, if its logits and ids are those of the run. Return the class of
     transformers."""
+    load_transformers()  # else each class would be refused for its lack
     files = tokenizer_files(tokenizer, config)
     special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
     found = first_match(spec_from_config(config, model), special, name)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from configs.errors import HubError
 from model.hub.files import naming
-from model.hub.library import load_transformers
 from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
@@ -24,6 +23,18 @@ SIZES = {  # as most families name them
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
 FREE = ("dropout", "position.base", "position.layout")  # a table of sines has them in its values
 DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
+
+
+def load_transformers() -> Any:
+    """The library, which is imported only where a folder is read or written."""
+    try:
+        import transformers
+    except ImportError as error:
+        hint = "pip install -e '.[hub]' installs it"
+        raise HubError(f"Hugging Face formats need transformers ({error}); {hint}") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 def nothing(*arguments: Any) -> dict[str, Any]:

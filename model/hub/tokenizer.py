@@ -18,9 +18,9 @@ from data.tokenizers.tokenizer import (
     Tokenizer,
     load_hf_tokenizer,
 )
-from model.hub.family import Keys
+from model.generate.logits_processor import FORCED, RULES
+from model.hub.family import Keys, load_transformers
 from model.hub.files import HF_FILES, naming
-from model.hub.library import load_transformers
 from model.weights import read_json
 
 # {special token: its keys in config.json and attributes of a tokenizer, and its usual spellings}
@@ -35,12 +35,10 @@ ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mas
 SETTINGS = "tokenizer_config.json"
 CONFIG = "config.json"  # of which a run keeps the class and the special tokens
 GENERATION = "generation_config.json"
-FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 KEPT_KEYS = ("model_type", "prefix", "task_specific_params")
-# rules of generation that sample.py obeys, and settings that are none
-OBEYED = """
-    repetition_penalty no_repeat_ngram_size bad_words_ids suppress_tokens begin_suppress_tokens
-    min_length min_new_tokens max_length max_new_tokens do_sample transformers_version use_cache
+# settings of generation that change no token
+NO_RULES = """
+    do_sample transformers_version use_cache
     return_dict_in_generate output_scores output_attentions output_hidden_states
 """
 NO_CLASS = {  # adds nothing to a text
@@ -90,8 +88,9 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         rules = {name: whole[name] for name in known if whole.get(name) is not None}
 
     ignored = []
+    settled = {*RULES, *NO_RULES.split()}
     for name, value in rules.items():
-        is_setting = name.endswith("_token_id") or name.startswith("_") or name in OBEYED.split()
+        is_setting = name.endswith("_token_id") or name.startswith("_") or name in settled
         if value is not None and not is_setting:
             ignored.append(f"{name} {json.dumps(value):.40}")
     if ignored:
